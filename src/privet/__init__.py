@@ -1,0 +1,58 @@
+"""Privet: differentially private deep learning that plans, spends and proves.
+
+The names below are the public ones. Each is loaded when first used, so `import privet` costs nothing.
+
+>>> from privet import Ledger, Step, spent
+>>> ledger = Ledger()
+>>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+>>> print(spent(ledger, delta=1e-5).label)
+certified
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from privet import errors as errors
+    from privet.accounting import Budget as Budget
+    from privet.accounting import Guarantee as Guarantee
+    from privet.accounting import Ledger as Ledger
+    from privet.accounting import Step as Step
+    from privet.accounting import epsilon_curve as epsilon_curve
+    from privet.accounting import spent as spent
+    from privet.schedules import schedule as schedule
+
+    __version__: str
+
+_HOME = {
+    "Budget": "privet.accounting",
+    "Guarantee": "privet.accounting",
+    "Ledger": "privet.accounting",
+    "Step": "privet.accounting",
+    "epsilon_curve": "privet.accounting",
+    "schedule": "privet.schedules",
+    "spent": "privet.accounting",
+}
+
+__all__ = ["Budget", "Guarantee", "Ledger", "Step", "epsilon_curve", "errors", "schedule", "spent"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("privet")
+        except PackageNotFoundError:  # run from a source tree that was never installed
+            return "0+unknown"
+    if name == "errors":
+        return import_module("privet.errors")
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'privet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

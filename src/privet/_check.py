@@ -1,0 +1,70 @@
+"""Checks on values: no two range errors in the library are worded differently."""
+
+import difflib
+import math
+from collections.abc import Iterable
+
+from privet.errors import InvalidValue
+
+
+def finite(**values: float) -> None:
+    """Raise unless each named value is a finite number."""
+    for name, value in values.items():
+        if not _is_number(value) or not math.isfinite(value):
+            raise InvalidValue(f"{name}={value!r} must be a finite number.")
+
+
+def positive(**values: float) -> None:
+    """Raise unless each named value is finite and > 0."""
+    for name, value in values.items():
+        if not _is_number(value) or not (math.isfinite(value) and value > 0):
+            raise InvalidValue(f"{name}={value!r} must be finite and > 0.")
+
+
+def non_negative(**values: float) -> None:
+    """Raise unless each named value is finite and >= 0."""
+    for name, value in values.items():
+        if not _is_number(value) or not (math.isfinite(value) and value >= 0):
+            raise InvalidValue(f"{name}={value!r} must be finite and >= 0.")
+
+
+def between(low: float, high: float, **values: float) -> None:
+    """Raise unless each named value lies strictly between `low` and `high`."""
+    for name, value in values.items():
+        if not _is_number(value) or not low < value < high:
+            raise InvalidValue(f"{name}={value!r} must lie strictly between {low:g} and {high:g}.")
+
+
+def rate(**values: float) -> None:
+    """Raise unless each named value is a sampling rate: 0 < q <= 1."""
+    for name, value in values.items():
+        if not _is_number(value) or not 0 < value <= 1:
+            raise InvalidValue(
+                f"{name}={value!r} must be > 0 and <= 1. It is the chance that a record takes part in a step. "
+                "Give batch / size, for example 256/60000."
+            )
+
+
+def whole(*, least: int = 1, **values: int) -> None:
+    """Raise unless each named value is an integer of at least `least`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidValue(f"{name}={value!r} must be a whole number >= {least}.")
+
+
+def one_of(allowed: Iterable[str], **values: str) -> None:
+    """Raise unless each named value is one of `allowed`; suggests the nearest."""
+    options = sorted(allowed)
+    for name, value in values.items():
+        if value not in options:
+            raise InvalidValue(f"{name}={value!r} must be one of {', '.join(options)}.{suggestion(value, options)}")
+
+
+def suggestion(word: object, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the nearest known word, or nothing."""
+    near = difflib.get_close_matches(str(word), list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,232 @@
+"""Names for things: one spelling serves Python, TOML and the command line.
+
+`name:key=value,...` makes a registered thing; `my.module:Thing` makes a user's own by its address, and
+`my.module:Thing:key=value` gives it options. A mapping `{"kind": "name", "key": value}` (TOML) says the same.
+A value is a number (`0.3`, `1e-3`, `256/60000`), `true`, `false`, or a word; double quotes keep a word as it is.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from privet._check import suggestion
+from privet.errors import InvalidValue
+
+T = TypeVar("T")
+Maker = Callable[..., T]
+_TAKES_ANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+class Registry(Generic[T]):
+    """Makers by name, in the order they were registered.
+
+    `needs` names the methods a user's own class must have. It is looked at before anything is called, so that
+    an address in a file from elsewhere (`os:system:command=...`) is refused and not run.
+    """
+
+    def __init__(self, kind: str, *, needs: tuple[str, ...] = ()) -> None:
+        self.kind = kind
+        self.needs = needs
+        self._makers: dict[str, Maker[T]] = {}
+
+    def register(self, name: str) -> Callable[[Any], Any]:
+        """Class decorator: makes the class available under `name`."""
+
+        def keep(maker: Any) -> Any:
+            if name in self._makers:
+                raise InvalidValue(f"{self.kind}={name!r} is registered already. Choose another name.")
+            self._makers[name] = maker
+            return maker
+
+        return keep
+
+    def names(self) -> list[str]:
+        return list(self._makers)
+
+    def maker(self, name: str) -> Maker[T]:
+        """The class behind a registered name or an address `my.module:Thing`."""
+        if name in self._makers:
+            return self._makers[name]
+        if ":" in name:
+            return self._imported(name)
+        raise InvalidValue(
+            f"{self.kind}={name!r} is not known{'.' + suggestion(name, self._makers)} "
+            f"Known: {', '.join(self.names())}; or your own as my.module:Class."
+        )
+
+    def make(self, name: str, /, **options: Any) -> T:
+        """The thing called `name`, with its options; an unknown or missing option is named before the call."""
+        maker = self.maker(name)
+        parameters = inspect.signature(maker).parameters
+        known = [key for key, parameter in parameters.items() if parameter.kind not in _TAKES_ANY]
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+            for key in options:
+                if key not in known:
+                    raise InvalidValue(
+                        f"{self.kind}={name!r} has no option {key!r}.{suggestion(key, known)} "
+                        f"It takes: {', '.join(known) or 'none'}."
+                    )
+        for key in known:
+            if key not in options and parameters[key].default is inspect.Parameter.empty:
+                raise InvalidValue(f"{self.kind}={name!r} needs the option {key!r}. Write {name}:{key}=...")
+        return maker(**options)
+
+    def split(self, text: str) -> tuple[str, str]:
+        """`name:options` or `my.module:Thing:options` as (name, options)."""
+        head, _, rest = text.strip().partition(":")
+        head = head.strip()
+        if head in self._makers or not rest:
+            return head, rest
+        thing, _, options = rest.partition(":")
+        if thing.isidentifier():
+            return f"{head}:{thing}", options
+        return head, rest
+
+    def options(self, name: str, text: str) -> dict[str, Any]:
+        """The options of `name:key=value,key=value` as a mapping."""
+        found: dict[str, Any] = {}
+        for part in split_outside(text, ",", self.kind) if text.strip() else []:
+            key, equals, given = (word.strip() for word in part.partition("="))
+            if not (equals and key and given) or key in found:
+                rule = f"gives {key!r} twice" if key in found else f"has {part!r}, which must read key=value"
+                example = f"{name}:{next(iter(inspect.signature(self.maker(name)).parameters), 'key')}=..."
+                raise InvalidValue(f"{self.kind}={shortened(f'{name}:{text}')!r} {rule}. Write {example}")
+            found[key] = value(given)
+        return found
+
+    def from_mapping(self, table: Mapping[str, Any]) -> T:
+        """`{kind = "name", key = value}`, as a TOML table says it."""
+        options = dict(table)
+        name = options.pop("kind", None)
+        if not isinstance(name, str):
+            raise InvalidValue(f"{self.kind}={dict(table)!r} needs a kind. Add kind = '{self.names()[0]}'.")
+        return self.make(name, **options)
+
+    def spelling(self, thing: T) -> str:
+        """The text that makes an equal thing: its name or address, then the options that are not at their default."""
+        name = self._name_of(type(thing))
+        if not dataclasses.is_dataclass(thing):
+            if inspect.signature(type(thing)).parameters:
+                raise InvalidValue(f"{self.kind}={name!r} has options that cannot be read back. Make it a dataclass.")
+            return name
+        inherited_last = [key for cls in inspect.getmro(type(thing)) for key in inspect.get_annotations(cls)]
+        options = [
+            f"{field.name}={written(getattr(thing, field.name), name=field.name)}"
+            for field in sorted(dataclasses.fields(thing), key=lambda field: inherited_last.index(field.name))
+            if field.init and not _is_default(field, getattr(thing, field.name))
+        ]
+        return f"{name}:{','.join(options)}" if options else name
+
+    def _name_of(self, cls: type) -> str:
+        for name, maker in self._makers.items():
+            if maker is cls:
+                return name
+        if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is not cls:
+            raise InvalidValue(
+                f"{self.kind}={cls.__qualname__!r} has no address. It is defined inside a function or a class. "
+                "Move it to the top of a module."
+            )
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    def _imported(self, address: str) -> Maker[T]:
+        module_name, _, attribute = address.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:  # a user's own module may fail in any way
+            raise InvalidValue(
+                f"{self.kind}={address!r} cannot be imported: {one_line(error)}. Check its name and PYTHONPATH."
+                f"{suggestion(module_name, self._makers)}"
+            ) from (None if isinstance(error, ModuleNotFoundError) else error)
+        try:
+            found: Maker[T] = getattr(module, attribute)
+        except AttributeError:
+            raise InvalidValue(
+                f"{self.kind}={address!r} is not there: {module_name} has no {attribute!r}."
+                f"{suggestion(attribute, dir(module))}"
+            ) from None
+        missing = [method for method in self.needs if not callable(getattr(found, method, None))]
+        if self.needs and (missing or not isinstance(found, type)):
+            raise InvalidValue(f"{self.kind}={address!r} must be a class with {', '.join(self.needs)}().")
+        return found
+
+
+def number(text: str) -> int | float:
+    """A number as a user writes it: `3`, `0.3`, `1e-3` or a fraction `256/60000`. Raises ValueError."""
+    above, slash, below = text.partition("/")
+    if slash:
+        try:
+            return float(above) / float(below)
+        except ZeroDivisionError:
+            raise ValueError(f"{text!r} divides by zero") from None
+    decimal = float(text)
+    try:
+        return int(text) if abs(decimal) < 2**53 else decimal
+    except ValueError:
+        return decimal
+
+
+def value(text: str) -> int | float | bool | str:
+    """An option's value: a number, true, false, or a word."""
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        return number(text)
+    except ValueError:
+        return text
+
+
+def written(given: object, *, name: str = "value") -> str:
+    """The inverse of `value`; whole numbers lose their `.0`, so equal things have one spelling."""
+    if isinstance(given, bool):
+        return str(given).lower()
+    if isinstance(given, int):
+        return str(int(given))
+    if isinstance(given, float):
+        return str(int(given)) if given.is_integer() and abs(given) < 1e15 else repr(float(given))
+    if isinstance(given, str) and '"' not in given:
+        plain = re.fullmatch(r"[\w./-]+", given) and isinstance(value(given), str)
+        return given if plain else f'"{given}"'
+    raise InvalidValue(f"{name}={given!r} cannot be written as text. Use a number, true, false or a word.")
+
+
+def split_outside(text: str, separator: str, kind: str) -> list[str]:
+    """The stripped pieces between separators (a regular expression), except inside quotes or parentheses."""
+    pieces, depth, quoted, begin = [], 0, False, 0
+    for match in re.finditer(rf'["()]|{separator}', text):
+        mark = match.group()
+        if mark == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif mark in ("(", ")"):
+            depth += 1 if mark == "(" else -1
+            if depth < 0:
+                break
+        elif depth == 0:
+            pieces.append(text[begin : match.start()].strip())
+            begin = match.end()
+    if quoted or depth:
+        raise InvalidValue(f"{kind}={shortened(text)!r} has an unmatched quote or parenthesis. Close it.")
+    return [*pieces, text[begin:].strip()]
+
+
+def shortened(text: str, length: int = 100) -> str:
+    """At most `length` characters, for an error message."""
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def one_line(error: BaseException) -> str:
+    """The error's message, or its type's name if it has none, on one line and without a full stop."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def _is_default(field: "dataclasses.Field[Any]", given: object) -> bool:
+    if field.default_factory is not dataclasses.MISSING:
+        return bool(field.default_factory() == given)
+    return field.default is not dataclasses.MISSING and bool(field.default == given)

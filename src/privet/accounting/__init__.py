@@ -1,0 +1,32 @@
+"""Accounting: what a ledger of releases costs, by which theorem, and which way the number errs.
+
+Importing this package registers every accountant.
+"""
+
+from privet.accounting import composition, exchange, gdp, proactive, rdp, tcdp, zcdp
+from privet.accounting.base import Accountant, register, registry, spent
+from privet.accounting.curve import EpsilonCurve, epsilon_curve
+from privet.accounting.guarantee import Budget, Guarantee
+from privet.accounting.ledger import Ledger, Step
+from privet.accounting.pld import delta_at
+
+__all__ = [
+    "Accountant",
+    "Budget",
+    "EpsilonCurve",
+    "Guarantee",
+    "Ledger",
+    "Step",
+    "composition",
+    "delta_at",
+    "epsilon_curve",
+    "exchange",
+    "gdp",
+    "proactive",
+    "rdp",
+    "register",
+    "registry",
+    "spent",
+    "tcdp",
+    "zcdp",
+]

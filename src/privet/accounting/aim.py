@@ -1,0 +1,121 @@
+"""Where to integrate: the line Re z = c and the period, chosen by the saddle. No bound rests on these estimates."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize
+
+from privet.accounting.levels import Bins, Levels, binned
+from privet.accounting.moments import Direction, TooHard
+
+TOLERANCE = 1e-10  # relative error in delta allowed to each source
+LINES = (0.4, 0.5, 0.62, 0.8, 1.0)  # lines to try, in units of the saddle
+BEYOND = (1.15, 1.35, 1.7, 2.3, 3.5)  # further points for Chernoff bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The line Re z = c, the period A of the sum, and Chernoff points (c', upper bound on K(c')) around the saddle."""
+
+    c: float
+    period: float
+    epsilon: float  # about where delta is wanted
+    log_delta: float  # about the delta there
+    spread: float  # about the standard deviation of the tilted loss
+    moments: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Saddle:
+    c: float
+    epsilon: float
+    log_delta: float
+    spread: float
+
+
+def line_for(
+    levels: Levels, direction: Direction, *, delta: float | None = None, epsilon: float | None = None
+) -> Line:
+    """The line for the epsilon at a given delta, or for the delta at a given epsilon."""
+    bins = binned(levels, 32)
+    if delta is not None:
+        goal = math.log(delta)
+        point = _solve(lambda p: p.log_delta - goal, bins, levels.gaussian, direction)
+    else:
+        wanted = float(epsilon if epsilon is not None else 0.0)
+        point = _solve(lambda p: wanted - p.epsilon, bins, levels.gaussian, direction)
+    moments = _chernoff(bins, levels.gaussian, direction, point.c)
+    need = 1 - math.log(TOLERANCE) - point.log_delta
+
+    def period(c: float) -> float:
+        above = min(
+            (o * math.log(o) - (1 + o) * math.log1p(o) + moment - o * point.epsilon + need) / (o - c)
+            for o, moment in moments
+            if o > c * 1.01
+        )
+        return max(need / c, above, point.spread)
+
+    # At the saddle the integrand is least, but where K rises steeply just beyond it, a line to its left has far
+    # smaller aliases.
+    c = min((point.c * factor for factor in LINES), key=period)
+    return Line(c, period(c), point.epsilon, point.log_delta, point.spread, moments)
+
+
+def log_moments(bins: Bins, gaussian: float, direction: Direction, c: float) -> tuple[float, float, float]:
+    """K(c), K'(c), K''(c), estimated at the middles of the bins."""
+    value, slope, curve = c * (c + 1) * gaussian / 2, (2 * c + 1) * gaussian / 2, gaussian
+    if len(bins.count):
+        found = bins.middle_moments(direction, c)
+        sign = 1 if direction == "remove" else -1
+        value += float(bins.count @ found.log_psi)
+        slope += sign * float(bins.count @ found.mean)
+        curve += float(bins.count @ found.variance)
+    return value, slope, curve
+
+
+def _solve(wanted: Callable[[_Saddle], float], bins: Bins, gaussian: float, direction: Direction) -> _Saddle:
+    """The saddle at which `wanted`, falling in c, is zero."""
+
+    def at(log_c: float) -> _Saddle:
+        c = math.exp(log_c)
+        value, slope, curve = log_moments(bins, gaussian, direction, c)
+        # The saddle of K(z) - z eps - log z - log(1 + z), for the eps that puts it at c.
+        epsilon = slope - 1 / c - 1 / (1 + c)
+        spread = math.sqrt(max(curve, 0.0) + 1 / c**2 + 1 / (1 + c) ** 2)
+        log_delta = value - c * epsilon - math.log(c * (1 + c) * spread * math.sqrt(2 * math.pi))
+        return _Saddle(c, epsilon, log_delta, spread)
+
+    def miss(log_c: float) -> float:
+        try:
+            return max(wanted(at(log_c)), -1e6)
+        except TooHard:  # only far to the right
+            return -1e6
+
+    low, high = -1.0, 2.0
+    while miss(high) > 0:
+        low, high = high, high + 1.5
+        if high > 30:
+            raise TooHard("no saddle")
+    while miss(low) < 0:
+        low, high = low - 1.5, low
+        if low < -30:
+            raise TooHard("no saddle")
+    return at(float(optimize.brentq(miss, low, high, xtol=1e-2)))
+
+
+def _chernoff(bins: Bins, gaussian: float, direction: Direction, c: float) -> tuple[tuple[float, float], ...]:
+    """(c', upper bound on K(c')) around the saddle, for Chernoff bounds on delta."""
+    found = []
+    for factor in LINES + BEYOND:
+        other = c * factor
+        moment = other * (other + 1) * gaussian / 2
+        try:
+            moment += bins.log_moment(direction, other) if len(bins.count) else 0.0
+        except TooHard:
+            break
+        found.append((other, float(np.nextafter(moment, np.inf)) + 1e-12))
+    if len(found) <= len(LINES):
+        raise TooHard("no Chernoff bound")
+    return tuple(found)

@@ -1,0 +1,216 @@
+"""The Accountant protocol, its registry, and `spent`: what does this ledger cost?
+
+The planned ledger and the spent ledger are one type, so "what will it cost" and "what did it cost" are
+one function. An accountant answers only for what it has a theorem for; the rest is refused with the reason.
+"""
+
+import math
+import warnings
+from typing import Protocol
+
+import numpy as np
+from scipy import special
+
+from privet import _check
+from privet._registry import Registry
+from privet.accounting.guarantee import RELATIONS, UNITS, Guarantee, Label, Relation, Unit
+from privet.accounting.ledger import Ledger, Step
+from privet.accounting.sampling import POISSON, TruncatedPoisson
+from privet.errors import InvalidValue, Unsupported
+
+
+class Accountant(Protocol):
+    """Turns a ledger into an interval for epsilon. One class, one file, three methods."""
+
+    def refuses(self, step: Step, relation: Relation) -> str | None:
+        """Why this step has no theorem here, or None if it has."""
+
+    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
+        """(lower or None, upper) for epsilon at `delta`; rounding goes outward."""
+
+    def label(self, ledger: Ledger, delta: float) -> Label:
+        """What is proven about the upper value for this ledger."""
+
+
+registry: Registry[Accountant] = Registry("accountant")
+register = registry.register
+
+
+def spent(
+    ledger: Ledger,
+    delta: float,
+    *,
+    accountant: str = "pld",
+    relation: Relation = "zero-out",
+    unit: Unit = "example",
+    size: int | None = None,
+) -> Guarantee:
+    """The guarantee of everything in `ledger`, at `delta`.
+
+    Args:
+        accountant: a registered name, or `my.module:Class`.
+        relation: which datasets are neighbours. Poisson sampling gives the same numbers under
+            `zero-out` (n is public) and `add-remove`; `replace` needs rate 1 or fixed-size sampling,
+            with `noise` counted in units of the doubled sensitivity.
+        size: the number of records, if known: a delta of 1 / size or more draws a warning.
+
+    >>> ledger = Ledger()
+    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> guarantee = spent(ledger, delta=1e-5)
+    >>> guarantee.label, round(guarantee.epsilon, 3)
+    ('certified', 2.382)
+    """
+    _check.between(0, 1, delta=delta)
+    _check.one_of(RELATIONS, relation=relation)
+    _check.one_of(UNITS, unit=unit)
+    _check.whole(least=0, steps=ledger.steps)
+    if size is not None:
+        warn_large_delta(delta, size)
+    chosen = registry.make(accountant)
+    refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
+    lower, upper = truncated(chosen, ledger, delta) if is_truncated(ledger) else chosen.bounds(ledger, delta)
+    return Guarantee(
+        epsilon=upper,
+        epsilon_lower=lower,
+        delta=delta,
+        label=chosen.label(ledger, delta),
+        method=accountant,
+        relation=relation,
+        sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson",
+        unit=unit,
+        steps=ledger.steps,
+    )
+
+
+def warn_large_delta(delta: float, size: int) -> None:
+    """Warn when delta is so large that publishing a random record whole would meet it."""
+    _check.whole(size=size)
+    if delta >= 1 / size:
+        warnings.warn(
+            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one record at random would "
+            f"satisfy it. Use 1/(10 size)={0.1 / size:.3g} or less.",
+            stacklevel=3,
+        )
+
+
+def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation, accountant: str) -> None:
+    """Raise Unsupported with the accountant's reason, if it has no theorem for a step of the ledger."""
+    for step in representatives(ledger):
+        reason = chosen.refuses(step, relation)
+        if reason:
+            raise Unsupported(f"accountant={accountant!r} does not cover this ledger: {reason}")
+
+
+def representatives(ledger: Ledger) -> list[Step]:
+    """One step per (sampling, rate below 1 or not) and the least and largest noise of each: all a theorem asks of."""
+    columns = ledger.columns()
+    found = []
+    for kind, chosen in enumerate(columns.samplings):
+        for full in (False, True):
+            here = np.flatnonzero((columns.kind == kind) & ((columns.rate == 1) == full))
+            for pick in {int(here[f(columns.noise[here])]) for f in (np.argmin, np.argmax)} if len(here) else ():
+                found.append(Step(noise=columns.noise[pick], rate=columns.rate[pick], sampling=chosen))
+    return found
+
+
+def gaussian_refuses(step: Step, relation: Relation) -> str | None:
+    """The rule shared by accountants of Poisson-sampled Gaussians (and of whole-dataset ones, rate 1)."""
+    if step.sampling.name == "fixed-size" and step.rate < 1:
+        return "fixed-size sampling has a theorem in 'rdp' only. Use accountant='rdp', or Poisson sampling."
+    if step.sampling.name == "shuffled":
+        return "shuffled batches are another mechanism. Use accountant='pld' (no amplification) or Poisson sampling."
+    if relation == "replace" and step.rate < 1:
+        return (
+            f"relation='replace' at rate={step.rate:g} has no theorem here. "
+            "Use relation='zero-out', rate 1, or fixed-size sampling with accountant='rdp'."
+        )
+    return None
+
+
+def shuffled_refuses(relation: Relation) -> str | None:
+    """Shuffled epochs without amplification are covered where n is public and a record is blanked out."""
+    if relation == "zero-out":
+        return None
+    return f"shuffled batches have no theorem for relation={relation!r}. Use relation='zero-out', or Poisson sampling."
+
+
+# --- truncated Poisson -------------------------------------------------------------------------------
+
+
+def is_truncated(ledger: Ledger) -> bool:
+    """Whether some step's batch is cut to a cap."""
+    return any(isinstance(kind, TruncatedPoisson) for kind in ledger.columns().samplings)
+
+
+def truncated(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float | None, float]:
+    """Bounds for batches cut to a cap: delta' = delta + (1 + e^eps) sum_t P[Bin(n, q_t) > cap].
+
+    By coupling with the untruncated run: the two differ only if some batch overflows, with the larger
+    neighbour's n in the binomial. The same coupling gives the lower bound with the sign reversed.
+    """
+    chance = overflow(ledger)
+    plain = as_poisson(ledger)
+    lower, upper = chosen.bounds(plain, delta)
+    for _ in range(100):
+        left = delta - (1 + math.exp(min(upper, 700.0))) * chance
+        if left <= 0:
+            raise Unsupported(
+                f"cap: a batch overflows with chance {chance:.3g} over the run, more than delta={delta!r} can "
+                "absorb. Use a larger cap."
+            )
+        following = chosen.bounds(plain, left)[1]
+        if following <= upper:
+            break
+        # A fixed point from below: step a little past it so that the check above can succeed.
+        upper = following * (1 + 1e-12) + 1e-300
+    else:
+        raise Unsupported(f"cap: no epsilon absorbs an overflow chance of {chance:.3g}. Use a larger cap.")
+    if lower is not None:
+        more = delta + (1 + math.exp(min(upper, 700.0))) * chance
+        lower = chosen.bounds(plain, more)[0] if more < 1 else 0.0
+    return lower, upper
+
+
+def overflow(ledger: Ledger) -> float:
+    """An upper bound on the chance that some batch of the run is larger than its cap."""
+    total = 0.0
+    for step, count in ledger:
+        if isinstance(step.sampling, TruncatedPoisson):
+            total += count * float(special.bdtrc(step.sampling.cap, step.sampling.size, step.rate))
+    return total * (1 + 1e-9)
+
+
+def as_poisson(ledger: Ledger) -> Ledger:
+    """The same releases with every truncated Poisson step taken as a Poisson one."""
+    plain = Ledger()
+    for step, count in ledger:
+        kept = POISSON if isinstance(step.sampling, TruncatedPoisson) else step.sampling
+        plain.add(Step(noise=step.noise, rate=step.rate, clip=step.clip, sampling=kept), count)
+    return plain
+
+
+def epochs_of(ledger: Ledger) -> list[float]:
+    """For shuffled steps: the least noise of each epoch, an epoch being ceil(1/rate) consecutive steps."""
+    left, least, found = 0, math.inf, []
+    rate_before = None
+    for step, count in ledger:
+        if step.sampling.name != "shuffled":
+            continue
+        length = math.ceil(1 / step.rate - 1e-9)
+        if left and step.rate != rate_before:
+            raise InvalidValue(
+                f"rate={step.rate!r} changes within a shuffled epoch: {left} steps of it were still to come. "
+                "Change the rate between epochs only."
+            )
+        rate_before = step.rate
+        while count:
+            if not left:
+                left, least = length, math.inf
+            taken = min(left, count)
+            least = min(least, step.noise)
+            left, count = left - taken, count - taken
+            if not left:
+                found.append(least)
+    if left:
+        found.append(least)
+    return found

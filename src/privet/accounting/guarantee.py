@@ -1,0 +1,97 @@
+"""Budgets and guarantees: numbers that say which way they err, by which method, and for whom."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from privet import _check
+
+Label = Literal["certified", "approximate", "claimed", "empirical"]
+Relation = Literal["zero-out", "add-remove", "replace"]
+Unit = Literal["example", "client", "user"]
+
+RELATIONS: tuple[str, ...] = get_args(Relation)
+LABELS: tuple[str, ...] = get_args(Label)
+UNITS: tuple[str, ...] = get_args(Unit)
+
+MEANING: dict[str, str] = {
+    "certified": "a proven upper bound (real arithmetic)",
+    "approximate": "an asymptotic formula that may under-report",
+    "claimed": "a published formula whose proof does not cover this mechanism",
+    "empirical": "a lower bound found by attack",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What may be spent: epsilon at delta, for which unit, under which neighbouring relation."""
+
+    epsilon: float
+    delta: float
+    unit: Unit = "example"
+    relation: Relation = "zero-out"
+
+    def __post_init__(self) -> None:
+        _check.positive(epsilon=self.epsilon)
+        _check.between(0, 1, delta=self.delta)
+        _check.one_of(UNITS, unit=self.unit)
+        _check.one_of(RELATIONS, relation=self.relation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """Epsilon at delta as an interval: epsilon_lower <= true <= epsilon where the label is `certified`.
+
+    `epsilon_lower` is None where the method has no lower bound.
+    """
+
+    epsilon: float
+    epsilon_lower: float | None
+    delta: float
+    label: Label
+    method: str
+    relation: Relation = "zero-out"
+    sampling: str = "poisson"
+    unit: Unit = "example"
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        _check.non_negative(epsilon=self.epsilon)
+        _check.between(0, 1, delta=self.delta)
+        _check.one_of(LABELS, label=self.label)
+        _check.one_of(RELATIONS, relation=self.relation)
+
+    @property
+    def width(self) -> float | None:
+        """Upper minus lower bound, over the upper; None without a lower bound."""
+        if self.epsilon_lower is None:
+            return None
+        return (self.epsilon - self.epsilon_lower) / self.epsilon if self.epsilon > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        side = {"certified": "<=", "approximate": "~", "claimed": "claimed", "empirical": ">="}[self.label]
+        known = "" if self.epsilon_lower is None else f", true value >= {_down(self.epsilon_lower)}"
+        return (
+            f"epsilon {side} {_up(self.epsilon)} at delta {self.delta:g} "
+            f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}]"
+        )
+
+
+def _up(value: float, digits: int = 6) -> str:
+    """`value` in `digits` significant digits, rounded up: a printed upper bound is still one."""
+    return _outward(value, digits, +1)
+
+
+def _down(value: float, digits: int = 6) -> str:
+    """`value` rounded down."""
+    return _outward(value, digits, -1)
+
+
+def _outward(value: float, digits: int, sign: int) -> str:
+    from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+    context = Context(prec=digits, rounding=ROUND_CEILING if sign > 0 else ROUND_FLOOR)
+    return f"{context.create_decimal(Decimal(value)).normalize():f}" if value else "0"

@@ -1,0 +1,231 @@
+"""The sturdy route: losses on a lattice, composed by a tilted FFT. For few steps, and where the fast route gives up.
+
+Both bounds hold by construction, second order in the spacing:
+
+    upper   the mass (P, Q) of a cell [l, l + spacing] moves to its two ends so that P and Q are both kept
+            ("connect the dots", Doroshenko et al. 2022): the true step is a post-processing of the result;
+    lower   cells around the lattice points are merged (a post-processing of the true step) and their losses
+            rounded down to the lattice.
+
+The lattice is a circle of `size` points: what wraps around is weighted by e^(-c * circumference) from below and
+bounded by Chernoff from above, as in the fast route.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from privet.accounting.aim import Line
+from privet.accounting.levels import Bins, Levels, binned
+from privet.accounting.moments import ULP, Direction
+
+Floats = NDArray[np.float64]
+
+MOST_POINTS = 1 << 22
+CELLS = 1_500_000  # lattice cells over all levels
+FAR = 600.0  # e^600 still fits a double
+REACH = 11.0  # standard deviations of x kept on each side; what lies beyond is charged to delta
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One level on the lattice: point number and mass under P, and the mass that was cut off."""
+
+    points: NDArray[np.int64]
+    mass: Floats
+    offset: float  # the loss at point k is k * spacing - offset
+    lost: float
+
+
+class Composed:
+    """All steps together: tilted masses on the circle, as the two sums that delta(epsilon) needs from each point up."""
+
+    def __init__(self, *, upper: bool, losses: Floats, c: float, log_scale: float, mass: Floats, outside: float) -> None:
+        # The mass at loss l is mass * e^(log_scale - c l). Sums of positive terms from the top down.
+        self._upper, self._losses, self._outside = upper, losses, outside
+        self._middle = float(losses[len(losses) // 2])
+        self._scale = log_scale - c * self._middle
+        self._plain = mass * np.exp(-c * (losses - self._middle))
+        self._above = np.append(np.cumsum(self._plain[::-1])[::-1], 0.0)
+        weighted = self._plain * np.exp(np.clip(self._middle - losses, -FAR, FAR))
+        self._weighted = np.append(np.cumsum(weighted[::-1])[::-1], 0.0)
+
+    def log_delta(self, epsilon: float) -> float:
+        """log of sum_(l > eps) mass(l) (1 - e^(eps - l)), every error added (upper) or taken off (lower)."""
+        sign = 1 if self._upper else -1
+        first = int(np.searchsorted(self._losses, epsilon, side="right"))
+        above = float(self._above[first])
+        if abs(epsilon - self._middle) < FAR / 2:
+            below = math.exp(epsilon - self._middle) * float(self._weighted[first])
+        else:  # beyond the range of the prepared weights
+            below = float((self._plain[first:] * np.exp(epsilon - self._losses[first:])).sum())
+        total = above - below + sign * (len(self._losses) + 16) * ULP * (above + below)
+        found = math.log(total) + self._scale if total > 0 else -math.inf
+        found += sign * 8 * ULP * abs(self._scale)
+        if self._outside <= 0:
+            return found
+        charged = math.log(self._outside)
+        if self._upper:
+            return float(np.logaddexp(found, charged))
+        return found + math.log1p(-math.exp(charged - found)) if found > charged else -math.inf
+
+
+def _losses_to_x(losses: Floats, rate: float, mu: float, direction: Direction) -> Floats:
+    """Where the loss is reached: x rising with the loss in `remove`, falling in `add`; +-inf outside its range."""
+    signed = losses if direction == "remove" else -losses
+    if rate == 1:
+        odds = signed
+    else:
+        up, down = np.maximum(signed, 0.0), np.minimum(signed, 0.0)
+        with np.errstate(divide="ignore"):  # log(e^l - 1 + q), from whichever side does not overflow
+            odds = np.where(signed > 0, up + np.log1p(-(1 - rate) * np.exp(-up)), np.log(np.maximum(np.expm1(down) + rate, 0.0)))
+        odds = odds - math.log(rate)
+    return np.asarray((odds + mu**2 / 2) / mu)
+
+
+def _cell_masses(edges: Floats, rate: float, mu: float, direction: Direction) -> tuple[Floats, Floats]:
+    """(P, Q) of the cells between consecutive losses `edges`."""
+    x = _losses_to_x(edges, rate, mu, direction)
+    base, shifted = _between(x), _between(x - mu)
+    mixed = (1 - rate) * base + rate * shifted
+    return (mixed, base) if direction == "remove" else (base, mixed)
+
+
+def _between(x: Floats) -> Floats:
+    """P(N(0,1) between consecutive x), without cancellation in either tail."""
+    low, high = np.minimum(x[:-1], x[1:]), np.maximum(x[:-1], x[1:])
+    flip = low > 0
+    return np.asarray(special.ndtr(np.where(flip, -low, high)) - special.ndtr(np.where(flip, -high, low)))
+
+
+def _range(rate: float, mu: float, direction: Direction, floor: float) -> tuple[float, float]:
+    """Least and largest loss that matter. Losses below `floor` cannot come back into the circle."""
+    near, far = mu * REACH + mu**2 / 2, mu * (REACH + mu) - mu**2 / 2
+    kept = math.log1p(-rate) if rate < 1 else -math.inf
+    low, high = (float(np.logaddexp(kept, math.log(rate) + v)) for v in (-near, far))
+    return (max(floor, low), high) if direction == "remove" else (max(floor, -high), -low)
+
+
+def _points(rate: float, mu: float, direction: Direction, line: Line, spacing: float) -> NDArray[np.int64]:
+    low, high = _range(rate, mu, direction, -2 * line.period)
+    return np.arange(math.floor(low / spacing) - 1, math.ceil(high / spacing) + 2)
+
+
+def pessimistic(rate: float, mu: float, direction: Direction, line: Line, spacing: float) -> Step:
+    """Connect the dots: each cell's mass moved to its ends, keeping P and Q."""
+    points = _points(rate, mu, direction, line, spacing)
+    edges = points * spacing
+    p, q = _cell_masses(edges, rate, mu, direction)
+    # p_low + p_high = p and p_low e^-l + p_high e^-(l+h) = q.
+    high = np.clip((p - np.exp(np.minimum(edges[:-1], 700.0)) * q) / -math.expm1(-spacing), 0.0, p)
+    mass = np.zeros(len(points))
+    mass[:-1] += p - high
+    mass[1:] += high
+    mass[0] += max(0.0, 1 - float(p.sum()))  # what lies below the first point is rounded up to it
+    return Step(points, mass, 0.0, float(special.ndtr(-REACH)) * 1.01)
+
+
+def optimistic(rate: float, mu: float, direction: Direction, line: Line, spacing: float) -> Step:
+    """Merge the cells around lattice points and round their losses down; what is cut off is dropped."""
+    points = _points(rate, mu, direction, line, spacing)
+    edges = (np.append(points, points[-1] + 1) - 0.5) * spacing
+    p, q = _cell_masses(edges, rate, mu, direction)
+    real = p > 1e-280
+    points, p, q = points[real], p[real] * (1 - 1e-13), q[real]
+    # A cell's own loss against its lattice point: second order in the spacing where the law is smooth, and never
+    # below the cell's lower edge (which also serves where Q is too small for a double).
+    away = np.log(p) - np.log(np.maximum(q, 1e-280)) - points * spacing - 1e-13
+    away = np.where(q > 1e-280, np.clip(away, -0.5 * spacing, 0.5 * spacing), -0.5 * spacing) - 1e-13
+    shift = _shift(away, p * np.exp(line.c * (points - points[-1]) * spacing), spacing)
+    return Step(points - _down(away, shift, spacing), p, shift, 0.0)
+
+
+def _down(away: Floats, shift: float, spacing: float) -> NDArray[np.int64]:
+    """How many points a cell drops so that its lattice loss is not above its own, the lattice shifted by `shift`."""
+    return np.ceil(np.maximum(0.0, -(away + shift)) / spacing - 1e-12).astype(np.int64)
+
+
+def _shift(away: Floats, weight: Floats, spacing: float) -> float:
+    """The shift of the lattice that wastes least: enough for most cells, the rare rest drops a whole point."""
+    order = np.argsort(-away)
+    mass = np.cumsum(weight[order])
+    picks = order[np.minimum(np.searchsorted(mass, mass[-1] * (1 - np.logspace(0, -8, 17))), len(order) - 1)]
+    candidates = np.unique(np.maximum(0.0, -away[picks]))
+    waste = [float(weight @ (away + s + spacing * _down(away, s, spacing))) for s in candidates]
+    return float(candidates[int(np.argmin(waste))])
+
+
+def compose(levels: Levels, direction: Direction, *, line: Line, upper: bool, quick: bool = False) -> Composed:
+    """All steps on one circle around the line's epsilon, tilted by e^(cL). `quick` trades width for time."""
+    rows = _rows(levels, upper, 8 if quick else 160)
+    spacing, size = _grid(rows, direction, line, quick)
+    epsilon = line.epsilon
+    make = pessimistic if upper else optimistic
+    transform = np.ones(size // 2 + 1, dtype=np.complex128)
+    ceiling = np.ones(size // 2 + 1)
+    slip = 4 * ULP * math.log2(size)  # of one coefficient of the FFT of a probability vector
+    log_scale, offset, lost, steps = 0.0, 0.0, 0.0, 0
+    for rate, mu, count in rows:
+        step = make(rate, mu, direction, line, spacing)
+        log_terms = np.log(np.maximum(step.mass, 1e-320)) + line.c * (step.points * spacing)
+        peak = float(log_terms.max())
+        terms = np.exp(log_terms - peak)
+        total = float(terms.sum())
+        one = np.fft.rfft(np.bincount(step.points % size, weights=terms / total, minlength=size))
+        transform *= _power(one, count)
+        ceiling *= (np.abs(one) + slip) ** count
+        log_scale += count * (math.log(total) + peak)
+        offset, lost, steps = offset + count * step.offset, lost + count * step.lost, steps + count
+    start = math.floor(epsilon / spacing) - size // 2
+    mass = np.roll(np.fft.irfft(transform, size), -(start % size))
+    # |prod a - prod b| <= prod (|a| + slip) - prod |a| where each |a - b| <= slip.
+    wrong = float((ceiling * (1 + steps * 4 * ULP) - np.abs(transform)).sum())
+    error = 2 * wrong / size + slip * float(np.sqrt((np.abs(transform) ** 2).mean() / size)) * 8
+    log_scale += (1 if upper else -1) * 16 * ULP * (steps + abs(log_scale)) - line.c * offset
+    bottom, top = start * spacing - offset, (start + size) * spacing - offset
+    outside = lost + math.exp(min(0.0, log_scale - line.c * top)) if upper else _wrapped(line, epsilon, bottom, top)
+    losses = bottom + spacing * np.arange(size)
+    mass = np.maximum(mass + error if upper else mass - error, 0.0)
+    return Composed(upper=upper, losses=losses, c=line.c, log_scale=log_scale, mass=mass, outside=outside)
+
+
+def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
+    """values**count by squaring: several times faster than NumPy's complex power."""
+    result, square = np.ones_like(values), values.copy()
+    while True:
+        if count & 1:
+            result *= square
+        count >>= 1
+        if not count:
+            return result
+        square *= square
+
+
+def _wrapped(line: Line, epsilon: float, bottom: float, top: float) -> float:
+    """What wraps into the circle, as a bound on its share of delta: e^(-c gap) (1 - e^-gap) is at most m(c)."""
+    log_m = line.c * math.log(line.c) - (1 + line.c) * math.log1p(line.c)
+    above = min(moment - (c - line.c) * top for c, moment in line.moments if c > line.c * 1.01)
+    return math.exp(min(0.0, log_m - line.c * epsilon + float(np.logaddexp(above, line.c * bottom))))
+
+
+def _grid(rows: list[tuple[float, float, int]], direction: Direction, line: Line, quick: bool) -> tuple[float, int]:
+    """Spacing and number of points: fine enough for a relative width near 1e-6 (1e-4), within memory and time."""
+    steps = sum(count for _, _, count in rows)
+    spacing = math.sqrt((2e-4 if quick else 2e-6) * max(line.epsilon, 1e-3) / (line.c * steps))
+    ranges = (_range(rate, mu, direction, -2 * line.period) for rate, mu, _ in rows)
+    most = max((MOST_POINTS >> 5 * quick) // len(rows), 1 << 15)  # the time goes into one FFT per level
+    cells = CELLS // 16 if quick else CELLS
+    spacing = max(spacing, sum(high - low for low, high in ranges) / cells, 2 * line.period / most)
+    size = 1 << max(10, math.ceil(math.log2(2 * line.period / spacing)))
+    return 2 * line.period / size, size
+
+
+def _rows(levels: Levels, upper: bool, most: int) -> list[tuple[float, float, int]]:
+    """(rate, mu, count): exact levels if there are few, else each cell at its worst (or best) corner."""
+    bins: Bins = binned(levels, most)
+    rate, mu = (bins.rate_high, bins.high) if upper else (bins.rate_low, bins.low)
+    rows = [(float(q), float(m), round(n)) for q, m, n in zip(rate, mu, bins.count, strict=True)]
+    return rows + ([(1.0, math.sqrt(levels.gaussian), 1)] if levels.gaussian > 0 else [])

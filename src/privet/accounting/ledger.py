@@ -1,0 +1,169 @@
+"""Steps and ledgers: what was released, and nothing else. A ledger is all an accountant sees."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privet import _check
+from privet.accounting.sampling import POISSON, Sampling, sampling
+from privet.errors import InvalidValue
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One release: a sum of clipped gradients plus Gaussian noise.
+
+    `noise` is the multiplier sigma: standard deviation over sensitivity. `rate` is the chance q that a
+    record takes part. `clip` is the bound C on one record's share; it does not change the cost.
+    """
+
+    noise: float
+    rate: float = 1.0
+    clip: float = 1.0
+    sampling: Sampling = POISSON
+
+    def __post_init__(self) -> None:
+        _check.positive(noise=self.noise, clip=self.clip)
+        _check.rate(rate=self.rate)
+        object.__setattr__(self, "sampling", sampling(self.sampling))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A ledger as arrays, one entry per run of equal steps. `kind` numbers the distinct samplings."""
+
+    noise: Floats
+    rate: Floats
+    count: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    samplings: tuple[Sampling, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Ledger:
+    """Releases in order. Equal neighbours are stored once with a count.
+
+    >>> ledger = Ledger()
+    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> ledger.steps
+    14063
+    """
+
+    _noise: list[float] = field(default_factory=list)
+    _rate: list[float] = field(default_factory=list)
+    _clip: list[float] = field(default_factory=list)
+    _kind: list[int] = field(default_factory=list)
+    _count: list[int] = field(default_factory=list)
+    _samplings: list[Sampling] = field(default_factory=list)
+
+    def add(self, step: Step, count: int = 1) -> None:
+        """Charge `count` releases like `step`."""
+        _check.whole(count=count)
+        kind = self._kind_of(step.sampling)
+        if self._noise and (step.noise, step.rate, step.clip, kind) == (
+            self._noise[-1], self._rate[-1], self._clip[-1], self._kind[-1],
+        ):  # fmt: skip
+            self._count[-1] += count
+            return
+        self._noise.append(float(step.noise))
+        self._rate.append(float(step.rate))
+        self._clip.append(float(step.clip))
+        self._kind.append(kind)
+        self._count.append(int(count))
+
+    def extend(
+        self,
+        *,
+        noise: ArrayLike,
+        rate: ArrayLike = 1.0,
+        clip: ArrayLike = 1.0,
+        sampling: "str | Sampling" = POISSON,
+    ) -> None:
+        """Charge one release per entry of `noise`; `rate` and `clip` are one value or one per step."""
+        noises, rates, clips = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (noise, rate, clip)))
+        noises, rates, clips = (np.atleast_1d(v).ravel() for v in (noises, rates, clips))
+        _refuse_bad("noise", noises, (noises > 0) & np.isfinite(noises), "must be finite and > 0")
+        _refuse_bad("rate", rates, (rates > 0) & (rates <= 1), "must be > 0 and <= 1")
+        _refuse_bad("clip", clips, (clips > 0) & np.isfinite(clips), "must be finite and > 0")
+        if not len(noises):
+            return
+        changed = (np.diff(noises) != 0) | (np.diff(rates) != 0) | (np.diff(clips) != 0)
+        starts = np.flatnonzero(np.concatenate(([True], changed)))
+        counts = np.diff(np.concatenate((starts, [len(noises)])))
+        first = Step(
+            noise=float(noises[0]), rate=float(rates[0]), clip=float(clips[0]), sampling=sampling  # type: ignore[arg-type]
+        )
+        self.add(first, int(counts[0]))
+        rest = starts[1:]
+        self._noise += noises[rest].tolist()
+        self._rate += rates[rest].tolist()
+        self._clip += clips[rest].tolist()
+        self._kind += [self._kind_of(first.sampling)] * len(rest)
+        self._count += counts[1:].tolist()
+
+    @property
+    def steps(self) -> int:
+        """How many releases there are."""
+        return sum(self._count)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __bool__(self) -> bool:
+        return bool(self._count)
+
+    def __iter__(self) -> Iterator[tuple[Step, int]]:
+        for noise, rate, clip, kind, count in zip(
+            self._noise, self._rate, self._clip, self._kind, self._count, strict=True
+        ):
+            yield Step(noise=noise, rate=rate, clip=clip, sampling=self._samplings[kind]), count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ledger) and self._rows() == other._rows()
+
+    def columns(self) -> Columns:
+        """The ledger as arrays, for accountants."""
+        return Columns(
+            noise=np.array(self._noise, dtype=np.float64),
+            rate=np.array(self._rate, dtype=np.float64),
+            count=np.array(self._count, dtype=np.int64),
+            kind=np.array(self._kind, dtype=np.int64),
+            samplings=tuple(self._samplings),
+        )
+
+    def first(self, steps: int) -> "Ledger":
+        """The ledger of the first `steps` releases."""
+        _check.whole(least=0, steps=steps)
+        if steps > self.steps:
+            raise InvalidValue(f"steps={steps!r} is more than the {self.steps} in the ledger.")
+        total = np.cumsum(self._count) if self._count else np.zeros(0, dtype=np.int64)
+        runs = int(np.searchsorted(total, steps))  # whole runs before the cut
+        taken = Ledger(
+            self._noise[: runs + 1], self._rate[: runs + 1], self._clip[: runs + 1], self._kind[: runs + 1],
+            self._count[: runs + 1], list(self._samplings),
+        )  # fmt: skip
+        if taken._count:
+            taken._count[-1] = steps - (int(total[runs - 1]) if runs else 0)
+            if not taken._count[-1]:
+                for column in (taken._noise, taken._rate, taken._clip, taken._kind, taken._count):
+                    column.pop()
+        return taken
+
+    def _kind_of(self, chosen: Sampling) -> int:
+        if chosen not in self._samplings:
+            self._samplings.append(chosen)
+        return self._samplings.index(chosen)
+
+    def _rows(self) -> list[tuple[float, float, float, Sampling, int]]:
+        kinds: Sequence[Sampling] = [self._samplings[k] for k in self._kind]
+        return list(zip(self._noise, self._rate, self._clip, kinds, self._count, strict=True))
+
+
+def _refuse_bad(name: str, values: Floats, good: NDArray[np.bool_], rule: str) -> None:
+    if not good.all():
+        step = int(np.argmin(good))
+        raise InvalidValue(f"{name}={float(values[step])!r} at step {step} {rule}.")

@@ -1,0 +1,124 @@
+"""Moments of the privacy loss of one Poisson-sampled Gaussian release, with proven error bounds.
+
+With x ~ N(0, 1), mu = 1/noise and w(x) = 1 - q + q exp(mu x - mu^2 / 2), everything about a step is in
+
+    Psi(s) = E[w(x)^s].
+
+The loss L = log w has, in the direction "remove" (mixture against N(0,1)), E[e^(zL)] = Psi(1 + z); in the
+direction "add" the loss is -log w under N(0,1), with E[e^(zL)] = Psi(-z). docs/math.md proves every bound here.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Direction = Literal["remove", "add"]
+DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
+
+ULP = 2.0**-53
+REACH = 9.0  # e^(-81/2) = 2.6e-18: how far past the bulk of a Gaussian the sums go
+DECADES = 42.0  # -log of the relative quadrature error asked for: e^-42 = 6e-19
+
+
+class TooHard(Exception):
+    """The quadrature would need too many nodes; another route takes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quadrature:
+    """A trapezoid rule on the whole line, cut at both ends: `nodes`, `step`, and its relative error bound."""
+
+    nodes: Floats
+    step: float
+    error: float  # |sum - integral| <= error * Psi(Re s), for every level and every |Im s| up to the one asked for
+
+
+def exponent(direction: Direction, z: float) -> float:
+    """The s with E[e^(zL)] = Psi(s)."""
+    return 1.0 + z if direction == "remove" else -z
+
+
+def loss(rate: Floats, mu: Floats, x: Floats) -> Floats:
+    """log w(x) for each level (rows) at each x (columns)."""
+    with np.errstate(divide="ignore"):
+        kept, hit = np.log1p(-rate), np.log(rate)
+    return np.asarray(np.logaddexp(kept[:, None], hit[:, None] + mu[:, None] * x - (mu**2 / 2)[:, None]))
+
+
+def quadrature(rate: Floats, mu: Floats, s: float, frequency: float, most: int = 200_000) -> Quadrature:
+    """Nodes for Psi(s + iu), |u| <= frequency, for all levels at once.
+
+    The integrand is analytic for |Im x| < pi / mu, so the trapezoid rule of spacing h errs by at most
+    2 e^(a^2/2 + |u| mu a) cos(mu a / 2)^(-max(0, -s)) Psi(s) / (e^(2 pi a / h) - 1), any a < pi / mu.
+    """
+    top = float(mu.max())
+    a = np.linspace(0.02, 0.98, 49) * min(math.pi / top, 16.0)
+    growth = a**2 / 2 + frequency * top * a - max(0.0, -s) * np.log(np.cos(np.minimum(top * a / 2, 1.56)))
+    step = float((2 * math.pi * a / (DECADES + math.log(2) + growth)).max())
+    left, right = _ends(rate, mu, s)
+    if (right - left) / step > most:
+        raise TooHard(f"{(right - left) / step:.3g} quadrature nodes")
+    count = math.ceil((right - left) / step)
+    nodes = left + step * np.arange(count + 1)
+    return Quadrature(nodes, step, 2 * math.exp(-DECADES) + _cut(rate, mu, s, nodes, step))
+
+
+def _ends(rate: Floats, mu: Floats, s: float) -> tuple[float, float]:
+    if s >= 0:
+        return -REACH, float((s * mu).max()) + REACH
+    with np.errstate(divide="ignore"):  # rate 1 gives an infinite pull, then the other bound serves
+        pull = np.sqrt(REACH**2 - 2 * s * -np.log1p(-rate))
+    return -float(np.minimum(pull, -s * mu + REACH).max()), max(REACH, float(mu.max()) / 2)
+
+
+def _cut(rate: Floats, mu: Floats, s: float, nodes: Floats, step: float) -> float:
+    """What the sum loses beyond its ends, relative to Psi: log-concave tails bounded by their end value."""
+    ends = nodes[[0, -1]]
+    log_w = loss(rate, mu, ends)
+    # Psi >= 1 by Jensen, and Psi >= E[(q e^(mu x - mu^2/2))^s] for s >= 0.
+    least = np.maximum(0.0, s * np.log(rate) + s * (s - 1) * mu**2 / 2) if s >= 0 else np.zeros_like(mu)
+    density = np.exp(-(ends**2) / 2 + s * log_w - 0.5 * math.log(2 * math.pi) - least[:, None])
+    share = np.exp(np.log(rate)[:, None] + mu[:, None] * ends - (mu**2 / 2)[:, None] - log_w)
+    if s >= 0:
+        slopes = np.stack((np.full_like(mu, -ends[0]), ends[1] - s * mu), axis=1)
+    else:
+        slopes = np.stack((-ends[0] + s * mu * share[:, 0], np.full_like(mu, ends[1])), axis=1)
+    if (slopes <= 0).any():
+        raise TooHard("the end of the quadrature does not clear the bulk")
+    return float((density / slopes + step * density).sum(axis=1).max())
+
+
+@dataclass(frozen=True, slots=True)
+class Tilted:
+    """log Psi(s) of each level and the first moments of its loss under the tilted law w^s phi / Psi."""
+
+    log_psi: Floats
+    mean: Floats  # of log w
+    variance: Floats  # of log w
+    excess: Floats  # Psi - 1, accurate when small
+
+
+def tilted(rate: Floats, mu: Floats, s: float) -> Tilted:
+    """Real moments for every level."""
+    order = np.argsort(mu)
+    if len(mu) > 1 and mu[order[-1]] > 4 * mu[order[0]]:  # the finest level sets the nodes: keep like with like
+        cut = int(np.searchsorted(mu[order], mu[order[-1]] / 4))
+        low, high = (tilted(rate[part], mu[part], s) for part in (order[:cut], order[cut:]))
+        back = np.argsort(order)
+        return Tilted(*(np.concatenate((getattr(low, f.name), getattr(high, f.name)))[back] for f in fields(Tilted)))
+    rule = quadrature(rate, mu, s, 0.0)
+    x = rule.nodes
+    losses = loss(rate, mu, x)
+    log_terms = s * losses - x**2 / 2 + math.log(rule.step) - 0.5 * math.log(2 * math.pi)
+    peak = log_terms.max(axis=1, keepdims=True)
+    terms = np.exp(log_terms - peak)
+    total = terms.sum(axis=1)
+    mean = (terms * losses).sum(axis=1) / total
+    variance = (terms * (losses - mean[:, None]) ** 2).sum(axis=1) / total
+    log_psi = np.log(total) + peak[:, 0]
+    with np.errstate(over="ignore"):
+        return Tilted(log_psi, mean, variance, np.expm1(log_psi))

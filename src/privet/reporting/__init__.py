@@ -1,0 +1,1 @@
+"""Reporting: figures that say which label each number has."""

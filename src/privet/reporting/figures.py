@@ -1,0 +1,155 @@
+"""Figures: epsilon over the steps, each line with its label. matplotlib is loaded when used."""
+
+import csv
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet.errors import InvalidValue, MissingExtra
+
+Floats = NDArray[np.float64]
+
+SUFFIXES = (".png", ".svg", ".pdf", ".csv")
+
+# Blue, orange, green, purple: told apart in grey and by the colour-blind (Okabe and Ito).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+_STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "privet",  # the same figure is the same file
+}
+
+
+class Curve(Protocol):
+    """Epsilon after some of the steps of a run, by one method."""
+
+    @property
+    def steps(self) -> NDArray[np.int64]: ...
+    @property
+    def lower(self) -> Floats | None: ...
+    @property
+    def upper(self) -> Floats: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+
+
+def check_path(path: Path, *, option: str = "path") -> None:
+    """Raise unless a figure can be written at `path`; asked before anything is computed."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidValue(f"{option}={str(path)!r} must end in {', '.join(SUFFIXES)}.")
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a directory" if path.is_dir() else "lies in a directory that does not exist"
+        raise InvalidValue(f"{option}={str(path)!r} {what}. Give a file in a directory that exists.")
+    if path.suffix.lower() != ".csv":
+        _pyplot()
+
+
+def save_epsilon(
+    curves: Sequence[Curve],
+    path: Path,
+    *,
+    delta: float,
+    noise: Floats | None = None,
+    starts: Floats | None = None,
+) -> None:
+    """Epsilon over the steps: lower and upper bound as a band, the others as lines, each with its label.
+
+    Args:
+        noise: if it changes, it is drawn below on the same steps: `noise[k]` holds from step `starts[k]` on.
+    """
+    if path.suffix.lower() == ".csv":
+        _write(path, _epsilon_rows(curves))
+        return
+    plt = _pyplot()
+    dynamic = noise is not None and starts is not None and len(noise) > 1
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(
+            2 if dynamic else 1, 1, figsize=(7, 5.2 if dynamic else 4.0), sharex=True, squeeze=False,
+            gridspec_kw={"height_ratios": [3, 1]} if dynamic else None, layout="constrained",
+        )  # fmt: skip
+        top = axes[0, 0]
+        for place, curve in enumerate(curves):
+            _draw(top, curve, place)
+        top.set(ylabel=f"epsilon at delta = {delta:g}", title="Privacy spent after each step", ylim=(0, None))
+        top.legend(loc="lower right" if _concave(curves) else "upper left")
+        if dynamic:
+            assert noise is not None
+            assert starts is not None
+            last = float(curves[0].steps[-1])
+            axes[1, 0].plot(np.append(starts, last), np.append(noise, noise[-1]), color="#444444",
+                            linewidth=1.2, drawstyle="steps-post")  # fmt: skip
+            axes[1, 0].set(ylabel="noise multiplier", ylim=(0, None))
+        axes[-1, 0].set(xlabel="step", xlim=(0, None))
+        axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
+        _save(figure, path)
+        plt.close(figure)
+
+
+def _draw(axes: Any, curve: Curve, place: int) -> None:
+    name = f"{curve.label}: {curve.method}"
+    colour, dash = _COLOURS[place % len(_COLOURS)], _DASHES[place % len(_DASHES)]
+    if curve.lower is not None:
+        upper = np.asarray(curve.upper)
+        thin = bool(np.all(upper - np.asarray(curve.lower) <= 0.004 * upper.max()))
+        axes.fill_between(curve.steps, curve.lower, curve.upper, color=colour, alpha=0.25, linewidth=0)
+        name += (
+            " (lower and upper bound, closer than the line is wide)" if thin else " (band from lower to upper bound)"
+        )
+    axes.plot(curve.steps, curve.upper, color=colour, linestyle=dash, linewidth=1.6, label=name)
+
+
+def _concave(curves: Sequence[Curve]) -> bool:
+    """Whether the first curve has passed half its height by half its length, so that the lower right is free."""
+    upper = np.asarray(curves[0].upper)
+    return bool(upper[len(upper) // 2] >= 0.5 * upper[-1])
+
+
+def _epsilon_rows(curves: Sequence[Curve]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [("step", "method", "label", "epsilon_lower", "epsilon")]
+    for curve in curves:
+        steps, upper = np.asarray(curve.steps).tolist(), np.asarray(curve.upper).tolist()
+        lower = [""] * len(steps) if curve.lower is None else np.asarray(curve.lower).tolist()
+        rows += [(s, curve.method, curve.label, a, b) for s, a, b in zip(steps, lower, upper, strict=True)]
+    return rows
+
+
+def _write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+    except OSError as error:
+        raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+def _save(figure: Any, path: Path) -> None:
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    try:
+        figure.savefig(path, dpi=160, metadata=metadata)
+    except OSError as error:
+        raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+def _pyplot() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matplotlib's own dependencies deprecate is not the user's matter
+            import matplotlib
+
+            matplotlib.use("Agg")
+            import matplotlib.pyplot as plt
+    except ImportError:
+        raise MissingExtra("matplotlib is not installed. Figures need it. Run: pip install 'privet[plots]'") from None
+    return plt
