@@ -3,7 +3,7 @@
 Importing this package registers every accountant.
 """
 
-from privet.accounting import composition, exchange, gdp, proactive, rdp, tcdp, zcdp
+from privet.accounting import composition, exchange, gdp, proactive, rdp, tcdp, tradeoff, zcdp
 from privet.accounting.base import Accountant, register, registry, spent
 from privet.accounting.curve import EpsilonCurve, epsilon_curve
 from privet.accounting.guarantee import Budget, Guarantee
@@ -28,5 +28,6 @@ __all__ = [
     "registry",
     "spent",
     "tcdp",
+    "tradeoff",
     "zcdp",
 ]

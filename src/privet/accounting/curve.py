@@ -1,4 +1,8 @@
-"""Epsilon after each step of a run, cheap enough to plot."""
+"""Epsilon after each step of a run, cheap enough to plot.
+
+Neighbouring prefixes of a ledger differ little, so one line of integration and one set of transformed levels
+(`fourier.spectra`) serves a whole stretch of them; a new one is made where its interval grows wide.
+"""
 
 from dataclasses import dataclass
 
@@ -6,21 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import _check
+from privet.accounting.aim import line_for
 from privet.accounting.base import is_truncated, spent
+from privet.accounting.fourier import spectra
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger
-from privet.accounting.levels import levels_of
-from privet.accounting.pld import epsilon_bounds
+from privet.accounting.levels import Levels, levels_of, prefixes
+from privet.accounting.moments import DIRECTIONS, Direction, TooHard
+from privet.accounting.pld import QUICK_WORK, directed_epsilon, epsilon_between
 from privet.errors import InvalidValue
+
+Floats = NDArray[np.float64]
+Steps = NDArray[np.int64]
+
+SHORT = 600  # prefixes shorter than this have no smooth stretch to share: fewer of them are shown
+STRETCH = 24  # prefixes tried with one line
+WIDE = 3e-4  # relative width at which a new line is worth it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonCurve:
     """Epsilon at `delta` after the first `steps[i]` releases: at most `upper[i]`, at least `lower[i]` (if known)."""
 
-    steps: NDArray[np.int64]
-    lower: NDArray[np.float64] | None
-    upper: NDArray[np.float64]
+    steps: Steps
+    lower: Floats | None
+    upper: Floats
     delta: float
     method: str
     label: Label
@@ -34,38 +48,76 @@ def epsilon_curve(
     accountant: str = "pld",
     relation: Relation = "zero-out",
 ) -> EpsilonCurve:
-    """Epsilon over the run, at about `points` evenly spaced steps (all of them if there are fewer).
+    """Epsilon over the run, at about `points` evenly spaced steps, fewer among the first few hundred.
 
     >>> ledger = Ledger()
     >>> ledger.extend(noise=[2.0, 1.8, 1.6, 1.4], rate=0.01)
-    >>> epsilon_curve(ledger, 1e-5).upper.round(3).tolist()
-    [0.005, 0.009, 0.016, 0.038]
+    >>> curve = epsilon_curve(ledger, 1e-5)
+    >>> curve.label, curve.upper.round(3).tolist()
+    ('certified', [0.005, 0.01, 0.018, 0.041])
     """
     _check.whole(points=points)
     if not ledger:
         raise InvalidValue("ledger=empty has no curve. Add at least one step.")
-    steps = np.unique(np.linspace(1, ledger.steps, min(points, ledger.steps)).round().astype(np.int64))
-    last = spent(ledger, delta, accountant=accountant, relation=relation)  # checks that the accountant covers it
-    find = _quick_pld if accountant == "pld" and not is_truncated(ledger) else _by_spent
-    found = [find(ledger.first(int(n)), delta, accountant, relation) for n in steps[:-1]]
-    found.append((last.epsilon_lower, last.epsilon))
-    lower = [low for low, _ in found]
-    # A bound for more steps bounds fewer, from above and below alike: no wobble.
-    upper = np.minimum.accumulate([high for _, high in found][::-1])[::-1]
+    steps = _steps(ledger.steps, points)
+    last = spent(ledger, delta, accountant=accountant, relation=relation)  # refuses what has no theorem
+    if accountant == "pld" and not is_truncated(ledger):
+        lower, upper = _pld(ledger, delta, steps)
+    else:
+        found = [spent(ledger.first(int(n)), delta, accountant=accountant, relation=relation) for n in steps]
+        lower = np.array([np.nan if g.epsilon_lower is None else g.epsilon_lower for g in found])
+        upper = np.array([g.epsilon for g in found])
+    lower[-1], upper[-1] = np.nan if last.epsilon_lower is None else last.epsilon_lower, last.epsilon
     return EpsilonCurve(
         steps=steps,
-        lower=None if any(low is None for low in lower) else np.maximum.accumulate(np.array(lower, dtype=np.float64)),
-        upper=upper,
+        # What bounds more steps from above bounds fewer, and what bounds fewer from below bounds more: no wobble.
+        lower=None if np.isnan(lower).any() else np.maximum.accumulate(lower),
+        upper=np.minimum.accumulate(upper[::-1])[::-1],
         delta=delta,
         method=accountant,
         label=last.label,
     )
 
 
-def _quick_pld(ledger: Ledger, delta: float, accountant: str, relation: Relation) -> tuple[float | None, float]:
-    return epsilon_bounds(levels_of(ledger), delta, quick=True)
+def _steps(total: int, points: int) -> Steps:
+    even = np.unique(np.linspace(1, total, min(points, total)).round().astype(np.int64))
+    if total <= 32:
+        return even
+    early = np.unique(np.geomspace(1, min(SHORT, total), 9).round().astype(np.int64))
+    return np.concatenate((early[early < total], even[(even > early[-1]) | (even == total)]))
 
 
-def _by_spent(ledger: Ledger, delta: float, accountant: str, relation: Relation) -> tuple[float | None, float]:
-    found = spent(ledger, delta, accountant=accountant, relation=relation)
-    return found.epsilon_lower, found.epsilon
+def _pld(ledger: Ledger, delta: float, steps: Steps) -> tuple[Floats, Floats]:
+    rows = prefixes(ledger, steps)
+    with np.errstate(over="ignore", under="ignore"):
+        found = np.array([_directed(rows, direction, delta) for direction in DIRECTIONS])
+    lower, upper = found.max(axis=0).T
+    return lower, upper
+
+
+def _directed(rows: list[Levels], direction: Direction, delta: float) -> list[tuple[float, float]]:
+    """(lower, upper) for every prefix, from the longest down, in stretches."""
+    found: list[tuple[float, float]] = []
+    while len(found) < len(rows):
+        stretch = rows[max(0, len(rows) - len(found) - STRETCH) : len(rows) - len(found)][::-1]
+        found += _stretch(stretch, direction, delta)
+    return found[::-1]
+
+
+def _stretch(rows: list[Levels], direction: Direction, delta: float) -> list[tuple[float, float]]:
+    """Bounds for as many of the `rows` (long to short) as one line serves well; at least one."""
+    longest = rows[0].kept()
+    try:
+        if longest.steps < SHORT:
+            raise TooHard("too short for a shared line")
+        line = line_for(longest, direction, delta=delta)
+        shared = [row.only(rows[0].count > 0) for row in rows if row.steps > 0.7 * longest.steps]
+        found = []
+        for one in spectra(longest, shared, direction, line, QUICK_WORK):
+            low, high = epsilon_between(lambda e, s=one: s.log_delta(e)[0], lambda e, s=one: s.log_delta(e)[1], delta, line)
+            if found and high - low > WIDE * high:
+                break
+            found.append((low, high))
+        return found
+    except TooHard:
+        return [directed_epsilon(longest, direction, delta, quick=True)]

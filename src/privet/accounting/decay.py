@@ -1,19 +1,21 @@
 """How fast far frequencies die: proven lower bounds on K(c) - Re K(c + iu) = -sum_t log |E e^(iu L_t)|.
 
-The expectation is under the law tilted by e^(cL). Cut the line of x into windows; a window holds at least the
-mass p_i, and the loss rises over it by at least and at most known amounts. Bounds on 1 - |E e^(iuL)|, of which the
-largest counts:
+The expectation is under the law tilted by e^(cL), with density f = w^s phi / Psi in x. Two kinds of bound on
+1 - |E e^(iuL)|; the largest counts:
 
-    pairs    gather windows into blocks of mass P. Within a block, with an independent copy L',
-             1 - |E e^(iuL)| >= E sin^2(u (L - L') / 2) >= 2 sum_(i<k) p_i p_k / P^2 min sin^2 over what L - L' can be
-             between windows i and k; a block counts for its mass P. Several sizes of block are tried;
-    inside   the loss has density at least g on an interval of length l, so its law is p = g l parts uniform and
-             1 - |E e^(iuL)| >= sum_i p_i (1 - |sin(u l_i / 2) / (u l_i / 2)|).
+    pairs    cut the line of x into windows of mass at least p_i and gather them into blocks of mass P. Within a
+             block, with an independent copy L', 1 - |E e^(iuL)| >= E sin^2(u (L - L') / 2)
+             >= 2 sum_(i<k) p_i p_k / P^2 min sin^2 over what L - L' can be between windows i and k;
+             a block counts for its mass P. Good for slow turning, at two sizes of block;
+    flat     in a window so narrow that neither f nor the slope of L changes much, the law of L is p parts uniform
+             on an interval of length l, and 1 - |E e^(iuL)| >= p (1 - |sin(ul/2) / (ul/2)|). Good for fast
+             turning, the windows made narrower as u grows.
 
 Every step of a bin is taken at the bin's worst corner, so the bound holds for all of them.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +26,8 @@ from privet.accounting.moments import Direction, exponent, tilted
 
 Floats = NDArray[np.float64]
 
-WINDOWS = 24
-BLOCKS = (3, 6, 12, 24)
+SHAPES = ((20, 0.4, 20), (40, 0.2, 10))  # windows, width, windows to a block
+ZONES, ZONE = 16, 0.5
 FLOOR = 0.7827  # 1 - |sin x / x| for x >= pi is at least this
 
 
@@ -33,28 +35,12 @@ class Decay:
     """Lower bounds on K(c) - Re K(c + iu) for a binned ledger, on whole intervals of u."""
 
     def __init__(self, bins: Bins, gaussian: float, direction: Direction, c: float) -> None:
-        self._gaussian = gaussian
-        self._count = bins.count
+        self._gaussian, self._count = gaussian, bins.count
+        self._pairs: list[_Pairs] = []
         if len(bins.count):
-            self._prepare(bins, exponent(direction, c), direction, c)
-
-    def _prepare(self, bins: Bins, s: float, direction: Direction, c: float) -> None:
-        width = np.minimum(0.33, 0.33 / bins.high)[:, None]
-        edges = _centre(bins, s, direction, c)[:, None] + width * (np.arange(WINDOWS + 1) - 10)
-        v_low, v_high = _least_v(bins, edges), _largest_v(bins, edges)
-        tilt = _log_tilt(bins, s, v_low, v_high) + np.log(width) - 0.5 * math.log(2 * math.pi)
-        low, high = edges[:, :-1], edges[:, 1:]
-        mass = np.exp(np.minimum(tilt - (low**2 + low * high + high**2) / 6, 0.0))  # Jensen on the mean of e^(-x^2/2)
-        rise_low, rise_high = _rises(bins, width, v_low, v_high)
-        start, stop = _running(rise_low), _running(rise_high)
-        i, k = np.triu_indices(WINDOWS, 1)
-        self._weights = [_pair_weights(mass, i, k, block) for block in BLOCKS]
-        self._least = start[:, k] - start[:, i + 1]
-        self._largest = stop[:, k + 1] - stop[:, i]
-        # Density of L in a window >= (least density of x) / (largest slope).
-        flat = np.exp(np.minimum(tilt - np.maximum(low**2, high**2) / 2, 0.0))
-        self._uniform = flat * rise_low / np.maximum(rise_high, 1e-300)
-        self._length = rise_low
+            law = _Law(bins, exponent(direction, c), direction, c)
+            self._pairs = [_pairs(law, *shape) for shape in SHAPES]
+            self._flat = _flat(law)
 
     def between(self, u: Floats, until: float) -> Floats:
         """A lower bound valid from u[m] to u[m+1], for each m; the last one from u[-1] to `until`."""
@@ -65,22 +51,100 @@ class Decay:
         return np.asarray(total)
 
     def _on(self, low: float, high: float) -> Floats:
-        with np.errstate(over="ignore", invalid="ignore"):  # inf * 0 is nan, and counts for nothing
-            near, far = low * self._least / 2, high * self._largest / 2
+        found = [self._flat.on(low)]
+        if math.isfinite(high):
+            found += [pairs.on(low, high) for pairs in self._pairs]
+        return np.asarray(np.max(found, axis=0) * (1 - 1e-9))
+
+
+class _Law:
+    """The tilted law of x for every step of a bin at once: least densities, and slopes of the loss."""
+
+    def __init__(self, bins: Bins, s: float, direction: Direction, c: float) -> None:
+        self.bins, self.s = bins, s
+        self.centre = _centre(bins, s, direction, c)[:, None]
+        self.log_psi = tilted(bins.rate_high, bins.high, s).log_psi[:, None]
+
+    def edges(self, windows: int, width: float) -> tuple[Floats, Floats]:
+        """Edges of windows around the centre (a little more to the right, where the loss moves), and their width."""
+        size = np.minimum(width, width / self.bins.high)[:, None]
+        return self.centre + size * (np.arange(windows + 1) - round(windows * 0.42)), size
+
+    def log_tilt(self, edges: Floats) -> Floats:
+        """log of the least w^s / Psi in each window: w rises with x and v, and is linear in q."""
+        v = _least_v(self.bins, edges[:, :-1]) if self.s > 0 else _largest_v(self.bins, edges[:, 1:])
+        ends = _log_w(self.bins.rate_low, v), _log_w(self.bins.rate_high, v)
+        return np.asarray(self.s * (np.minimum(*ends) if self.s > 0 else np.maximum(*ends)) - self.log_psi - 1e-9)
+
+    def slopes(self, edges: Floats) -> tuple[Floats, Floats]:
+        """Least and largest dL/dx = mu hit in each window; hit = q e^v / (1 - q + q e^v) rises with x, v and q."""
+        low = special.expit(special.logit(self.bins.rate_low)[:, None] + _least_v(self.bins, edges[:, :-1]))
+        high = special.expit(special.logit(self.bins.rate_high)[:, None] + _largest_v(self.bins, edges[:, 1:]))
+        return self.bins.low[:, None] * low, self.bins.high[:, None] * high
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    weight: Floats  # 2 p_i p_k / P
+    least: Floats  # of L - L' between windows i and k
+    largest: Floats
+
+    def on(self, low: float, high: float) -> Floats:
+        near, far = low * self.least / 2, high * self.largest / 2
         # sin^2 over [near, far]: least at an end as long as the interval stays inside [0, pi].
         square = np.where(far < math.pi, np.minimum(np.sin(near), np.sin(np.minimum(far, math.pi))) ** 2, 0.0)
-        pairs = np.max([np.einsum("bp,bp->b", square, weight) for weight in self._weights], axis=0)
-        x = low * self._length / 2
-        gap = np.where(x < 1e-3, x**2 / 6 * (1 - x**2 / 20), 1 - np.sin(x) / np.maximum(x, 1e-3))
-        inside = (self._uniform * np.where(x < 2.6, np.minimum(gap, FLOOR), FLOOR)).sum(axis=1)
-        return np.asarray(np.maximum(pairs, inside) * (1 - 1e-9))
+        return np.asarray((self.weight * square).sum(axis=1))
 
 
-def _pair_weights(mass: Floats, i: NDArray[np.int64], k: NDArray[np.int64], block: int) -> Floats:
-    """2 p_i p_k / P for windows of one block, 0 otherwise."""
-    total = np.repeat(np.add.reduceat(mass, np.arange(0, WINDOWS, block), axis=1), block, axis=1)[:, :WINDOWS]
+def _pairs(law: _Law, windows: int, width: float, block: int) -> _Pairs:
+    edges, size = law.edges(windows, width)
+    low, high = edges[:, :-1], edges[:, 1:]
+    log_mass = law.log_tilt(edges) - (low**2 + low * high + high**2) / 6  # Jensen on the mean of e^(-x^2/2)
+    mass = np.exp(np.minimum(log_mass, 0.0)) * size / math.sqrt(2 * math.pi)
+    slope_low, slope_high = law.slopes(edges)
+    start, stop = _running(slope_low * size), _running(slope_high * size)
+    i, k = np.triu_indices(windows, 1)
     together = (i // block) == (k // block)
-    return np.where(together, 2 * mass[:, i] * mass[:, k] / np.maximum(total[:, i], 1e-300), 0.0)
+    i, k = i[together], k[together]
+    total = np.add.reduceat(mass, np.arange(0, windows, block), axis=1)[:, i // block]
+    return _Pairs(
+        weight=2 * mass[:, i] * mass[:, k] / np.maximum(total, 1e-300),
+        least=start[:, k] - start[:, i + 1],
+        largest=stop[:, k + 1] - stop[:, i],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    mass: Floats  # of each zone, at least
+    width: Floats  # of each zone
+    slope: Floats  # dL/dx in the zone, at least
+    change: Floats  # |d log f / dx| + |d log slope / dx| in the zone, at most
+
+    def on(self, low: float) -> Floats:
+        """Zones cut into n equal windows, each turning by about 5 radians; the law in each is p parts uniform."""
+        with np.errstate(divide="ignore", over="ignore"):
+            pieces = np.clip(np.ceil(low * self.slope * self.width / 5.2), 1.0, 1e9)
+        window = self.width / pieces
+        x = low * self.slope * window / 2
+        gap = np.where(x < 1e-3, x**2 / 6 * (1 - x**2 / 20), 1 - np.sin(x) / np.maximum(x, 1e-3))
+        turned = np.where(x < 2.6, np.minimum(gap, FLOOR), FLOOR)
+        return np.asarray((self.mass * np.exp(-self.change * window) * turned).sum(axis=1))
+
+
+def _flat(law: _Law) -> _Flat:
+    edges, size = law.edges(ZONES, ZONE)
+    low, high = edges[:, :-1], edges[:, 1:]
+    log_mass = law.log_tilt(edges) - (low**2 + low * high + high**2) / 6
+    slope_low, slope_high = law.slopes(edges)
+    # d log f / dx = -x + s mu hit, linear in mu hit; d log(mu hit) / dx = mu (1 - hit), between 0 and mu.
+    corners = [np.abs(-x + law.s * slope) for x in (low, high) for slope in (slope_low, slope_high)]
+    return _Flat(
+        mass=np.exp(np.minimum(log_mass, 0.0)) * size / math.sqrt(2 * math.pi),
+        width=np.broadcast_to(size, low.shape),
+        slope=slope_low,
+        change=np.max(corners, axis=0) + law.bins.high[:, None],
+    )
 
 
 def _centre(bins: Bins, s: float, direction: Direction, c: float) -> Floats:
@@ -100,27 +164,8 @@ def _largest_v(bins: Bins, x: Floats) -> Floats:
     return np.asarray(mu * x - mu**2 / 2)
 
 
-def _log_tilt(bins: Bins, s: float, v_low: Floats, v_high: Floats) -> Floats:
-    """log of the least w^s / Psi in each window, over every step of the bin."""
-    if s > 0:  # w rises with x and is linear in q: least at the window's start, at an end of the rates
-        log_w = np.minimum(_log_w(bins.rate_low, v_low[:, :-1]), _log_w(bins.rate_high, v_low[:, :-1]))
-    else:
-        log_w = np.maximum(_log_w(bins.rate_low, v_high[:, 1:]), _log_w(bins.rate_high, v_high[:, 1:]))
-    return np.asarray(s * log_w - tilted(bins.rate_high, bins.high, s).log_psi[:, None] - 1e-9)
-
-
 def _log_w(rate: Floats, v: Floats) -> Floats:
     return np.asarray(np.logaddexp(np.log1p(-rate)[:, None], np.log(rate)[:, None] + v))
-
-
-def _rises(bins: Bins, width: Floats, v_low: Floats, v_high: Floats) -> tuple[Floats, Floats]:
-    """Least and largest rise of the loss over each window.
-
-    dL/dx = mu hit, hit = q e^v / (1 - q + q e^v) a logistic curve in v, so rising in x, in q and in v.
-    """
-    hit_low = special.expit(special.logit(bins.rate_low)[:, None] + v_low)
-    hit_high = special.expit(special.logit(bins.rate_high)[:, None] + v_high)
-    return bins.low[:, None] * width * hit_low[:, :-1], bins.high[:, None] * width * hit_high[:, 1:]
 
 
 def _running(rises: Floats) -> Floats:

@@ -51,9 +51,9 @@ class Spectrum:
         slack = h / math.pi * float(((self.errors + phase + 32 * ULP) / np.abs(z * (z + 1))).sum()) + self.rest
         scale = self.log_moment - self.c * epsilon
         drift = 8 * ULP * (abs(self.log_moment) + self.c * abs(epsilon)) + 1e-15
-        if not math.isfinite(total + slack):
+        if not math.isfinite(total + slack + scale + drift) or total + slack <= 0:
             raise TooHard("not a number in the Fourier sum")
-        upper = math.log(total + slack) + scale + drift if total + slack > 0 else -math.inf
+        upper = min(0.0, math.log(total + slack) + scale + drift)
         rest = total - slack - self._aliased(epsilon, 2 * math.pi / h)
         lower = math.log(rest) + scale - drift if rest > 0 else -math.inf
         return lower, upper
@@ -75,24 +75,39 @@ def _above(c: float, moment: float, base: float, epsilon: float, period: float) 
 
 def spectrum(levels: Levels, direction: Direction, line: Line, work: float = MOST_WORK) -> Spectrum:
     """The transform on the chosen line. Raises TooHard where another route is better."""
+    return spectra(levels, [levels], direction, line, work)[0]
+
+
+def spectra(
+    levels: Levels, ledgers: list[Levels], direction: Direction, line: Line, work: float = MOST_WORK
+) -> list[Spectrum]:
+    """The transforms of several ledgers on one line, sharing what is dear: the transforms of the levels.
+
+    The ledgers have the levels of `levels`, each at most as often, and are sorted from large to small.
+    """
     c = line.c
-    last, rest = _cutoff(Decay(binned(levels, 12), levels.gaussian, direction, c), line)
+    least = ledgers[-1].kept()  # the slowest decay serves all
+    last, rest = _cutoff(Decay(binned(least, 12), least.gaussian, direction, c), line)
     h = 2 * math.pi / line.period
     size = math.ceil(last / h) + 1
     if size > MOST_FREQUENCIES:
         raise TooHard(f"{size} frequencies")
     frequencies = h * np.arange(size + 1)
-    log_moment = c * (c + 1) * levels.gaussian / 2
-    exponents = -(frequencies**2) / 2 * levels.gaussian + 1j * frequencies * (2 * c + 1) * levels.gaussian / 2
+    gaussian = np.array([ledger.gaussian for ledger in ledgers])
+    log_moments = c * (c + 1) * gaussian / 2
+    exponents = np.multiply.outer(gaussian, -(frequencies**2) / 2 + 1j * frequencies * (2 * c + 1) / 2)
     errors = 8 * ULP * (1 + np.abs(exponents))
     if len(levels.mu):
-        nodes = compress(levels, direction=direction, c=c, top=float(frequencies[-1]))
-        moment, more, bound = _sampled(nodes, direction, c, frequencies, work)
-        log_moment, exponents, errors = log_moment + moment, exponents + more, errors + bound
-    with np.errstate(under="ignore"):
-        values = np.exp(exponents)
+        counts = np.stack([ledger.count for ledger in ledgers])
+        nodes = compress(levels, counts, direction=direction, c=c, top=float(frequencies[-1]))
+        moments, more, bounds = _sampled(nodes, direction, c, frequencies, work)
+        log_moments, exponents, errors = log_moments + moments, exponents + more, errors + bounds
     aliases = tuple((other, moment) for other, moment in line.moments if other > c * 1.01)
-    return Spectrum(c, log_moment, frequencies, values, np.expm1(errors), rest, aliases)
+    with np.errstate(under="ignore"):
+        return [
+            Spectrum(c, float(moment), frequencies, np.exp(exponent_), np.expm1(error), rest, aliases)
+            for moment, exponent_, error in zip(log_moments, exponents, errors, strict=True)
+        ]
 
 
 def _cutoff(decay: Decay, line: Line) -> tuple[float, float]:
@@ -109,22 +124,24 @@ def _cutoff(decay: Decay, line: Line) -> tuple[float, float]:
 
 def _beyond(decay: Decay, u: Floats, until: float = math.inf) -> Floats:
     """(1/pi) integral from each u[m] to `until` of e^-decay / v^2 dv, at most."""
-    height = np.exp(-decay.between(u, until))
+    # Made to fall with u: only then is the sum over the frequencies left out at most the integral.
+    height = np.exp(-np.minimum.accumulate(decay.between(u, until)[::-1])[::-1])
     return np.asarray(np.cumsum((height * (1 / u - np.append(1 / u[1:], 1 / until)))[::-1])[::-1] / math.pi)
 
 
 def _sampled(
     nodes: Nodes, direction: Direction, c: float, frequencies: Floats, work: float
-) -> tuple[float, Complexes, Floats]:
-    """K(c), K(c + iu) - K(c) and a bound on the error of the latter, for the sampled steps."""
+) -> tuple[Floats, Complexes, Floats]:
+    """K(c), K(c + iu) - K(c) and a bound on the error of the latter, for the sampled steps of each ledger."""
     s = exponent(direction, c)
     sign = 1.0 if direction == "remove" else -1.0
     rule = quadrature(nodes.rate, nodes.mu, s, float(frequencies[-1]))
     x = rule.nodes
     if len(nodes.mu) * len(x) * len(frequencies) > work:
         raise TooHard(f"{len(nodes.mu)} levels x {len(x)} nodes x {len(frequencies)} frequencies")
-    moment, exponents = 0.0, np.zeros(len(frequencies), dtype=np.complex128)
-    errors = np.full(len(frequencies), nodes.error)
+    moments = np.zeros(len(nodes.weight))
+    exponents = np.zeros((len(nodes.weight), len(frequencies)), dtype=np.complex128)
+    errors = np.full((len(nodes.weight), len(frequencies)), nodes.error)
     turns = np.arange(len(frequencies))
     for part in np.array_split(np.arange(len(nodes.mu)), max(1, len(nodes.mu) * len(x) // BLOCK)):
         losses = loss(nodes.rate[part], nodes.mu[part], x)
@@ -132,19 +149,38 @@ def _sampled(
         peak = log_terms.max(axis=1, keepdims=True)
         terms = np.exp(log_terms - peak)
         total = terms.sum(axis=1)
-        log_psi = np.log(total) + peak[:, 0]
         law = terms / total[:, None]
-        weight, size = nodes.weight[part], np.abs(nodes.weight[part])
-        moment += float(weight @ log_psi)
-        exponents += weight @ _log_transform(law, sign * losses, frequencies[1], len(frequencies))
+        weight, size = nodes.weight[:, part], np.abs(nodes.weight[:, part])
+        moments += weight @ (np.log(total) + peak[:, 0])
+        logs = _log_transform(law, sign * losses, frequencies[1], len(frequencies))
+        exponents += _times(weight, logs)
         # Rounding, relative to Psi(c): arguments of exp, the running product of phases, the sum.
-        spread = (law * (x**2 / 2 + abs(s) * np.abs(losses))).sum(axis=1)
-        turning = frequencies[1] * (law * np.abs(losses)).sum(axis=1)
-        base = rule.error + 4 * ULP * (8 + 2 * spread + math.log2(len(x)))
+        sizes = _rounded(nodes.rate[part], nodes.mu[part], x, losses)
+        spread = (law * (x**2 / 2 + abs(s) * sizes)).sum(axis=1)
+        turning = frequencies[1] * (law * sizes).sum(axis=1)
+        base = rule.error + 4 * ULP * (12 + 2 * spread + math.log2(len(x)))
+        # The sum over the nodes: as many roundings as nodes, of sizes up to the largest logarithm.
+        base += 2 * ULP * len(nodes.mu) * (np.minimum(-logs.real.min(axis=1), 1.0) + np.abs(logs.imag).max(axis=1))
         per = base[:, None] + 4 * ULP * turns * (3 + 2 * turning)[:, None]
         # An interpolated node has |M| >= 1/2 and Psi <= 3/2, so its log errs by 3 times as much at most.
         errors += (size * np.where(nodes.exact[part], 1.0, 3.2)) @ per
-    return moment, exponents, errors
+    return moments, exponents, errors
+
+
+def _rounded(rate: Floats, mu: Floats, x: Floats, losses: Floats) -> Floats:
+    """The sizes of which a loss has a few ulps of error: where the record takes part, terms of its exponent cancel."""
+    terms = mu[:, None] * np.abs(x) + (mu**2 / 2 - np.log(rate))[:, None]
+    hit = 1 - np.exp(np.minimum(np.log1p(-rate)[:, None] - losses, 0.0))
+    return np.asarray(np.abs(losses) + hit * terms)
+
+
+def _times(weight: Floats, logs: Complexes) -> Complexes:
+    """weight @ logs, where a transform that is exactly 0 (log -inf) counts only for ledgers that have its level."""
+    if np.isfinite(logs.real).all():
+        return np.asarray(weight @ logs)
+    with np.errstate(invalid="ignore"):
+        products = np.where(weight[:, :, None] == 0, 0.0, weight[:, :, None] * logs[None])
+    return np.asarray(products.sum(axis=1))
 
 
 def _log_transform(law: Floats, losses: Floats, h: float, size: int) -> Complexes:

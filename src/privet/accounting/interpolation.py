@@ -26,6 +26,9 @@ Floats = NDArray[np.float64]
 RADII = (1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0)
 SECTORS = np.linspace(0.0, math.pi / 2, 9)
 MOST_NODES = 48
+CHUNK = 1 << 16  # levels at a time, to bound memory
+NARROW = 0.1  # least width of a panel in log tau
+MOST_RATES = 20_000
 FEW = 16  # so few levels are cheaper kept as they are
 
 
@@ -35,27 +38,35 @@ class Nodes:
 
     rate: Floats
     mu: Floats
-    weight: Floats
+    weight: Floats  # one row per ledger
     exact: NDArray[np.bool_]
     error: float
 
 
-def compress(levels: Levels, *, direction: Direction, c: float, top: float, tolerance: float = 1e-12) -> Nodes:
-    """Nodes that serve every z = c + iu with |u| <= top."""
+def compress(
+    levels: Levels, counts: Floats, *, direction: Direction, c: float, top: float, tolerance: float = 1e-12
+) -> Nodes:
+    """Nodes that serve every z = c + iu with |u| <= top, for ledgers on these levels.
+
+    Each row of `counts` is a ledger with no more of any level than `levels` itself, whose error bound serves all.
+    """
     ratio = abs(complex(c, top) * complex(c + 1, top)) / (c * (c + 1))
     parts: list[Nodes] = []
-    for rate in np.unique(levels.rate):
-        here = levels.rate == rate
-        mu, count = levels.mu[here], levels.count[here]
+    rates, starts = np.unique(levels.rate, return_index=True)  # levels come sorted by rate, then mu
+    if len(rates) > MOST_RATES:
+        raise TooHard(f"{len(rates)} rates")
+    for rate, start, stop in zip(rates.tolist(), starts, np.append(starts[1:], len(levels.rate)), strict=True):
+        here = slice(start, stop)
+        mu, count = levels.mu[here], counts[:, here]
         if len(mu) <= FEW:
             parts.append(_exact(rate, mu, count))
             continue
         bound = _Excess(rate, mu, exponent(direction, c))
-        parts += _panels(rate, mu, count, ratio, bound, tolerance)
+        parts += _panels(rate, mu, count, levels.count[here], ratio, bound, tolerance)
     return Nodes(
         rate=np.concatenate([p.rate for p in parts]),
         mu=np.concatenate([p.mu for p in parts]),
-        weight=np.concatenate([p.weight for p in parts]),
+        weight=np.concatenate([p.weight for p in parts], axis=1),
         exact=np.concatenate([p.exact for p in parts]),
         error=sum(p.error for p in parts),
     )
@@ -71,26 +82,28 @@ class _Excess:
         except TooHard:
             excess = np.full_like(grid, np.inf)
         self._mu = grid
-        self._excess = np.append(excess * (1 + 1e-9) + 1e-14, np.inf)
+        self._excess = np.append(excess * (1 + 1e-9) + 1e-13, np.inf)  # both far above what `tilted` errs by
 
     def __call__(self, mu: Floats) -> Floats:
         return np.asarray(self._excess[np.searchsorted(self._mu, mu)])
 
 
 def _panels(
-    rate: float, mu: Floats, count: Floats, ratio: float, bound: _Excess, tolerance: float
+    rate: float, mu: Floats, count: Floats, most: Floats, ratio: float, bound: _Excess, tolerance: float
 ) -> list[Nodes]:
     """One panel if it can be certified with few nodes, else both halves."""
     if len(mu) <= FEW:
         return [_exact(rate, mu, count)]
     low, high = 2 * math.log(mu[0]), 2 * math.log(mu[-1])
-    found = _degree(low, high, float(count.sum()), ratio, bound, tolerance)
+    wider = max(0.0, NARROW - (high - low)) / 2  # on a very narrow panel the rounding of log mu would count
+    low, high = low - wider, high + wider
+    found = _degree(low, high, float(most.sum()), ratio, bound, tolerance)
     if found is not None and found[0] + 1 < len(mu):
         return [_chebyshev(rate, mu, count, low, high, *found)]
     cut = int(np.searchsorted(mu, math.exp((low + high) / 4)))
     cut = min(max(cut, 1), len(mu) - 1)
-    halves = ((mu[:cut], count[:cut]), (mu[cut:], count[cut:]))
-    return [part for m, n in halves for part in _panels(rate, m, n, ratio, bound, tolerance)]
+    halves = (slice(None, cut), slice(cut, None))
+    return [p for half in halves for p in _panels(rate, mu[half], count[:, half], most[half], ratio, bound, tolerance)]
 
 
 def _degree(
@@ -115,7 +128,10 @@ def _degree(
         need = steps * 4 * size / (radius - 1) / tolerance
         degree = max(2, math.ceil(math.log(max(need, 1.0)) / math.log(radius)))
         if degree <= MOST_NODES and (best is None or degree < best[0]):
-            best = degree, steps * 4 * size * radius**-degree / (radius - 1), size
+            # Rounding of log tau, in the nodes and the levels: by Cauchy |d log M / d log tau| <= size / inset.
+            inset = wide - half
+            moved = 64 * ULP * (1 + max(abs(low), abs(high))) * size / inset
+            best = degree, steps * (4 * size * radius**-degree / (radius - 1) + moved), size
     return best
 
 
@@ -128,18 +144,24 @@ def _chebyshev(
 ) -> Nodes:
     """Weights of the interpolant summed over the steps: through the Chebyshev moments sum_t n_t T_k(y_t)."""
     y = np.clip((2 * np.log(mu) - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
-    moments = np.empty(degree + 1)
-    before, here = np.ones_like(y), y
-    moments[0], moments[1] = count.sum(), count @ y
-    for k in range(2, degree + 1):
-        before, here = here, 2 * y * here - before
-        moments[k] = count @ here
+    moments = np.zeros((len(count), degree + 1))
+    run = max(64, math.isqrt(len(y)))  # sums in runs of sqrt(n): rounding grows with 2 sqrt(n), not n
+    for start in range(0, len(y), CHUNK):
+        part = slice(start, start + CHUNK)
+        polynomials = np.ones((degree + 1, len(y[part])))
+        polynomials[1] = y[part]
+        for k in range(2, degree + 1):
+            polynomials[k] = 2 * y[part] * polynomials[k - 1] - polynomials[k - 2]
+        for first in range(0, polynomials.shape[1], run):
+            piece = slice(first, first + run)
+            moments += count[:, part][:, piece] @ polynomials[:, piece].T
     # Interpolant through f at cos(pi j / n): coefficients a_k = (2/n) sum''_j f_j cos(pi j k / n), ends halved twice.
     j = np.arange(degree + 1)
     ends = np.where((j == 0) | (j == degree), 0.5, 1.0)
     table = (2 / degree) * np.cos(np.pi * np.outer(j, j) / degree) * ends[:, None] * ends[None, :]
-    weight = table.T @ moments
+    weight = moments @ table
     points = np.cos(np.pi * j / degree)
     nodes = np.exp(((low + high) / 2 + (high - low) / 2 * points) / 2)
-    rounding = 64 * ULP * degree**2 * float(count.sum()) * size
+    # The recurrence, the table of cosines, and the sums; the coefficients add up to 12 size at most, as radius >= 1.2.
+    rounding = ULP * (128 * degree**2 + 12 * (run + len(y) / run + 2)) * float(count.sum(axis=1).max()) * size
     return Nodes(np.full_like(nodes, rate), nodes, weight, np.zeros(degree + 1, dtype=bool), error + rounding)

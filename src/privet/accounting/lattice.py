@@ -26,7 +26,10 @@ Floats = NDArray[np.float64]
 
 MOST_POINTS = 1 << 22
 CELLS = 1_500_000  # lattice cells over all levels
+LEVELS = 160  # so many levels are kept apart; more are gathered into cells
+GAUSS = np.polynomial.legendre.leggauss(7)
 FAR = 600.0  # e^600 still fits a double
+LEAST = 1e-280  # masses below this are not trusted to be accurate
 REACH = 11.0  # standard deviations of x kept on each side; what lies beyond is charged to delta
 
 
@@ -45,16 +48,21 @@ class Composed:
 
     def __init__(self, *, upper: bool, losses: Floats, c: float, log_scale: float, mass: Floats, outside: float) -> None:
         # The mass at loss l is mass * e^(log_scale - c l). Sums of positive terms from the top down.
-        self._upper, self._losses, self._outside = upper, losses, outside
+        # `outside` is the log of what lies outside the circle: a share of delta, or (lower) of delta(eps) e^(c eps).
+        self._upper, self._losses, self._c, self._outside = upper, losses, c, outside
         self._middle = float(losses[len(losses) // 2])
         self._scale = log_scale - c * self._middle
-        self._plain = mass * np.exp(-c * (losses - self._middle))
+        # Far below the middle the weight would overflow; less is still a bound from below, infinity one from above.
+        weight = c * (self._middle - losses)
+        self._plain = mass * np.exp(weight if upper else np.minimum(weight, FAR))
         self._above = np.append(np.cumsum(self._plain[::-1])[::-1], 0.0)
         weighted = self._plain * np.exp(np.clip(self._middle - losses, -FAR, FAR))
         self._weighted = np.append(np.cumsum(weighted[::-1])[::-1], 0.0)
 
     def log_delta(self, epsilon: float) -> float:
         """log of sum_(l > eps) mass(l) (1 - e^(eps - l)), every error added (upper) or taken off (lower)."""
+        if self._upper and epsilon < self._losses[0]:
+            return 0.0  # losses between epsilon and the circle were wrapped to above it: all that is left is delta <= 1
         sign = 1 if self._upper else -1
         first = int(np.searchsorted(self._losses, epsilon, side="right"))
         above = float(self._above[first])
@@ -62,14 +70,14 @@ class Composed:
             below = math.exp(epsilon - self._middle) * float(self._weighted[first])
         else:  # beyond the range of the prepared weights
             below = float((self._plain[first:] * np.exp(epsilon - self._losses[first:])).sum())
-        total = above - below + sign * (len(self._losses) + 16) * ULP * (above + below)
+        total = above - below + sign * (len(self._losses) + 1024) * ULP * (above + below)
+        if not math.isfinite(total):
+            return 0.0 if self._upper else -math.inf
         found = math.log(total) + self._scale if total > 0 else -math.inf
         found += sign * 8 * ULP * abs(self._scale)
-        if self._outside <= 0:
-            return found
-        charged = math.log(self._outside)
         if self._upper:
-            return float(np.logaddexp(found, charged))
+            return min(0.0, float(np.logaddexp(found, self._outside)))
+        charged = self._outside - self._c * epsilon
         return found + math.log1p(-math.exp(charged - found)) if found > charged else -math.inf
 
 
@@ -86,19 +94,37 @@ def _losses_to_x(losses: Floats, rate: float, mu: float, direction: Direction) -
     return np.asarray((odds + mu**2 / 2) / mu)
 
 
-def _cell_masses(edges: Floats, rate: float, mu: float, direction: Direction) -> tuple[Floats, Floats]:
-    """(P, Q) of the cells between consecutive losses `edges`."""
+def _cell_masses(edges: Floats, rate: float, mu: float, direction: Direction) -> tuple[Floats, Floats, Floats]:
+    """(P, Q, error) of the cells between consecutive losses `edges`: P and Q err by `error` of themselves at most.
+
+    Both are taken over the same interval of x: an edge that is off by a rounding moves P and Q together.
+    """
     x = _losses_to_x(edges, rate, mu, direction)
-    base, shifted = _between(x), _between(x - mu)
-    mixed = (1 - rate) * base + rate * shifted
-    return (mixed, base) if direction == "remove" else (base, mixed)
-
-
-def _between(x: Floats) -> Floats:
-    """P(N(0,1) between consecutive x), without cancellation in either tail."""
     low, high = np.minimum(x[:-1], x[1:]), np.maximum(x[:-1], x[1:])
-    flip = low > 0
-    return np.asarray(special.ndtr(np.where(flip, -low, high)) - special.ndtr(np.where(flip, -high, low)))
+    base, shifted = _between(low, high, 0.0), _between(low, high, mu)
+    mixed = (1 - rate) * base + rate * shifted
+    reach = np.minimum(np.minimum(np.abs(low), np.abs(high)), 40.0) + mu
+    error = ULP * (256 + 32 * reach**2)
+    return (mixed, base, error) if direction == "remove" else (base, mixed, error)
+
+
+def _between(low: Floats, high: Floats, shift: float) -> Floats:
+    """P(low < N(shift, 1) < high), to a few ulps of itself: by Gauss-Legendre in narrow cells, by tails in wide ones."""
+    low, high = np.clip(low, -1e3, 1e3), np.clip(high, -1e3, 1e3)  # losses outside the range have infinite x
+    a, b = low - shift, high - shift
+    far = np.maximum(np.abs(a), np.abs(b))
+    narrow = (high - low <= 0.5) & ((high - low) * far <= 1)
+    found = np.empty_like(a)
+    wide_a, wide_b = a[~narrow], b[~narrow]
+    flip = wide_a > 0
+    found[~narrow] = special.ndtr(np.where(flip, -wide_a, wide_b)) - special.ndtr(np.where(flip, -wide_b, wide_a))
+    # Seven points err by 7e-20 (width * |x|)^14 of the mass.
+    half, middle = (high[narrow] - low[narrow]) / 2, (a[narrow] + b[narrow]) / 2
+    total = np.zeros_like(half)
+    for point, weight in zip(GAUSS[0], GAUSS[1], strict=True):
+        total += weight * np.exp(-((middle + point * half) ** 2) / 2)
+    found[narrow] = total * half / math.sqrt(2 * math.pi)
+    return found
 
 
 def _range(rate: float, mu: float, direction: Direction, floor: float) -> tuple[float, float]:
@@ -118,34 +144,42 @@ def pessimistic(rate: float, mu: float, direction: Direction, line: Line, spacin
     """Connect the dots: each cell's mass moved to its ends, keeping P and Q."""
     points = _points(rate, mu, direction, line, spacing)
     edges = points * spacing
-    p, q = _cell_masses(edges, rate, mu, direction)
-    # p_low + p_high = p and p_low e^-l + p_high e^-(l+h) = q.
-    high = np.clip((p - np.exp(np.minimum(edges[:-1], 700.0)) * q) / -math.expm1(-spacing), 0.0, p)
+    p, q, error = _cell_masses(edges, rate, mu, direction)
+    p = np.where(p > LEAST, p * (1 + error), 0.0)
+    q = np.where(q > LEAST, q, 0.0)  # less of Q is more loss
+    # p_low + p_high = p and p_low e^-l + p_high e^-(l+h) = q. Rounding errors move mass up.
+    moved = np.exp(np.minimum(edges[:-1], 700.0)) * q
+    rounding = (error + 4 * ULP * (1 + np.abs(edges[:-1]))) * (p + moved)
+    high = np.clip((p - moved + rounding) / -math.expm1(-spacing), 0.0, p)
     mass = np.zeros(len(points))
     mass[:-1] += p - high
     mass[1:] += high
-    mass[0] += max(0.0, 1 - float(p.sum()))  # what lies below the first point is rounded up to it
-    return Step(points, mass, 0.0, float(special.ndtr(-REACH)) * 1.01)
+    # What lies below the first point is rounded up to it.
+    mass[0] += max(0.0, 1 - float(p.sum())) + 2 * float(error.max())
+    return Step(points, mass, 0.0, float(special.ndtr(-REACH)) * 1.01 + len(points) * LEAST)
 
 
 def optimistic(rate: float, mu: float, direction: Direction, line: Line, spacing: float) -> Step:
     """Merge the cells around lattice points and round their losses down; what is cut off is dropped."""
     points = _points(rate, mu, direction, line, spacing)
     edges = (np.append(points, points[-1] + 1) - 0.5) * spacing
-    p, q = _cell_masses(edges, rate, mu, direction)
-    real = p > 1e-280
-    points, p, q = points[real], p[real] * (1 - 1e-13), q[real]
+    p, q, error = _cell_masses(edges, rate, mu, direction)
+    real = p > LEAST
+    points, p, q, error = points[real], p[real] * (1 - error[real]), np.maximum(q[real], LEAST), error[real]
     # A cell's own loss against its lattice point: second order in the spacing where the law is smooth, and never
-    # below the cell's lower edge (which also serves where Q is too small for a double).
-    away = np.log(p) - np.log(np.maximum(q, 1e-280)) - points * spacing - 1e-13
-    away = np.where(q > 1e-280, np.clip(away, -0.5 * spacing, 0.5 * spacing), -0.5 * spacing) - 1e-13
+    # below the cell's lower edge (which serves where Q is too small for a double).
+    sizes = np.abs(np.log(p)) + np.abs(np.log(q)) + np.abs(points * spacing)
+    rounding = 2 * error + 16 * ULP * (sizes - math.log(rate) + mu**2)
+    away = np.clip(np.log(p) - np.log(q) - points * spacing, -0.5 * spacing, 0.5 * spacing)
+    away = np.where(q > LEAST, away, -0.5 * spacing) - rounding
     shift = _shift(away, p * np.exp(line.c * (points - points[-1]) * spacing), spacing)
     return Step(points - _down(away, shift, spacing), p, shift, 0.0)
 
 
 def _down(away: Floats, shift: float, spacing: float) -> NDArray[np.int64]:
     """How many points a cell drops so that its lattice loss is not above its own, the lattice shifted by `shift`."""
-    return np.ceil(np.maximum(0.0, -(away + shift)) / spacing - 1e-12).astype(np.int64)
+    short = np.maximum(0.0, -(away + shift) - 4 * ULP * shift)  # what the shift was chosen for, it serves
+    return np.ceil(short / spacing).astype(np.int64)
 
 
 def _shift(away: Floats, weight: Floats, spacing: float) -> float:
@@ -160,19 +194,22 @@ def _shift(away: Floats, weight: Floats, spacing: float) -> float:
 
 def compose(levels: Levels, direction: Direction, *, line: Line, upper: bool, quick: bool = False) -> Composed:
     """All steps on one circle around the line's epsilon, tilted by e^(cL). `quick` trades width for time."""
-    rows = _rows(levels, upper, 8 if quick else 160)
+    rows = _rows(levels, upper, 8 if quick else LEVELS)
     spacing, size = _grid(rows, direction, line, quick)
     epsilon = line.epsilon
     make = pessimistic if upper else optimistic
     transform = np.ones(size // 2 + 1, dtype=np.complex128)
     ceiling = np.ones(size // 2 + 1)
     slip = 4 * ULP * math.log2(size)  # of one coefficient of the FFT of a probability vector
-    log_scale, offset, lost, steps = 0.0, 0.0, 0.0, 0
+    log_scale, offset, lost, steps, uneven = 0.0, 0.0, 0.0, 0, 0.0
     for rate, mu, count in rows:
         step = make(rate, mu, direction, line, spacing)
-        log_terms = np.log(np.maximum(step.mass, 1e-320)) + line.c * (step.points * spacing)
+        log_mass, tilt = np.log(np.maximum(step.mass, 1e-320)), line.c * (step.points * spacing)
+        log_terms = log_mass + tilt
         peak = float(log_terms.max())
         terms = np.exp(log_terms - peak)
+        near = terms > 0  # each term errs by this much of itself, so n steps by n times as much
+        uneven += count * 4 * ULP * (8 + float((np.abs(log_mass) + np.abs(tilt))[near].max()) + abs(peak))
         total = float(terms.sum())
         one = np.fft.rfft(np.bincount(step.points % size, weights=terms / total, minlength=size))
         transform *= _power(one, count)
@@ -183,10 +220,14 @@ def compose(levels: Levels, direction: Direction, *, line: Line, upper: bool, qu
     mass = np.roll(np.fft.irfft(transform, size), -(start % size))
     # |prod a - prod b| <= prod (|a| + slip) - prod |a| where each |a - b| <= slip.
     wrong = float((ceiling * (1 + steps * 4 * ULP) - np.abs(transform)).sum())
-    error = 2 * wrong / size + slip * float(np.sqrt((np.abs(transform) ** 2).mean() / size)) * 8
-    log_scale += (1 if upper else -1) * 16 * ULP * (steps + abs(log_scale)) - line.c * offset
+    # The transform back: at most slip times the mean size of what it sums.
+    error = 2 * (wrong + slip * float(np.abs(transform).sum())) / size
+    log_scale += (1 if upper else -1) * (16 * ULP * (steps + abs(log_scale)) + uneven) - line.c * offset
     bottom, top = start * spacing - offset, (start + size) * spacing - offset
-    outside = lost + math.exp(min(0.0, log_scale - line.c * top)) if upper else _wrapped(line, epsilon, bottom, top)
+    if upper:
+        outside = math.log(lost + math.exp(min(0.0, log_scale - line.c * top)))
+    else:
+        outside = _wrapped(line, bottom, top)
     losses = bottom + spacing * np.arange(size)
     mass = np.maximum(mass + error if upper else mass - error, 0.0)
     return Composed(upper=upper, losses=losses, c=line.c, log_scale=log_scale, mass=mass, outside=outside)
@@ -204,11 +245,15 @@ def _power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]
         square *= square
 
 
-def _wrapped(line: Line, epsilon: float, bottom: float, top: float) -> float:
-    """What wraps into the circle, as a bound on its share of delta: e^(-c gap) (1 - e^-gap) is at most m(c)."""
+def _wrapped(line: Line, bottom: float, top: float) -> float:
+    """log of what wraps into the circle, as a bound on its share of delta(eps) e^(c eps).
+
+    A loss l counts e^(-c (l - eps)) (1 - e^(eps - l)) <= m(c) for each unit of tilted mass e^(cL), and outside the
+    circle there is at most E[e^(cL); L < bottom] + E[e^(cL); L >= top] of that.
+    """
     log_m = line.c * math.log(line.c) - (1 + line.c) * math.log1p(line.c)
     above = min(moment - (c - line.c) * top for c, moment in line.moments if c > line.c * 1.01)
-    return math.exp(min(0.0, log_m - line.c * epsilon + float(np.logaddexp(above, line.c * bottom))))
+    return log_m + float(np.logaddexp(above, line.c * bottom)) + 1e-9
 
 
 def _grid(rows: list[tuple[float, float, int]], direction: Direction, line: Line, quick: bool) -> tuple[float, int]:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet.accounting.base import epochs_of
-from privet.accounting.ledger import Ledger
+from privet.accounting.ledger import Columns, Ledger
 from privet.accounting.moments import Tilted, exponent, tilted
 
 Floats = NDArray[np.float64]
@@ -26,6 +26,14 @@ class Levels:
         """Sampled steps, the rate-1 Gaussian apart."""
         return float(self.count.sum())
 
+    def only(self, chosen: NDArray[np.bool_]) -> "Levels":
+        """Just the chosen levels."""
+        return Levels(self.rate[chosen], self.mu[chosen], self.count[chosen], self.gaussian)
+
+    def kept(self) -> "Levels":
+        """Just the levels that occur."""
+        return self.only(self.count > 0)
+
 
 def levels_of(ledger: Ledger, without: NDArray[np.bool_] | None = None) -> Levels:
     """Equal steps together, whatever their order; rows marked `without` left out.
@@ -33,22 +41,56 @@ def levels_of(ledger: Ledger, without: NDArray[np.bool_] | None = None) -> Level
     Shuffled epochs enter as Gaussians without amplification.
     """
     columns = ledger.columns()
-    shuffled = np.isin(columns.kind, [k for k, s in enumerate(columns.samplings) if s.name == "shuffled"])
+    shuffled = _shuffled(columns)
     full = (columns.rate == 1) & ~shuffled
-    # A shuffled record takes part once in each epoch, in the noisiest case for it: exact GDP, zero-out.
     gaussian = float((columns.count[full] / columns.noise[full] ** 2).sum())
+    # A shuffled record takes part once in each epoch, at worst where the noise is least: exact GDP, zero-out.
     gaussian += sum(1 / least**2 for least in epochs_of(ledger)) if shuffled.any() else 0.0
     sampled = ~full & ~shuffled
     if without is not None:
         sampled &= ~without
-    pairs = np.stack((columns.rate[sampled], 1 / columns.noise[sampled]), axis=1)
-    if len(pairs) > 1 and (pairs[:, 0] == pairs[0, 0]).all():  # one rate: a plain sort is several times faster
-        mu, where = np.unique(pairs[:, 1], return_inverse=True)
-        distinct = np.stack((np.full_like(mu, pairs[0, 0]), mu), axis=1)
-    else:
-        distinct, where = np.unique(pairs, axis=0, return_inverse=True)
-    count = np.bincount(where.ravel(), weights=columns.count[sampled], minlength=len(distinct))
-    return Levels(distinct[:, 0], distinct[:, 1], count, gaussian)
+    rate, mu, where = _distinct(columns.rate[sampled], 1 / columns.noise[sampled])
+    return Levels(rate, mu, np.bincount(where, weights=columns.count[sampled], minlength=len(mu)), gaussian)
+
+
+def prefixes(ledger: Ledger, steps: NDArray[np.int64]) -> list[Levels]:
+    """The levels of the first steps[i] releases, for each i; all on the distinct levels of the whole ledger."""
+    columns = ledger.columns()
+    if _shuffled(columns).any():
+        whole = levels_of(ledger)
+        parts = [levels_of(ledger.first(int(n))) for n in steps]
+        return parts if not len(whole.mu) else [_spread(part, whole) for part in parts]
+    sampled = columns.rate < 1
+    rate, mu, where = _distinct(columns.rate[sampled], 1 / columns.noise[sampled])
+    ends = np.cumsum(columns.count)
+    found = []
+    for n in steps:
+        taken = np.clip(n - (ends - columns.count), 0, columns.count).astype(np.float64)
+        gaussian = float((taken[~sampled] / columns.noise[~sampled] ** 2).sum())
+        found.append(Levels(rate, mu, np.bincount(where, weights=taken[sampled], minlength=len(mu)), gaussian))
+    return found
+
+
+def _shuffled(columns: Columns) -> NDArray[np.bool_]:
+    return np.isin(columns.kind, [k for k, s in enumerate(columns.samplings) if s.name == "shuffled"])
+
+
+def _distinct(rate: Floats, mu: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Distinct (rate, mu) pairs in order, and which of them each entry is."""
+    if len(rate) and (rate == rate[0]).all():  # one rate: a plain sort is several times faster
+        values, where = np.unique(mu, return_inverse=True)
+        return np.full_like(values, rate[0]), values, where.ravel()
+    pairs, where = np.unique(np.stack((rate, mu), axis=1), axis=0, return_inverse=True)
+    return pairs[:, 0], pairs[:, 1], where.ravel()
+
+
+def _spread(part: Levels, whole: Levels) -> Levels:
+    """`part` written on the levels of `whole`."""
+    place = {pair: i for i, pair in enumerate(zip(whole.rate.tolist(), whole.mu.tolist(), strict=True))}
+    count = np.zeros(len(whole.mu))
+    for pair, n in zip(zip(part.rate.tolist(), part.mu.tolist(), strict=True), part.count, strict=True):
+        count[place[pair]] = n
+    return Levels(whole.rate, whole.mu, count, part.gaussian)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +107,8 @@ class Bins:
     def log_moment(self, direction: str, z: float) -> float:
         """An upper bound on sum_t log E[e^(z L_t)]: Psi rises with the rate and with mu, so take the top corner."""
         top = tilted(self.rate_high, self.high, exponent(direction, z))  # type: ignore[arg-type]
-        return float(self.count @ top.log_psi)
+        # Rounding: a relative part, and some ulps for each step (the sum is near 1 where log Psi is near 0).
+        return float(self.count @ top.log_psi) * (1 + 1e-11) + 1e-14 * float(self.count.sum())
 
     def middle_moments(self, direction: str, z: float) -> Tilted:
         """Moments at the middle of each cell: an estimate, for choosing parameters only."""

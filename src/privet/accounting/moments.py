@@ -21,6 +21,8 @@ DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
 
 ULP = 2.0**-53
 REACH = 9.0  # e^(-81/2) = 2.6e-18: how far past the bulk of a Gaussian the sums go
+MOST_TERMS = 4e6  # terms held at a time
+LARGEST_ERROR = 1e-13  # of a quadrature whose error is not carried along
 DECADES = 42.0  # -log of the relative quadrature error asked for: e^-42 = 6e-19
 
 
@@ -64,7 +66,24 @@ def quadrature(rate: Floats, mu: Floats, s: float, frequency: float, most: int =
         raise TooHard(f"{(right - left) / step:.3g} quadrature nodes")
     count = math.ceil((right - left) / step)
     nodes = left + step * np.arange(count + 1)
-    return Quadrature(nodes, step, 2 * math.exp(-DECADES) + _cut(rate, mu, s, nodes, step))
+    # Psi >= 1 by Jensen, and Psi >= E[(q e^(mu x - mu^2/2))^s] for s >= 0.
+    least = np.maximum(0.0, s * np.log(rate) + s * (s - 1) * mu**2 / 2) if s >= 0 else np.zeros_like(mu)
+    cut = _cut(rate, mu, s, nodes, step, least)
+    if not cut <= 1e-16:  # the sum itself is a better lower bound on Psi
+        found = np.concatenate([_log_sum(rate[part], mu[part], s, nodes, step) for part in _shares(rate, nodes)])
+        cut = _cut(rate, mu, s, nodes, step, np.maximum(least, found - 1e-9))
+    return Quadrature(nodes, step, 2 * math.exp(-DECADES) + cut)
+
+
+def _log_sum(rate: Floats, mu: Floats, s: float, nodes: Floats, step: float) -> Floats:
+    log_terms = s * loss(rate, mu, nodes) - nodes**2 / 2 + math.log(step) - 0.5 * math.log(2 * math.pi)
+    return np.asarray(np.logaddexp.reduce(log_terms, axis=1))
+
+
+def _shares(rate: Floats, nodes: Floats) -> list[slice]:
+    """Levels in groups small enough for memory."""
+    size = max(1, int(MOST_TERMS // len(nodes)))
+    return [slice(start, start + size) for start in range(0, len(rate), size)]
 
 
 def _ends(rate: Floats, mu: Floats, s: float) -> tuple[float, float]:
@@ -75,12 +94,10 @@ def _ends(rate: Floats, mu: Floats, s: float) -> tuple[float, float]:
     return -float(np.minimum(pull, -s * mu + REACH).max()), max(REACH, float(mu.max()) / 2)
 
 
-def _cut(rate: Floats, mu: Floats, s: float, nodes: Floats, step: float) -> float:
-    """What the sum loses beyond its ends, relative to Psi: log-concave tails bounded by their end value."""
+def _cut(rate: Floats, mu: Floats, s: float, nodes: Floats, step: float, least: Floats) -> float:
+    """What the sum loses beyond its ends, relative to Psi >= e^least: tails that fall faster than at their end."""
     ends = nodes[[0, -1]]
     log_w = loss(rate, mu, ends)
-    # Psi >= 1 by Jensen, and Psi >= E[(q e^(mu x - mu^2/2))^s] for s >= 0.
-    least = np.maximum(0.0, s * np.log(rate) + s * (s - 1) * mu**2 / 2) if s >= 0 else np.zeros_like(mu)
     density = np.exp(-(ends**2) / 2 + s * log_w - 0.5 * math.log(2 * math.pi) - least[:, None])
     share = np.exp(np.log(rate)[:, None] + mu[:, None] * ends - (mu**2 / 2)[:, None] - log_w)
     if s >= 0:
@@ -111,6 +128,15 @@ def tilted(rate: Floats, mu: Floats, s: float) -> Tilted:
         back = np.argsort(order)
         return Tilted(*(np.concatenate((getattr(low, f.name), getattr(high, f.name)))[back] for f in fields(Tilted)))
     rule = quadrature(rate, mu, s, 0.0)
+    if not rule.error <= LARGEST_ERROR:
+        raise TooHard(f"quadrature error {rule.error:.3g}")
+    parts = [_summed(rate[part], mu[part], s, rule) for part in _shares(rate, rule.nodes)]
+    return parts[0] if len(parts) == 1 else Tilted(
+        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Tilted))
+    )
+
+
+def _summed(rate: Floats, mu: Floats, s: float, rule: Quadrature) -> Tilted:
     x = rule.nodes
     losses = loss(rate, mu, x)
     log_terms = s * losses - x**2 / 2 + math.log(rule.step) - 0.5 * math.log(2 * math.pi)

@@ -20,7 +20,7 @@ from privet.accounting.aim import Line, line_for
 from privet.accounting.base import gaussian_refuses, refuse_unsupported, register, shuffled_refuses
 from privet.accounting.fourier import MOST_WORK, spectrum
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.lattice import compose
+from privet.accounting.lattice import LEVELS, compose
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.levels import Levels, levels_of
 from privet.accounting.moments import DIRECTIONS, Direction, TooHard
@@ -55,9 +55,9 @@ def epsilon_bounds(levels: Levels, delta: float, *, quick: bool = False) -> tupl
     if levels.steps == 1 and not levels.gaussian:
         return _outward(one_step_epsilon(float(levels.rate[0]), float(levels.mu[0]), delta))
     with np.errstate(over="ignore", under="ignore"):
-        lower, upper = _directed_epsilon(levels, "remove", delta, quick)
+        lower, upper = directed_epsilon(levels, "remove", delta, quick)
         if lower < _largest_added_loss(levels):
-            low, high = _directed_epsilon(levels, "add", delta, quick)
+            low, high = directed_epsilon(levels, "add", delta, quick)
             lower, upper = max(lower, low), max(upper, high)
     return lower, upper
 
@@ -69,7 +69,7 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
     >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
     >>> lower, upper = delta_at(ledger, 2.0)
     >>> f"{lower:.4g} {upper:.4g}"
-    '7.257e-05 7.257e-05'
+    '0.0001191 0.0001191'
     """
     _check.non_negative(epsilon=epsilon)
     refuse_unsupported(Pld(), ledger, relation=relation, accountant="pld")
@@ -93,27 +93,36 @@ def directed_delta(levels: Levels, direction: Direction, epsilon: float) -> tupl
     return math.exp(min(0.0, lower(epsilon))), min(1.0, math.exp(min(0.0, upper(epsilon))))
 
 
-def _directed_epsilon(levels: Levels, direction: Direction, delta: float, quick: bool) -> tuple[float, float]:
-    goal = math.log(delta)
+def directed_epsilon(levels: Levels, direction: Direction, delta: float, quick: bool = False) -> tuple[float, float]:
+    """(lower, upper) for epsilon at `delta` in one direction."""
     try:
         line = line_for(levels, direction, delta=delta)
-        lower, upper = _routes(levels, direction, line, quick)
-        return _least(lower, goal, line), _most(upper, goal, line)
+        return epsilon_between(*_routes(levels, direction, line, quick), delta, line)
     except TooHard:
         # Sampling never costs: the Gaussian without amplification is always an upper bound.
         plain = gdp.epsilon_of_mu(math.sqrt(_total(levels)), delta) * (1 + OUTWARD)
         return 0.0, min(plain, _largest_added_loss(levels)) if direction == "add" else plain
 
 
+def epsilon_between(lower: LogDelta, upper: LogDelta, delta: float, line: Line) -> tuple[float, float]:
+    """(lower, upper) for epsilon from curves that bound log delta from below and above."""
+    return _least(lower, math.log(delta), line), _most(upper, math.log(delta), line)
+
+
 def _routes(levels: Levels, direction: Direction, line: Line, quick: bool = False) -> tuple[LogDelta, LogDelta]:
     """Functions of epsilon that bound log delta from below and above, good near the line's epsilon."""
     try:
-        found = spectrum(levels, direction, line, work=QUICK_WORK if quick else MOST_WORK)
+        found = spectrum(levels, direction, line, work=_work(levels, quick))
         return (lambda e: found.log_delta(e)[0]), (lambda e: found.log_delta(e)[1])
     except TooHard:
         low = compose(levels, direction, line=line, upper=False, quick=quick)
         high = compose(levels, direction, line=line, upper=True, quick=quick)
         return low.log_delta, high.log_delta
+
+
+def _work(levels: Levels, quick: bool) -> float:
+    """How much the fast route may do before the lattice, which keeps up to LEVELS levels apart, is the better one."""
+    return QUICK_WORK if quick else MOST_WORK if len(levels.mu) > LEVELS else MOST_WORK / 8
 
 
 def _most(upper: LogDelta, goal: float, line: Line) -> float:
@@ -210,3 +219,44 @@ def one_step_epsilon(rate: float, mu: float, delta: float) -> float:
     inner = gdp.epsilon_of_mu(mu, delta / rate)
     removed = math.log1p(rate * math.expm1(inner)) if inner < 700 else inner + math.log(rate)
     return max(0.0, removed)
+
+
+# --- delta at many epsilons ---------------------------------------------------------------------------
+
+
+def delta_curve(ledger: Ledger, epsilons: Floats) -> tuple[Floats, Floats]:
+    """(lower, upper) for delta at each of the rising `epsilons`, the larger of both directions, certified.
+
+    One Fourier sum serves its neighbourhood; a new one is made where its interval grows wide.
+    """
+    levels = levels_of(ledger)
+    found = [_directed_curve(levels, direction, epsilons) for direction in DIRECTIONS]
+    return np.maximum(found[0][0], found[1][0]), np.maximum(found[0][1], found[1][1])
+
+
+def _directed_curve(levels: Levels, direction: Direction, epsilons: Floats) -> tuple[Floats, Floats]:
+    rows: list[tuple[float, float]] = []
+    curves: tuple[LogDelta, LogDelta] | None = None
+    allowed = 0.0
+    with np.errstate(over="ignore", under="ignore"):
+        for epsilon in (float(e) for e in epsilons):
+            low, high = (curve(epsilon) for curve in curves) if curves else (-math.inf, math.inf)
+            if not high - low <= allowed:
+                curves = _try_routes(levels, direction, epsilon)
+                low, high = (curve(epsilon) for curve in curves) if curves else (-math.inf, math.inf)
+                allowed = max(1e-3, 3 * (high - low))
+            if curves is None:
+                rows.append(directed_delta(levels, direction, epsilon))
+            else:
+                rows.append((math.exp(min(low, 0.0)), math.exp(min(high, 0.0))))
+    lower, upper = np.array(rows, dtype=np.float64).reshape(-1, 2).T
+    return lower, np.minimum.accumulate(upper)  # delta falls with epsilon
+
+
+def _try_routes(levels: Levels, direction: Direction, epsilon: float) -> tuple[LogDelta, LogDelta] | None:
+    if not levels.steps or (levels.steps == 1 and not levels.gaussian):
+        return None  # a closed form
+    try:
+        return _routes(levels, direction, line_for(levels, direction, epsilon=epsilon), quick=True)
+    except TooHard:
+        return None

@@ -1,0 +1,13 @@
+"""One thread per process, and hypothesis that finds the same examples every time (HYPOTHESIS_PROFILE=explore: new ones)."""
+
+import os
+
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+COMMON = {"deadline": None, "max_examples": 50, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("fixed", derandomize=True, database=None, **COMMON)
+settings.register_profile("explore", **COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
