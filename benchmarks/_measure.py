@@ -25,14 +25,20 @@ IMPORTING = 120.0  # seconds that imports may take
 
 Result = dict[str, Any]
 Function = Callable[..., Result]
+Times = tuple[float, float]  # by the clock, and of the processor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What came out: the median `seconds` of `runs` calls and the last `result`, or why there is none."""
+    """What came out: the median `seconds` of `runs` calls and the last `result`, or why there is none.
+
+    `cpu` is the processor's time, user and system. On an idle core it equals `seconds`; on a busy one, where a
+    process waits for its turn, it is the better measure of the work.
+    """
 
     result: Result = field(default_factory=dict)
     seconds: float | None = None
+    cpu: float | None = None
     runs: int = 0
     peak: float = 0.0  # MB of memory, at most, imports included
     rise: float = 0.0  # MB of that since the imports
@@ -111,26 +117,27 @@ def _child(connection: Connection, maker: Callable[[], Function], inputs: Result
 
 def _run(connection: Connection, function: Function, inputs: Result, before: float, enough: float) -> None:
     """The first call is reported at once, so that a slow second one costs nothing."""
-    seconds, result = _timed(function, inputs)
-    connection.send(_report(result, [seconds], before))
-    if seconds > LONG:
+    first, result = _timed(function, inputs)
+    connection.send(_report(result, [first], before))
+    if first[1] > LONG:
         return
-    times: list[float] = []
-    while len(times) < 3 or (sum(times) < enough and len(times) < MOST_RUNS):
-        seconds, result = _timed(function, inputs)
-        times.append(seconds)
+    times: list[Times] = []
+    while len(times) < 3 or (sum(cpu for _, cpu in times) < enough and len(times) < MOST_RUNS):
+        taken, result = _timed(function, inputs)
+        times.append(taken)
     connection.send(_report(result, times, before))
 
 
-def _report(result: Result, times: list[float], before: float) -> Measured:
+def _report(result: Result, times: list[Times], before: float) -> Measured:
     peak = _peak()
-    return Measured(result=result, seconds=statistics.median(times), runs=len(times), peak=peak, rise=peak - before)
+    seconds, cpu = (statistics.median(column) for column in zip(*times, strict=True))
+    return Measured(result=result, seconds=seconds, cpu=cpu, runs=len(times), peak=peak, rise=peak - before)
 
 
-def _timed(function: Function, inputs: Result) -> tuple[float, Result]:
-    start = time.perf_counter()
+def _timed(function: Function, inputs: Result) -> tuple[Times, Result]:
+    start, work = time.perf_counter(), time.process_time()
     result = function(**inputs)
-    return time.perf_counter() - start, result
+    return (time.perf_counter() - start, time.process_time() - work), result
 
 
 def _peak() -> float:

@@ -155,7 +155,10 @@ def bracket(releases: Releases, delta: float, points: int = 1 << 17) -> tuple[fl
 
 def _directed(releases: Releases, delta: float, direction: str, points: int) -> tuple[float, float]:
     bottom, top = _reach(releases, direction)
-    spacing = (top - bottom) / points
+    steps = sum(releases.values())
+    assert points > 6 * steps, "rounding alone would go around the circle"
+    spacing = (top - bottom) / (points - 3 * steps)  # each rounding moves a loss down by 2 cells, or up by 1, at most
+    bottom, top = bottom - 2 * steps * spacing, top + steps * spacing
     lower = _multiplied(releases, direction, spacing, points, bottom, upper=False)
     upper = _multiplied(releases, direction, spacing, points, bottom, upper=True)
     return epsilon_where(lower, delta, top), epsilon_where(upper, delta, top)

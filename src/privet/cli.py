@@ -118,17 +118,6 @@ def integer(text: str | int) -> int:
 OUT = click.Path(path_type=Path)
 
 
-def _rounded(value: float, *, up: bool, digits: int = 6) -> str:
-    """Six significant digits, rounded outward: a printed bound is still one."""
-    from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-
-    context = Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR)
-    rounded = context.create_decimal(Decimal(value))
-    if not value:
-        return "0"
-    return f"{rounded.normalize():{'f' if 1e-4 <= value < 1e9 else 'e'}}"
-
-
 # --- the commands ------------------------------------------------------------------------------------
 
 
@@ -174,6 +163,8 @@ def main(context: click.Context) -> None:
 @click.option("--sampling", default="poisson", show_default=True, metavar="NAME",
               help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
 @click.option("--curve", type=OUT, metavar="FILE", help="Draw epsilon over the steps (.png, .svg, .pdf or .csv).")
+@click.option("--tradeoff", type=OUT, metavar="FILE",
+              help="Draw what an attacker can achieve at best (.png, .svg, .pdf or .csv).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def epsilon_command(
     *,
@@ -184,6 +175,7 @@ def epsilon_command(
     relation: str | None,
     size: int | None,
     curve: Path | None,
+    tradeoff: Path | None,
     as_json: bool,
     **steps: Any,
 ) -> None:
@@ -193,11 +185,13 @@ def epsilon_command(
     Examples:
       privet epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5
       privet epsilon --size 60000 --batch 256 --epochs 60 --delta 1e-5 \\
-          --noise 2.0 --noise-schedule exponential:end=0.3 --accountant all --curve epsilon.png
+          --noise 2.0 --noise-schedule exponential:end=0.3 --accountant all --curve epsilon.png --tradeoff attacker.png
       privet epsilon --from opacus.json --delta 1e-5 --json
     """
-    _check_question(delta=delta, at=at, accountant=accountant, curve=curve)
-    _check_figure("--curve", curve)
+    figures = {name: path for name, path in (("curve", curve), ("tradeoff", tradeoff)) if path is not None}
+    _check_question(delta=delta, at=at, accountant=accountant, figures=bool(figures))
+    for name, path in figures.items():
+        _check_figure(f"--{name}", path)
     ledger = _ledger_of(source, size, steps)
     relation = relation or ("replace" if _fixed_size(ledger) else "zero-out")
     if at is not None:
@@ -208,12 +202,14 @@ def epsilon_command(
         answers = _answers(ledger, delta, accountant, relation, size)
         if curve is not None:
             _draw_curve(ledger, delta, accountant, relation, curve)
+        if tradeoff is not None:
+            _draw_tradeoff(ledger, relation, tradeoff)
     if as_json:
-        _print_json(answers, accountant, delta, curve)
+        _print_json(answers, accountant, delta, figures)
     else:
         _print(answers, accountant, ledger, delta)
-        if curve is not None:
-            click.echo(f"wrote {curve}")
+        for path in figures.values():
+            click.echo(f"wrote {path}")
 
 
 @main.command("schedules", short_help="The shapes a schedule can have.")
@@ -255,7 +251,7 @@ def _first_line(thing: object) -> str:
 # --- privet epsilon: the question --------------------------------------------------------------------
 
 
-def _check_question(*, delta: float | None, at: float | None, accountant: str, curve: Path | None) -> None:
+def _check_question(*, delta: float | None, at: float | None, accountant: str, figures: bool) -> None:
     if (delta is None) == (at is None):
         raise click.UsageError("Give --delta, or --epsilon to ask for the delta there: one of the two.")
     if delta is not None:
@@ -263,15 +259,14 @@ def _check_question(*, delta: float | None, at: float | None, accountant: str, c
     if at is None:
         return
     _check.non_negative(epsilon=at)
-    if accountant != "pld" or curve is not None:
-        raise click.UsageError("--epsilon is answered by --accountant pld only, and without --curve.")
+    if accountant != "pld" or figures:
+        raise click.UsageError("--epsilon is answered by --accountant pld only, and without --curve or --tradeoff.")
 
 
-def _check_figure(option: str, path: Path | None) -> None:
-    if path is not None:
-        from privet.reporting.figures import check_path
+def _check_figure(option: str, path: Path) -> None:
+    from privet.reporting.figures import check_path
 
-        check_path(path, option=option)
+    check_path(path, option=option)
 
 
 def _ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "Ledger":
@@ -384,6 +379,7 @@ def _rank(answer: Answer) -> tuple[int, int, float]:
 
 def _answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool) -> None:
     from privet.accounting import delta_at
+    from privet.accounting.guarantee import rounded
 
     start = time.perf_counter()
     with _warnings_as_lines():
@@ -394,8 +390,8 @@ def _answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool) -> 
                        "relation": relation, "steps": ledger.steps, "seconds": seconds})  # fmt: skip
         return
     click.echo(
-        f"delta <= {_rounded(upper, up=True)} at epsilon {at:g} "
-        f"[certified: pld, true value >= {_rounded(lower, up=False)}; {relation}]"
+        f"delta <= {rounded(upper, up=True)} at epsilon {at:g} "
+        f"[certified: pld, true value >= {rounded(lower, up=False)}; {relation}]"
     )
     click.echo(f"  releases  {_described(ledger)}\n  time      {seconds:.3f} s")
 
@@ -414,12 +410,12 @@ def _print(answers: list[Answer], accountant: str, ledger: "Ledger", delta: floa
 
 
 def _interval(guarantee: "Guarantee") -> str:
-    from privet.accounting.guarantee import MEANING
+    from privet.accounting.guarantee import MEANING, rounded
 
-    upper = _rounded(guarantee.epsilon, up=True)
+    upper = rounded(guarantee.epsilon, up=True)
     if guarantee.epsilon_lower is None:
         return f"none below; {upper} is {MEANING[guarantee.label]}"
-    lower = _rounded(guarantee.epsilon_lower, up=False)
+    lower = rounded(guarantee.epsilon_lower, up=False)
     return f"{lower} to {upper} ({guarantee.label}, relative width {guarantee.width:.1e})"
 
 
@@ -442,7 +438,7 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from privet.accounting.guarantee import MEANING
+    from privet.accounting.guarantee import MEANING, rounded
 
     table = Table(title=f"epsilon at delta {delta:g} after {_described(ledger)}", title_justify="left",
                   title_style="bold", box=box.SIMPLE_HEAD)  # fmt: skip
@@ -455,19 +451,19 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
         if isinstance(found, str):
             table.add_row(name, "refused", "", "", f"{seconds:.3f}", found)
             continue
-        lower = "" if found.epsilon_lower is None else _rounded(found.epsilon_lower, up=False)
+        lower = "" if found.epsilon_lower is None else rounded(found.epsilon_lower, up=False)
         table.add_row(
-            name, found.label, lower, _rounded(found.epsilon, up=True), f"{seconds:.3f}", MEANING[found.label]
+            name, found.label, lower, rounded(found.epsilon, up=True), f"{seconds:.3f}", MEANING[found.label]
         )
     Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False).print(table)
 
 
-def _print_json(answers: list[Answer], accountant: str, delta: float, curve: Path | None) -> None:
+def _print_json(answers: list[Answer], accountant: str, delta: float, figures: dict[str, Path]) -> None:
     rows: list[dict[str, Any]] = []
     for name, found, seconds in answers:
         said = {"method": name, "refused": found} if isinstance(found, str) else found.as_dict()
         rows.append(said | {"seconds": seconds})
-    drawn = {} if curve is None else {"curve": str(curve)}
+    drawn = {name: str(path) for name, path in figures.items()}
     _print_object((rows[0] if accountant != "all" else {"delta": delta, "accountants": rows}) | drawn)
 
 
@@ -497,3 +493,18 @@ def _draw_curve(ledger: "Ledger", delta: float, accountant: str, relation: str, 
     columns = ledger.columns()
     starts = np.concatenate(([0.0], np.cumsum(columns.count)[:-1]))
     save_epsilon(curves, path, delta=delta, noise=columns.noise, starts=starts)
+
+
+def _draw_tradeoff(ledger: "Ledger", relation: str, path: Path) -> None:
+    from privet.accounting.tradeoff import tradeoff
+    from privet.reporting.figures import save_tradeoff
+
+    curves = []
+    for name in ("pld", "gdp"):
+        try:
+            curves.append(tradeoff(ledger, accountant=name, relation=relation))  # type: ignore[arg-type]
+        except PrivetError as error:
+            warnings.warn(f"{path} has no line for {name}: {error}", stacklevel=1)
+    if not curves:
+        raise Unsupported(f"--tradeoff={str(path)!r}: no accountant has a trade-off curve for this ledger.")
+    save_tradeoff(curves, path)

@@ -41,7 +41,7 @@ def test_the_nodes_stand_for_all_levels_within_the_error(low, high, rate, direct
     rounding = 1e-15 * float(levels.count.sum() + np.abs(nodes.weight).sum())
     turn = np.round((direct - found).imag / (2 * np.pi)) * 2j * np.pi  # a log is known up to whole turns
     assert (np.abs(direct - found - turn) <= nodes.error + rounding).all()
-    assert nodes.error <= 20 * tolerance
+    assert nodes.error <= 20 * tolerance + 1e-11 * levels.steps  # the rest is rounding
     assert nodes.weight[0].sum() == pytest.approx(levels.count.sum(), rel=1e-9)
 
 

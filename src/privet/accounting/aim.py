@@ -23,7 +23,8 @@ class Line:
     period: float
     epsilon: float  # about where delta is wanted
     log_delta: float  # about the delta there
-    spread: float  # about the standard deviation of the tilted loss
+    spread: float  # about the width of the integrand's peak, as a standard deviation of losses
+    deviation: float  # about the standard deviation of the tilted loss
     moments: tuple[tuple[float, float], ...]
 
 
@@ -60,7 +61,8 @@ def line_for(
     # At the saddle the integrand is least, but where K rises steeply just beyond it, a line to its left has far
     # smaller aliases.
     c = min((point.c * factor for factor in LINES), key=period)
-    return Line(c, period(c), point.epsilon, point.log_delta, point.spread, moments)
+    deviation = math.sqrt(max(log_moments(bins, levels.gaussian, direction, c)[2], 1e-300))
+    return Line(c, period(c), point.epsilon, point.log_delta, point.spread, deviation, moments)
 
 
 def log_moments(bins: Bins, gaussian: float, direction: Direction, c: float) -> tuple[float, float, float]:

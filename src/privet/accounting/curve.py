@@ -25,6 +25,7 @@ Steps = NDArray[np.int64]
 
 SHORT = 600  # prefixes shorter than this have no smooth stretch to share: fewer of them are shown
 STRETCH = 24  # prefixes tried with one line
+FEWER = 60  # points of a curve whose accountant starts anew at each
 WIDE = 3e-4  # relative width at which a new line is worth it
 
 
@@ -59,9 +60,10 @@ def epsilon_curve(
     _check.whole(points=points)
     if not ledger:
         raise InvalidValue("ledger=empty has no curve. Add at least one step.")
-    steps = _steps(ledger.steps, points)
+    quick = accountant == "pld" and not is_truncated(ledger)
+    steps = _steps(ledger.steps, points if quick else min(points, FEWER))
     last = spent(ledger, delta, accountant=accountant, relation=relation)  # refuses what has no theorem
-    if accountant == "pld" and not is_truncated(ledger):
+    if quick:
         lower, upper = _pld(ledger, delta, steps)
     else:
         found = [spent(ledger.first(int(n)), delta, accountant=accountant, relation=relation) for n in steps]
@@ -83,7 +85,7 @@ def _steps(total: int, points: int) -> Steps:
     even = np.unique(np.linspace(1, total, min(points, total)).round().astype(np.int64))
     if total <= 32:
         return even
-    early = np.unique(np.geomspace(1, min(SHORT, total), 9).round().astype(np.int64))
+    early = np.unique(np.geomspace(1, min(SHORT, total), 7).round().astype(np.int64))
     return np.concatenate((early[early < total], even[(even > early[-1]) | (even == total)]))
 
 

@@ -4,8 +4,8 @@ The expectation is under the law tilted by e^(cL), with density f = w^s phi / Ps
 1 - |E e^(iuL)|; the largest counts:
 
     pairs    cut the line of x into windows of mass at least p_i and gather them into blocks of mass P. Within a
-             block, with an independent copy L', 1 - |E e^(iuL)| >= E sin^2(u (L - L') / 2)
-             >= 2 sum_(i<k) p_i p_k / P^2 min sin^2 over what L - L' can be between windows i and k;
+             block, with an independent copy L', 1 - |E e^(iuL)|^2 = 2 E sin^2(u (L - L') / 2)
+             >= 4 sum_(i<k) p_i p_k / P^2 min sin^2 over what L - L' can be between windows i and k;
              a block counts for its mass P. Good for slow turning, at two sizes of block;
     flat     in a window so narrow that neither f nor the slope of L changes much, the law of L is p parts uniform
              on an interval of length l, and 1 - |E e^(iuL)| >= p (1 - |sin(ul/2) / (ul/2)|). Good for fast
@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 
 SHAPES = ((20, 0.4, 20), (40, 0.2, 10))  # windows, width, windows to a block
 ZONES, ZONE = 16, 0.5
+TURNS = (3.6, 5.2)  # radians
 FLOOR = 0.7827  # 1 - |sin x / x| for x >= pi is at least this
 
 
@@ -47,14 +48,15 @@ class Decay:
         total = self._gaussian * u**2 / 2
         if len(self._count):
             following = np.append(u[1:], until)
-            total += [float(self._count @ self._on(low, high)) for low, high in zip(u, following, strict=True)]
+            for m, (low, high) in enumerate(zip(u, following, strict=True)):
+                total[m] -= self._count @ np.log1p(-self._on(low, high))
         return np.asarray(total)
 
     def _on(self, low: float, high: float) -> Floats:
         found = [self._flat.on(low)]
         if math.isfinite(high):
             found += [pairs.on(low, high) for pairs in self._pairs]
-        return np.asarray(np.max(found, axis=0) * (1 - 1e-9))
+        return np.asarray(np.minimum(np.max(found, axis=0), 1.0) * (1 - 1e-9))
 
 
 class _Law:
@@ -85,7 +87,8 @@ class _Law:
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    weight: Floats  # 2 p_i p_k / P
+    mass: Floats  # P of each block
+    weight: Floats  # 4 p_i p_k / P^2, the pairs of a block side by side
     least: Floats  # of L - L' between windows i and k
     largest: Floats
 
@@ -93,7 +96,8 @@ class _Pairs:
         near, far = low * self.least / 2, high * self.largest / 2
         # sin^2 over [near, far]: least at an end as long as the interval stays inside [0, pi].
         square = np.where(far < math.pi, np.minimum(np.sin(near), np.sin(np.minimum(far, math.pi))) ** 2, 0.0)
-        return np.asarray((self.weight * square).sum(axis=1))
+        lost = (self.weight * square).reshape(*self.mass.shape, -1).sum(axis=2)  # 1 - |E_block|^2
+        return np.asarray((self.mass * (1 - np.sqrt(np.maximum(1 - lost, 0.0)))).sum(axis=1))
 
 
 def _pairs(law: _Law, windows: int, width: float, block: int) -> _Pairs:
@@ -103,12 +107,13 @@ def _pairs(law: _Law, windows: int, width: float, block: int) -> _Pairs:
     mass = np.exp(np.minimum(log_mass, 0.0)) * size / math.sqrt(2 * math.pi)
     slope_low, slope_high = law.slopes(edges)
     start, stop = _running(slope_low * size), _running(slope_high * size)
-    i, k = np.triu_indices(windows, 1)
-    together = (i // block) == (k // block)
-    i, k = i[together], k[together]
-    total = np.add.reduceat(mass, np.arange(0, windows, block), axis=1)[:, i // block]
+    first, second = np.triu_indices(block, 1)
+    shift = np.arange(0, windows, block)[:, None]
+    i, k = (shift + first).ravel(), (shift + second).ravel()
+    blocks = mass.reshape(len(mass), -1, block).sum(axis=2)
     return _Pairs(
-        weight=2 * mass[:, i] * mass[:, k] / np.maximum(total, 1e-300),
+        mass=blocks,
+        weight=4 * mass[:, i] * mass[:, k] / np.maximum(np.repeat(blocks, len(first), axis=1), 1e-150) ** 2,
         least=start[:, k] - start[:, i + 1],
         largest=stop[:, k + 1] - stop[:, i],
     )
@@ -122,14 +127,17 @@ class _Flat:
     change: Floats  # |d log f / dx| + |d log slope / dx| in the zone, at most
 
     def on(self, low: float) -> Floats:
-        """Zones cut into n equal windows, each turning by about 5 radians; the law in each is p parts uniform."""
-        with np.errstate(divide="ignore", over="ignore"):
-            pieces = np.clip(np.ceil(low * self.slope * self.width / 5.2), 1.0, 1e9)
+        """Zones cut into equal windows that turn by a few radians each; the law in each is p parts uniform."""
+        return np.asarray((self.mass * np.max([self._share(low, turn) for turn in TURNS], axis=0)).sum(axis=1))
+
+    def _share(self, low: float, turn: float) -> Floats:
+        with np.errstate(over="ignore"):
+            pieces = np.clip(np.ceil(low * self.slope * self.width / turn), 1.0, 1e9)
         window = self.width / pieces
         x = low * self.slope * window / 2
         gap = np.where(x < 1e-3, x**2 / 6 * (1 - x**2 / 20), 1 - np.sin(x) / np.maximum(x, 1e-3))
         turned = np.where(x < 2.6, np.minimum(gap, FLOOR), FLOOR)
-        return np.asarray((self.mass * np.exp(-self.change * window) * turned).sum(axis=1))
+        return np.asarray(np.exp(-self.change * window) * turned)
 
 
 def _flat(law: _Law) -> _Flat:

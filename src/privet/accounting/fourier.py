@@ -19,6 +19,7 @@ from privet.accounting.aim import TOLERANCE, Line
 from privet.accounting.decay import Decay
 from privet.accounting.interpolation import Nodes, compress
 from privet.accounting.levels import Levels, binned
+from privet.accounting.middle import middle
 from privet.accounting.moments import ULP, Direction, TooHard, exponent, loss, quadrature
 
 Floats = NDArray[np.float64]
@@ -31,46 +32,48 @@ BLOCK = 8192  # complex numbers that stay in the cache
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """e^(K(c + iu) - K(c)) at u = 0, h, 2h, ..., with what is known of its errors."""
+    """The summand e^(K(z) - K(c)) / (z (z + 1)) at u = 0, h, 2h, ..., with what is known of its errors."""
 
     c: float
     log_moment: float  # K(c)
     frequencies: Floats
-    values: Complexes
-    errors: Floats  # |values - truth| <= errors
+    summand: Complexes
+    wrong: float  # sum of the bounds on |summand - truth|
+    turning: float  # sum of u / |z (z + 1)|: what a rounding of the phases u * eps can do
     rest: float  # (1/pi) integral from the last frequency on of |e^(K - K(c))| / u^2 is at most this
-    aliases: tuple[tuple[float, float], ...]  # (c', upper bound on K(c')) for Chernoff bounds
+    above: tuple[tuple[float, float], ...]  # (c', b): the aliases k > 0 are at most e^(b - c' eps)
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
         """(lower, upper) bounds on log delta(epsilon); lower may be -inf."""
-        z = self.c + 1j * self.frequencies
-        terms = self.values * np.exp(-1j * self.frequencies * epsilon) / (z * (z + 1))
-        h = self.frequencies[1]
-        total = h / (2 * math.pi) * (2 * float(terms.real.sum()) - float(terms.real[0]))
-        phase = 4 * ULP * self.frequencies * abs(epsilon)
-        slack = h / math.pi * float(((self.errors + phase + 32 * ULP) / np.abs(z * (z + 1))).sum()) + self.rest
+        h = float(self.frequencies[1])
+        terms = (self.summand * np.exp(-1j * epsilon * self.frequencies)).real
+        total = h / (2 * math.pi) * (2 * float(terms.sum()) - float(terms[0]))
+        slack = h / math.pi * (self.wrong + 4 * ULP * abs(epsilon) * self.turning) + self.rest
         scale = self.log_moment - self.c * epsilon
         drift = 8 * ULP * (abs(self.log_moment) + self.c * abs(epsilon)) + 1e-15
         if not math.isfinite(total + slack + scale + drift) or total + slack <= 0:
             raise TooHard("not a number in the Fourier sum")
         upper = min(0.0, math.log(total + slack) + scale + drift)
-        rest = total - slack - self._aliased(epsilon, 2 * math.pi / h)
-        lower = math.log(rest) + scale - drift if rest > 0 else -math.inf
+        below = -2 * math.pi / h * self.c  # log of e^(-cA), the aliases k < 0 of a delta that is at most 1
+        below -= math.log(-math.expm1(below)) + scale
+        above = min(bound - c * epsilon for c, bound in self.above) - scale
+        left = total - slack - math.exp(min(below, 700.0)) - math.exp(min(above, 700.0))
+        lower = math.log(left) + scale - drift if left > 0 else -math.inf
         return lower, upper
 
-    def _aliased(self, epsilon: float, period: float) -> float:
-        """An upper bound on the terms k != 0, in units of e^(K(c) - c eps)."""
-        scale = self.log_moment - self.c * epsilon
-        below = -self.c * period - math.log(-math.expm1(-self.c * period)) - scale
-        above = min(_above(c, moment, self.c, epsilon, period) for c, moment in self.aliases) - scale
-        return math.exp(min(below, 700.0)) + math.exp(min(above, 700.0))
 
+def _aliases_above(line: Line) -> tuple[tuple[float, float], ...]:
+    """(c', b) with sum_(k>=1) e^(c k A) delta(eps + k A) <= e^(b - c' eps).
 
-def _above(c: float, moment: float, base: float, epsilon: float, period: float) -> float:
-    """log of sum_(k>=1) e^(base k A) delta(eps + k A), by delta(x) <= m(c) e^(K(c) - c x), m = max (1-e^-t) e^-ct."""
-    log_m = c * math.log(c) - (1 + c) * math.log1p(c)
-    gap = (c - base) * period
-    return log_m + moment - c * epsilon - gap - math.log(-math.expm1(-gap))
+    By delta(x) <= m e^(K(c') - c' x), m = max_t (1 - e^-t) e^(-c' t) = c'^c' / (1 + c')^(1 + c').
+    """
+    found = []
+    for c, moment in line.moments:
+        if c > line.c * 1.01:
+            gap = (c - line.c) * line.period
+            log_m = c * math.log(c) - (1 + c) * math.log1p(c)
+            found.append((c, log_m + moment - gap - math.log(-math.expm1(-gap))))
+    return tuple(found)
 
 
 def spectrum(levels: Levels, direction: Direction, line: Line, work: float = MOST_WORK) -> Spectrum:
@@ -87,12 +90,9 @@ def spectra(
     """
     c = line.c
     least = ledgers[-1].kept()  # the slowest decay serves all
-    last, rest = _cutoff(Decay(binned(least, 12), least.gaussian, direction, c), line)
     h = 2 * math.pi / line.period
-    size = math.ceil(last / h) + 1
-    if size > MOST_FREQUENCIES:
-        raise TooHard(f"{size} frequencies")
-    frequencies = h * np.arange(size + 1)
+    last, rest = _last(least, direction, line, h, work)
+    frequencies = h * np.arange(last + 1)
     gaussian = np.array([ledger.gaussian for ledger in ledgers])
     log_moments = c * (c + 1) * gaussian / 2
     exponents = np.multiply.outer(gaussian, -(frequencies**2) / 2 + 1j * frequencies * (2 * c + 1) / 2)
@@ -102,19 +102,36 @@ def spectra(
         nodes = compress(levels, counts, direction=direction, c=c, top=float(frequencies[-1]))
         moments, more, bounds = _sampled(nodes, direction, c, frequencies, work)
         log_moments, exponents, errors = log_moments + moments, exponents + more, errors + bounds
-    aliases = tuple((other, moment) for other, moment in line.moments if other > c * 1.01)
+    pole = (c + 1j * frequencies) * (c + 1 + 1j * frequencies)
+    above, turning = _aliases_above(line), float((frequencies / np.abs(pole)).sum())
     with np.errstate(under="ignore"):
-        return [
-            Spectrum(c, float(moment), frequencies, np.exp(exponent_), np.expm1(error), rest, aliases)
-            for moment, exponent_, error in zip(log_moments, exponents, errors, strict=True)
-        ]
+        summands = np.exp(exponents) / pole
+        wrong = ((np.expm1(errors) + 32 * ULP) / np.abs(pole)).sum(axis=1)
+    return [
+        Spectrum(c, float(moment), frequencies, summand, float(bound), turning, rest, above)
+        for moment, summand, bound in zip(log_moments, summands, wrong, strict=True)
+    ]
 
 
-def _cutoff(decay: Decay, line: Line) -> tuple[float, float]:
-    """The first frequency beyond which the rest is negligible, and the proven size of that rest."""
-    log_goal = math.log(TOLERANCE) + line.log_delta + line.c * line.epsilon - dict(line.moments)[line.c]
-    goal = math.exp(min(log_goal, 700.0))
-    u = 4 / line.spread * np.cumprod([1.25] * 14 + [2.0] * 16)
+def _last(levels: Levels, direction: Direction, line: Line, h: float, work: float) -> tuple[int, float]:
+    """The number of the last frequency to sum, and the proven size of what is left out."""
+    goal = math.exp(min(math.log(TOLERANCE) + line.log_delta + line.c * line.epsilon - dict(line.moments)[line.c], 700.0))
+    u, rest = _cutoff(Decay(binned(levels, 12), levels.gaussian, direction, line.c), line, goal)
+    last = math.ceil(u / h) + 1
+    if last > MOST_FREQUENCIES:
+        raise TooHard(f"{last} frequencies")
+    near = math.ceil(14 / line.deviation / h) + 1
+    while near < 0.7 * last and len(levels.mu):
+        left_out = middle(levels, direction, line.c, h, near, last, 4 * work) + rest
+        if left_out <= 10 * goal:
+            return near, left_out
+        near *= 2
+    return last, rest
+
+
+def _cutoff(decay: Decay, line: Line, goal: float) -> tuple[float, float]:
+    """The first frequency beyond which the decay alone proves that the rest is at most `goal`, and its size."""
+    u = 4 / line.spread * np.cumprod([1.12] * 30 + [2.0] * 16)
     rest = _beyond(decay, u)
     good = np.flatnonzero(rest <= goal)
     if not len(good):

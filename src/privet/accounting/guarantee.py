@@ -1,6 +1,7 @@
 """Budgets and guarantees: numbers that say which way they err, by which method, and for whom."""
 
 from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Literal, get_args
 
 from privet import _check
@@ -73,25 +74,21 @@ class Guarantee:
 
     def __str__(self) -> str:
         side = {"certified": "<=", "approximate": "~", "claimed": "claimed", "empirical": ">="}[self.label]
-        known = "" if self.epsilon_lower is None else f", true value >= {_down(self.epsilon_lower)}"
+        known = "" if self.epsilon_lower is None else f", true value >= {rounded(self.epsilon_lower, up=False)}"
         return (
-            f"epsilon {side} {_up(self.epsilon)} at delta {self.delta:g} "
+            f"epsilon {side} {rounded(self.epsilon, up=True)} at delta {self.delta:g} "
             f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}]"
         )
 
 
-def _up(value: float, digits: int = 6) -> str:
-    """`value` in `digits` significant digits, rounded up: a printed upper bound is still one."""
-    return _outward(value, digits, +1)
+def rounded(value: float, *, up: bool, digits: int = 6) -> str:
+    """`value` in `digits` significant digits, rounded outward: a printed bound is still one.
 
-
-def _down(value: float, digits: int = 6) -> str:
-    """`value` rounded down."""
-    return _outward(value, digits, -1)
-
-
-def _outward(value: float, digits: int, sign: int) -> str:
-    from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-
-    context = Context(prec=digits, rounding=ROUND_CEILING if sign > 0 else ROUND_FLOOR)
-    return f"{context.create_decimal(Decimal(value)).normalize():f}" if value else "0"
+    >>> rounded(2.3816897, up=True), rounded(2.3816897, up=False)
+    ('2.38169', '2.38168')
+    """
+    if not value:
+        return "0"
+    context = Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR)
+    kept = context.create_decimal(Decimal(value)).normalize()
+    return f"{kept:{'f' if 1e-4 <= abs(value) < 1e9 else 'e'}}"

@@ -46,12 +46,15 @@ class Step:
 class Composed:
     """All steps together: tilted masses on the circle, as the two sums that delta(epsilon) needs from each point up."""
 
-    def __init__(self, *, upper: bool, losses: Floats, c: float, log_scale: float, mass: Floats, outside: float) -> None:
+    def __init__(
+        self, *, upper: bool, losses: Floats, c: float, log_scale: float, mass: Floats, outside: float
+    ) -> None:
         # The mass at loss l is mass * e^(log_scale - c l). Sums of positive terms from the top down.
         # `outside` is the log of what lies outside the circle: a share of delta, or (lower) of delta(eps) e^(c eps).
         self._upper, self._losses, self._c, self._outside = upper, losses, c, outside
         self._middle = float(losses[len(losses) // 2])
         self._scale = log_scale - c * self._middle
+        self._drift = 8 * ULP * (abs(log_scale) + c * abs(self._middle)) + 1e-15
         # Far below the middle the weight would overflow; less is still a bound from below, infinity one from above.
         weight = c * (self._middle - losses)
         self._plain = mass * np.exp(weight if upper else np.minimum(weight, FAR))
@@ -74,7 +77,7 @@ class Composed:
         if not math.isfinite(total):
             return 0.0 if self._upper else -math.inf
         found = math.log(total) + self._scale if total > 0 else -math.inf
-        found += sign * 8 * ULP * abs(self._scale)
+        found += sign * self._drift
         if self._upper:
             return min(0.0, float(np.logaddexp(found, self._outside)))
         charged = self._outside - self._c * epsilon
@@ -89,7 +92,8 @@ def _losses_to_x(losses: Floats, rate: float, mu: float, direction: Direction) -
     else:
         up, down = np.maximum(signed, 0.0), np.minimum(signed, 0.0)
         with np.errstate(divide="ignore"):  # log(e^l - 1 + q), from whichever side does not overflow
-            odds = np.where(signed > 0, up + np.log1p(-(1 - rate) * np.exp(-up)), np.log(np.maximum(np.expm1(down) + rate, 0.0)))
+            above, below = np.log1p(-(1 - rate) * np.exp(-up)), np.log(np.maximum(np.expm1(down) + rate, 0.0))
+        odds = np.where(signed > 0, up + above, below)
         odds = odds - math.log(rate)
     return np.asarray((odds + mu**2 / 2) / mu)
 
@@ -109,8 +113,8 @@ def _cell_masses(edges: Floats, rate: float, mu: float, direction: Direction) ->
 
 
 def _between(low: Floats, high: Floats, shift: float) -> Floats:
-    """P(low < N(shift, 1) < high), to a few ulps of itself: by Gauss-Legendre in narrow cells, by tails in wide ones."""
-    low, high = np.clip(low, -1e3, 1e3), np.clip(high, -1e3, 1e3)  # losses outside the range have infinite x
+    """P(low < N(shift, 1) < high), to a few ulps of itself: Gauss-Legendre in narrow cells, tails in wide ones."""
+    low, high = np.clip(low, -1e150, 1e150), np.clip(high, -1e150, 1e150)  # losses outside the range have infinite x
     a, b = low - shift, high - shift
     far = np.maximum(np.abs(a), np.abs(b))
     narrow = (high - low <= 0.5) & ((high - low) * far <= 1)
@@ -194,7 +198,7 @@ def _shift(away: Floats, weight: Floats, spacing: float) -> float:
 
 def compose(levels: Levels, direction: Direction, *, line: Line, upper: bool, quick: bool = False) -> Composed:
     """All steps on one circle around the line's epsilon, tilted by e^(cL). `quick` trades width for time."""
-    rows = _rows(levels, upper, 8 if quick else LEVELS)
+    rows = _rows(levels, upper, 16 if quick else LEVELS)
     spacing, size = _grid(rows, direction, line, quick)
     epsilon = line.epsilon
     make = pessimistic if upper else optimistic
@@ -224,10 +228,8 @@ def compose(levels: Levels, direction: Direction, *, line: Line, upper: bool, qu
     error = 2 * (wrong + slip * float(np.abs(transform).sum())) / size
     log_scale += (1 if upper else -1) * (16 * ULP * (steps + abs(log_scale)) + uneven) - line.c * offset
     bottom, top = start * spacing - offset, (start + size) * spacing - offset
-    if upper:
-        outside = math.log(lost + math.exp(min(0.0, log_scale - line.c * top)))
-    else:
-        outside = _wrapped(line, bottom, top)
+    beyond = math.exp(min(0.0, log_scale - line.c * top))  # P(L >= top), by Markov
+    outside = math.log(lost + beyond) if upper else _wrapped(line, bottom, top)
     losses = bottom + spacing * np.arange(size)
     mass = np.maximum(mass + error if upper else mass - error, 0.0)
     return Composed(upper=upper, losses=losses, c=line.c, log_scale=log_scale, mass=mass, outside=outside)

@@ -61,7 +61,7 @@ def quadrature(rate: Floats, mu: Floats, s: float, frequency: float, most: int =
     a = np.linspace(0.02, 0.98, 49) * min(math.pi / top, 16.0)
     growth = a**2 / 2 + frequency * top * a - max(0.0, -s) * np.log(np.cos(np.minimum(top * a / 2, 1.56)))
     step = float((2 * math.pi * a / (DECADES + math.log(2) + growth)).max())
-    left, right = _ends(rate, mu, s)
+    left, right = quadrature_ends(rate, mu, s)
     if (right - left) / step > most:
         raise TooHard(f"{(right - left) / step:.3g} quadrature nodes")
     count = math.ceil((right - left) / step)
@@ -86,7 +86,8 @@ def _shares(rate: Floats, nodes: Floats) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(rate), size)]
 
 
-def _ends(rate: Floats, mu: Floats, s: float) -> tuple[float, float]:
+def quadrature_ends(rate: Floats, mu: Floats, s: float) -> tuple[float, float]:
+    """Where the integrand of every level has died: REACH past its bulk on both sides."""
     if s >= 0:
         return -REACH, float((s * mu).max()) + REACH
     with np.errstate(divide="ignore"):  # rate 1 gives an infinite pull, then the other bound serves

@@ -13,22 +13,31 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from privet import _check
 from privet.accounting import gdp
 from privet.accounting.aim import Line, line_for
-from privet.accounting.base import gaussian_refuses, refuse_unsupported, register, shuffled_refuses
+from privet.accounting.base import (
+    gaussian_refuses,
+    refuse_unsupported,
+    register,
+    representatives,
+    shuffled_refuses,
+)
 from privet.accounting.fourier import MOST_WORK, spectrum
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.lattice import LEVELS, compose
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.levels import Levels, levels_of
-from privet.accounting.moments import DIRECTIONS, Direction, TooHard
+from privet.accounting.moments import DIRECTIONS, ULP, Direction, TooHard
 
 Floats = NDArray[np.float64]
 LogDelta = Callable[[float], float]
 
-QUICK_WORK = 3e6
+QUICK_WORK = 6e6
+STEPS = tuple(1e-14 * 8.0**k for k in range(12))  # how far from the root a point is tried that is surely on the safe side
+TINY = 1e-300  # above what underflows
 OUTWARD = 1e-12  # closed forms are evaluated to a few ulps; their bounds are moved out by this much, relatively
 
 
@@ -42,18 +51,27 @@ class Pld:
         return gaussian_refuses(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        return epsilon_bounds(levels_of(ledger), delta)
+        lower, upper = epsilon_bounds(levels_of(ledger), delta)
+        return (None if _hidden(ledger) else lower), upper
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         return "certified"
 
 
+def _hidden(ledger: Ledger) -> bool:
+    """Whether there are shuffled batches: taken without amplification they are a bound from above only."""
+    return any(step.rate < 1 and step.sampling.name == "shuffled" for step in representatives(ledger))
+
+
 def epsilon_bounds(levels: Levels, delta: float, *, quick: bool = False) -> tuple[float, float]:
     """(lower, upper) for epsilon at `delta`, over both directions. `quick`: certified all the same, but wider."""
     if not levels.steps:
-        return _outward(gdp.epsilon_of_mu(math.sqrt(levels.gaussian), delta)) if levels.gaussian else (0.0, 0.0)
+        return one_step_epsilon(1.0, math.sqrt(levels.gaussian), delta) if levels.gaussian else (0.0, 0.0)
     if levels.steps == 1 and not levels.gaussian:
-        return _outward(one_step_epsilon(float(levels.rate[0]), float(levels.mu[0]), delta))
+        levels = levels.kept()
+        return one_step_epsilon(float(levels.rate[0]), float(levels.mu[0]), delta)
+    if _distance(levels) <= delta:
+        return 0.0, 0.0
     with np.errstate(over="ignore", under="ignore"):
         lower, upper = directed_epsilon(levels, "remove", delta, quick)
         if lower < _largest_added_loss(levels):
@@ -76,21 +94,27 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
     levels = levels_of(ledger)
     with np.errstate(over="ignore", under="ignore"):
         found = [directed_delta(levels, direction, epsilon) for direction in DIRECTIONS]
-    return max(low for low, _ in found), max(high for _, high in found)
+    return 0.0 if _hidden(ledger) else max(low for low, _ in found), max(high for _, high in found)
 
 
 def directed_delta(levels: Levels, direction: Direction, epsilon: float) -> tuple[float, float]:
     """(lower, upper) for delta(epsilon) in one direction; epsilon may be negative."""
     if not levels.steps or (levels.steps == 1 and not levels.gaussian):
+        levels = levels.kept()
         rate = float(levels.rate[0]) if levels.steps else 1.0
         mu = float(levels.mu[0]) if levels.steps else math.sqrt(levels.gaussian)
-        exact = one_step_delta(rate, mu, epsilon, direction)
-        return max(0.0, exact * (1 - OUTWARD)), min(1.0, exact * (1 + OUTWARD))
+        return one_step_delta(rate, mu, epsilon, direction)
     try:
         lower, upper = _routes(levels, direction, line_for(levels, direction, epsilon=epsilon))
+        return _interval(lower(epsilon), upper(epsilon))
     except TooHard:  # so far out that no saddle is found: delta is 0 or 1 to within what follows
-        return 0.0, min(1.0, one_step_delta(1.0, math.sqrt(_total(levels)), epsilon, direction) * (1 + OUTWARD))
-    return math.exp(min(0.0, lower(epsilon))), min(1.0, math.exp(min(0.0, upper(epsilon))))
+        return 0.0, one_step_delta(1.0, math.sqrt(_total(levels)), epsilon, direction)[1]
+
+
+def _interval(low: float, high: float) -> tuple[float, float]:
+    """(lower, upper) for delta from bounds on its logarithm; not a number counts for nothing."""
+    lower = math.exp(min(low, 0.0)) * (1 - 4 * ULP) if low > -math.inf else 0.0
+    return lower, min(1.0, math.exp(high) * (1 + 4 * ULP) + TINY) if high < 0 else 1.0
 
 
 def directed_epsilon(levels: Levels, direction: Direction, delta: float, quick: bool = False) -> tuple[float, float]:
@@ -100,13 +124,14 @@ def directed_epsilon(levels: Levels, direction: Direction, delta: float, quick: 
         return epsilon_between(*_routes(levels, direction, line, quick), delta, line)
     except TooHard:
         # Sampling never costs: the Gaussian without amplification is always an upper bound.
-        plain = gdp.epsilon_of_mu(math.sqrt(_total(levels)), delta) * (1 + OUTWARD)
+        plain = one_step_epsilon(1.0, math.sqrt(_total(levels)), delta)[1]
         return 0.0, min(plain, _largest_added_loss(levels)) if direction == "add" else plain
 
 
 def epsilon_between(lower: LogDelta, upper: LogDelta, delta: float, line: Line) -> tuple[float, float]:
     """(lower, upper) for epsilon from curves that bound log delta from below and above."""
-    return _least(lower, math.log(delta), line), _most(upper, math.log(delta), line)
+    goal, rounding = math.log(delta), 4 * ULP * abs(math.log(delta))
+    return _least(lower, goal + rounding, line), _most(upper, goal - rounding, line)
 
 
 def _routes(levels: Levels, direction: Direction, line: Line, quick: bool = False) -> tuple[LogDelta, LogDelta]:
@@ -127,30 +152,52 @@ def _work(levels: Levels, quick: bool) -> float:
 
 def _most(upper: LogDelta, goal: float, line: Line) -> float:
     """An epsilon >= 0 with upper(epsilon) <= goal, as small as the search finds."""
+    root = _root(upper, goal, line)
+    for step in (0.0, *STEPS) if root > 0 else ():
+        if upper(root * (1 + step)) <= goal:
+            return root * (1 + step)
     if upper(0.0) <= goal:
         return 0.0
     inside, outside = _bracket(upper, goal, line)
-    for _ in range(200):
-        if outside - inside <= 1e-13 * max(outside, 1e-3):
-            break
-        middle = _between(upper, goal, inside, outside)
-        inside, outside = (middle, outside) if upper(middle) > goal else (inside, middle)
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (inside, middle) if upper(middle) <= goal else (middle, outside)
     return outside
 
 
 def _least(lower: LogDelta, goal: float, line: Line) -> float:
     """An epsilon with lower(epsilon) >= goal, as large as the search finds; 0 if there is none."""
+    root = _root(lower, goal, line)
+    for step in (0.0, *STEPS) if root > 0 else ():
+        if lower(root * (1 - step)) >= goal:
+            return root * (1 - step)
     if lower(0.0) < goal and line.epsilon <= 0:
         return 0.0
     inside, outside = _bracket(lower, goal, line)
-    if lower(inside) < goal:
+    if not lower(inside) >= goal:
         return 0.0
-    for _ in range(200):
-        if outside - inside <= 1e-13 * max(outside, 1e-3):
-            break
-        middle = _between(lower, goal, inside, outside)
+    for _ in range(60):
+        middle = (inside + outside) / 2
         inside, outside = (middle, outside) if lower(middle) >= goal else (inside, middle)
     return max(0.0, inside)
+
+
+def _root(curve: LogDelta, goal: float, line: Line) -> float:
+    """About where the curve crosses `goal`, by secant steps; 0 if they do not settle on a positive number."""
+    before, here = line.epsilon, line.epsilon
+    wrong_before, wrong = 0.0, curve(here) - goal
+    for _ in range(20):
+        if not math.isfinite(wrong):
+            return 0.0
+        slope = (wrong - wrong_before) / (here - before) if here != before else -line.c
+        if not slope < 0:
+            return 0.0
+        before, wrong_before = here, wrong
+        here -= wrong / slope
+        if here <= 0 or abs(here - before) <= 1e-12 * here:
+            return max(here, 0.0)
+        wrong = curve(here) - goal
+    return 0.0
 
 
 def _bracket(curve: LogDelta, goal: float, line: Line) -> tuple[float, float]:
@@ -170,33 +217,26 @@ def _bracket(curve: LogDelta, goal: float, line: Line) -> tuple[float, float]:
     return low, high
 
 
-def _between(curve: LogDelta, goal: float, inside: float, outside: float) -> float:
-    """The next point to try: a secant step kept away from the ends, else the middle."""
-    a, b = curve(inside) - goal, curve(outside) - goal
-    if math.isfinite(a) and math.isfinite(b) and a > b:
-        share = a / (a - b)
-        return inside + (outside - inside) * min(max(share, 0.02), 0.98)
-    return (inside + outside) / 2
-
-
 def _largest_added_loss(levels: Levels) -> float:
     """In the direction `add` a sampled step's loss -log w is below -log(1 - q), whatever its noise."""
     return math.inf if levels.gaussian else float(levels.count @ -np.log1p(-levels.rate)) * (1 + OUTWARD)
+
+
+def _distance(levels: Levels) -> float:
+    """At least delta(0), the total variation distance: q (2 Phi(mu/2) - 1) for each step, and they add up at most."""
+    sampled = float(levels.count @ (levels.rate * special.erf(levels.mu / math.sqrt(8))))
+    return (sampled + math.erf(math.sqrt(levels.gaussian / 8))) * (1 + OUTWARD)
 
 
 def _total(levels: Levels) -> float:
     return float(levels.count @ levels.mu**2) + levels.gaussian
 
 
-def _outward(epsilon: float) -> tuple[float, float]:
-    return epsilon * (1 - OUTWARD), epsilon * (1 + OUTWARD)
-
-
 # --- one step, in closed form ------------------------------------------------------------------------
 
 
-def one_step_delta(rate: float, mu: float, epsilon: float, direction: Direction) -> float:
-    """Exact delta(epsilon) of one Poisson-sampled Gaussian release; epsilon may be negative.
+def one_step_delta(rate: float, mu: float, epsilon: float, direction: Direction) -> tuple[float, float]:
+    """(lower, upper) for delta(epsilon) of one Poisson-sampled Gaussian release; epsilon may be negative.
 
         remove:  q d(log((e^eps - 1 + q) / q)),          d the profile of the Gaussian with this mu
         add:     (1 - e^eps (1 - q)) d(log(q e^eps / (1 - e^eps (1 - q))))
@@ -204,21 +244,39 @@ def one_step_delta(rate: float, mu: float, epsilon: float, direction: Direction)
     Both by splitting the mixture (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647v2, Theorem 2).
     """
     if rate == 1:
+        found = [_profile(mu, epsilon)] * 2
+    elif direction == "remove":
+        odds = math.expm1(min(epsilon, 700.0)) + rate
+        found = [rate * _profile(mu, math.log(odds / rate)) if odds > 0 else -math.expm1(epsilon)] * 2
+    else:
+        # 1 - e^eps (1 - q) cancels near the largest loss; delta rises with it, so its error goes to both sides.
+        gone = math.expm1(min(epsilon, 700.0)) * (1 - rate)
+        slip = 4 * ULP * (rate + abs(gone))
+        kept = (rate - gone - slip, rate - gone + slip)
+        found = [k * _profile(mu, math.log(rate) + epsilon - math.log(k)) if k > 0 else 0.0 for k in kept]
+    return max(0.0, found[0] * (1 - OUTWARD) - TINY), min(1.0, found[1] * (1 + OUTWARD) + TINY)
+
+
+def _profile(mu: float, epsilon: float) -> float:
+    """delta(epsilon) of the Gaussian; below 0 by symmetry: d(-eps) = 1 - e^-eps + e^-eps d(eps)."""
+    if not mu:  # so much noise that mu^2 underflows
+        return max(0.0, -math.expm1(epsilon))
+    if epsilon >= 0:
         return gdp.delta_of_mu(mu, epsilon)
-    if direction == "remove":
-        odds = math.expm1(epsilon) + rate
-        return rate * gdp.delta_of_mu(mu, math.log(odds / rate)) if odds > 0 else -math.expm1(epsilon)
-    left = 1 - math.exp(epsilon) * (1 - rate)
-    return left * gdp.delta_of_mu(mu, math.log(rate) + epsilon - math.log(left)) if left > 0 else 0.0
+    return -math.expm1(epsilon) + math.exp(epsilon) * gdp.delta_of_mu(mu, -epsilon)
 
 
-def one_step_epsilon(rate: float, mu: float, delta: float) -> float:
-    """Exact epsilon at `delta` of one Poisson-sampled Gaussian release: `remove` is the worse direction at T = 1."""
+def one_step_epsilon(rate: float, mu: float, delta: float) -> tuple[float, float]:
+    """(lower, upper) for epsilon at `delta` of one Poisson-sampled Gaussian release.
+
+    The direction `remove` is the worse one at T = 1: with k = 1 - e^eps (1 - q) <= q, `add` has
+    k d(log(1 + (e^eps - 1) / k)), which rises with k, and `remove` the same with q for k.
+    """
     if delta >= rate:
-        return 0.0
-    inner = gdp.epsilon_of_mu(mu, delta / rate)
-    removed = math.log1p(rate * math.expm1(inner)) if inner < 700 else inner + math.log(rate)
-    return max(0.0, removed)
+        return 0.0, 0.0
+    inner = gdp.outward(gdp.epsilon_of_mu(mu, delta / rate), mu)
+    low, high = (math.log1p(rate * math.expm1(e)) if e < 700 else e + math.log(rate) for e in inner)
+    return max(0.0, low * (1 - OUTWARD)), max(0.0, high * (1 + OUTWARD))
 
 
 # --- delta at many epsilons ---------------------------------------------------------------------------
@@ -248,7 +306,7 @@ def _directed_curve(levels: Levels, direction: Direction, epsilons: Floats) -> t
             if curves is None:
                 rows.append(directed_delta(levels, direction, epsilon))
             else:
-                rows.append((math.exp(min(low, 0.0)), math.exp(min(high, 0.0))))
+                rows.append(_interval(low, high))
     lower, upper = np.array(rows, dtype=np.float64).reshape(-1, 2).T
     return lower, np.minimum.accumulate(upper)  # delta falls with epsilon
 

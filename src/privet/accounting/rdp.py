@@ -23,7 +23,7 @@ from privet.errors import InvalidValue, NoSolution
 Floats = NDArray[np.float64]
 Conversion = Literal["new", "old"]
 
-ORDERS: tuple[float, ...] = tuple((1 + np.geomspace(0.02, 2047, 48)).tolist())  # the search refines between these
+ORDERS: tuple[float, ...] = tuple((1 + np.geomspace(0.02, 2e4, 56)).tolist())  # the search refines between these
 MOMENTS_ORDERS: tuple[float, ...] = tuple([1 + k / 10 for k in range(1, 100)] + [float(k) for k in range(12, 64)])
 GOLDEN = (math.sqrt(5) - 1) / 2
 SAFE = 1e-11  # relative: quadrature and rounding of log Psi, far above both

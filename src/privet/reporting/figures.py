@@ -1,4 +1,7 @@
-"""Figures: epsilon over the steps, each line with its label. matplotlib is loaded when used."""
+"""Figures: epsilon over the steps, and what an attacker can achieve. Each line has its label.
+
+matplotlib is loaded when used.
+"""
 
 import csv
 import warnings
@@ -7,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from privet.errors import InvalidValue, MissingExtra
 
@@ -44,6 +47,16 @@ class Curve(Protocol):
     def method(self) -> str: ...
     @property
     def label(self) -> str: ...
+
+
+class Tradeoff(Protocol):
+    """The least type II error at each type I error, by one method."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    def __call__(self, alpha: ArrayLike, /) -> Floats: ...
 
 
 def check_path(path: Path, *, option: str = "path") -> None:
@@ -94,6 +107,32 @@ def save_epsilon(
             axes[1, 0].set(ylabel="noise multiplier", ylim=(0, None))
         axes[-1, 0].set(xlabel="step", xlim=(0, None))
         axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
+        _save(figure, path)
+        plt.close(figure)
+
+
+def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
+    """What an attacker can achieve at best: errors on the left, power at small false-positive rates on the right."""
+    alpha = np.unique(np.concatenate((np.linspace(0, 1, 201), np.logspace(-6, 0, 121))))
+    if path.suffix.lower() == ".csv":
+        rows: list[tuple[object, ...]] = [("false_positive_rate", "method", "label", "least_false_negative_rate")]
+        rows += [(a, c.method, c.label, b) for c in curves for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)]
+        _write(path, rows)
+        return
+    plt = _pyplot()
+    with plt.rc_context(_STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 4.0), layout="constrained")
+        left.plot([0, 1], [1, 0], color="#999999", linewidth=1, linestyle=":", label="guessing")
+        right.plot(alpha[1:], alpha[1:], color="#999999", linewidth=1, linestyle=":", label="guessing")
+        for place, curve in enumerate(curves):
+            style = {"color": _COLOURS[place % len(_COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
+            left.plot(alpha, curve(alpha), label=f"{curve.label}: {curve.method}", **style)
+            right.plot(alpha[1:], 1 - curve(alpha[1:]), label=f"{curve.label}: {curve.method}", **style)
+        left.set(xlabel="false alarms (type I error)", ylabel="misses (type II error), at least",
+                 title="Was this record used?", xlim=(0, 1), ylim=(0, 1))  # fmt: skip
+        right.set(xlabel="false-positive rate", ylabel="true-positive rate, at most", xscale="log", yscale="log",
+                  title="The attacker's best power", xlim=(1e-6, 1), ylim=(1e-6, 1.2))  # fmt: skip
+        left.legend(loc="upper right")
         _save(figure, path)
         plt.close(figure)
 

@@ -1,0 +1,163 @@
+"""`spent`: truncated Poisson, shuffled epochs, the delta warning, and refusals that help."""
+
+import math
+import warnings
+
+import pytest
+from scipy import stats
+
+from privet.accounting.base import as_poisson, epochs_of, overflow, representatives, spent
+from privet.accounting.ledger import Ledger, Step
+from privet.accounting.sampling import TruncatedPoisson
+from privet.errors import InvalidValue, Unsupported
+
+DELTA = 1e-5
+SIZE, RATE, STEPS = 10_000, 0.01, 200
+
+
+def ledger_of(sampling="poisson", noise: float = 1.0, rate: float = RATE, count: int = STEPS) -> Ledger:
+    ledger = Ledger()
+    ledger.add(Step(noise=noise, rate=rate, sampling=sampling), count)
+    return ledger
+
+
+def capped(cap: int) -> Ledger:
+    return ledger_of(TruncatedPoisson(cap=cap, size=SIZE))
+
+
+# --- truncated Poisson --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cap", [165, 180, 250])
+def test_the_overflow_is_charged_to_delta(cap):
+    """delta' = delta + (1 + e^eps) T P[Bin(n, q) > cap], solved for the delta that is left."""
+    chance = STEPS * stats.binom.sf(cap, SIZE, RATE)
+    found = spent(capped(cap), DELTA)
+    assert chance <= overflow(capped(cap)) <= chance * 1.001
+    left = DELTA - (1 + math.exp(found.epsilon)) * chance
+    needed = spent(ledger_of(), left)
+    assert needed.epsilon_lower <= found.epsilon
+    assert found.epsilon <= needed.epsilon * (1 + 1e-6)
+    assert found.sampling == f"truncated-poisson:cap={cap},size={SIZE}"
+
+
+def test_a_smaller_cap_costs_more_and_a_large_one_nothing():
+    costs = [spent(capped(cap), DELTA).epsilon for cap in (160, 170, 200, SIZE)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] == pytest.approx(spent(ledger_of(), DELTA).epsilon, rel=1e-9)
+
+
+def test_the_lower_bound_of_a_capped_run_stays_below_the_plain_one():
+    plain, cut = spent(ledger_of(), DELTA), spent(capped(165), DELTA)
+    if cut.epsilon_lower is not None:
+        assert cut.epsilon_lower <= plain.epsilon <= cut.epsilon
+
+
+def test_a_cap_that_overflows_too_often_is_refused():
+    with pytest.raises(Unsupported, match="larger cap"):
+        spent(capped(120), DELTA)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_every_accountant_of_gaussians_takes_the_cap(accountant):
+    plain, cut = (spent(ledger, DELTA, accountant=accountant).epsilon for ledger in (ledger_of(), capped(170)))
+    assert plain < cut < 1.2 * plain
+
+
+def test_as_poisson_keeps_everything_else():
+    ledger = capped(170)
+    ledger.add(Step(noise=2.0, rate=0.5, sampling="shuffled"), 2)
+    assert [(s.sampling.name, n) for s, n in as_poisson(ledger)] == [("poisson", STEPS), ("shuffled", 2)]
+
+
+# --- shuffled epochs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "expected"),
+    [
+        ([4.0, 2.0, 3.0], 1 / 3, [2.0]),
+        ([4.0, 2.0, 3.0, 9.0], 1 / 3, [2.0, 9.0]),  # an epoch begun counts
+        ([5.0] * 10, 0.4, [5.0] * 4),  # ceil(1 / 0.4) = 3 steps an epoch
+        ([7.0, 6.0], 1.0, [7.0, 6.0]),
+    ],
+)
+def test_an_epoch_counts_its_least_noise(noise, rate, expected):
+    ledger = Ledger()
+    ledger.extend(noise=noise, rate=rate, sampling="shuffled")
+    assert epochs_of(ledger) == expected
+
+
+def test_a_rate_that_changes_within_an_epoch_is_refused():
+    ledger = Ledger()
+    ledger.extend(noise=1.0, rate=[0.25, 0.25, 0.5], sampling="shuffled")
+    with pytest.raises(InvalidValue, match="within a shuffled epoch"):
+        epochs_of(ledger)
+
+
+def test_shuffling_is_never_cheaper_than_poisson():
+    shuffled, poisson = (spent(ledger_of(kind, noise=5.0), DELTA).epsilon for kind in ("shuffled", "poisson"))
+    assert shuffled > poisson
+
+
+# --- warnings and refusals ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("delta", "warns"), [(1e-4, True), (2e-4, True), (9.9e-5, False), (1e-5, False)])
+def test_a_delta_of_one_over_n_draws_a_warning(delta, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        spent(ledger_of(), delta, size=SIZE)
+    assert bool(caught) == warns
+    if warns:
+        assert "1/(10 size)=1e-05" in str(caught[0].message)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"delta": 0.0}, {"delta": 1.0}, {"delta": math.nan}, {"relation": "cousin"}, {"unit": "house"}, {"size": 0}],
+)
+def test_what_cannot_be_is_refused(options):
+    given = {"delta": DELTA} | options
+    with pytest.raises(InvalidValue):
+        spent(ledger_of(), given.pop("delta"), **given)
+
+
+def test_an_unknown_accountant_is_refused_with_a_hint():
+    with pytest.raises(InvalidValue, match="pld"):
+        spent(ledger_of(), DELTA, accountant="pdl")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rate", "relation", "match"),
+    [
+        ("fixed-size", 0.1, "zero-out", "accountant='rdp'"),
+        ("poisson", 0.1, "replace", "relation='zero-out'"),
+        ("shuffled", 0.1, "add-remove", "relation='zero-out'"),
+    ],
+)
+def test_a_refusal_names_a_way_out(sampling, rate, relation, match):
+    with pytest.raises(Unsupported, match=match):
+        spent(ledger_of(sampling, rate=rate), DELTA, relation=relation)
+
+
+def test_one_bad_step_among_many_is_found():
+    ledger = ledger_of()
+    ledger.extend(noise=[2.0, 3.0, 4.0], rate=0.5)
+    ledger.add(Step(noise=3.0, rate=0.5, sampling="fixed-size"))
+    with pytest.raises(Unsupported, match="fixed-size"):
+        spent(ledger, DELTA)
+
+
+def test_representatives_cover_each_kind():
+    ledger = Ledger()
+    ledger.extend(noise=[1.0, 2.0, 3.0, 4.0], rate=[0.1, 0.2, 1.0, 1.0])
+    ledger.add(Step(noise=5.0, rate=0.1, sampling="shuffled"))
+    found = {(step.sampling.name, step.rate == 1) for step in representatives(ledger)}
+    assert found == {("poisson", False), ("poisson", True), ("shuffled", False)}
+
+
+def test_the_guarantee_says_what_it_is_about():
+    found = spent(ledger_of(), DELTA, unit="client", relation="add-remove")
+    assert (found.unit, found.relation, found.sampling, found.steps) == ("client", "add-remove", "poisson", STEPS)
+    assert found.epsilon == spent(ledger_of(), DELTA).epsilon
