@@ -1,4 +1,4 @@
-"""One thread per process, and hypothesis that finds the same examples every time (HYPOTHESIS_PROFILE=explore: new ones)."""
+"""One thread per process; hypothesis tries the same examples every time, new ones with HYPOTHESIS_PROFILE=explore."""
 
 import os
 

@@ -64,21 +64,22 @@ def one_step(noise: float, rate: float, epsilon: float, direction: str) -> float
             middle = (left + right) / 2
             left, right = (left, middle) if (gap(middle) > 0) == rising else (middle, right)
         start, stop = (left, high) if rising else (low, left)
-        cuts = [mpmath.mpf(start), *(mpmath.mpf(k) for k in range(int(low), int(high) + 1) if start < k < stop), mpmath.mpf(stop)]
-        return float(mpmath.quad(gap, cuts, method="gauss-legendre"))
+        inner = (mpmath.mpf(k) for k in range(int(low), int(high) + 1) if start < k < stop)
+        return float(mpmath.quad(gap, [start, *inner, stop], method="gauss-legendre"))
 
 
 def log_psi(noise: float, rate: float, s: np.ndarray) -> np.ndarray:
     """log E[w^s] for an array of complex s with one real part: Gauss-Legendre panels in doubles."""
     point, weight = np.polynomial.legendre.leggauss(20)
     real = float(s.real[0])
-    edges = np.linspace(min(0.0, real / noise) - 9.5, max(0.0, real / noise) + 9.5, 2 * math.ceil(abs(real / noise)) + 41)
+    peak = real / noise  # of w^s phi, at most
+    edges = np.linspace(min(0.0, peak) - 9.5, max(0.0, peak) + 9.5, 2 * math.ceil(abs(peak)) + 41)
     half = np.diff(edges) / 2
     x = ((edges[:-1] + half)[:, None] + half[:, None] * point).ravel()
     loss = _loss(noise, rate, x)
     log_mass = np.log((half[:, None] * weight).ravel()) - x**2 / 2 - 0.5 * math.log(2 * math.pi) + real * loss
-    peak = log_mass.max()
-    return np.log(np.exp(1j * np.outer(s.imag, loss)) @ np.exp(log_mass - peak)) + peak
+    most = log_mass.max()
+    return np.log(np.exp(1j * np.outer(s.imag, loss)) @ np.exp(log_mass - most)) + most
 
 
 def _loss(noise: float, rate: float, x: np.ndarray) -> np.ndarray:

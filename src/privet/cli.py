@@ -452,9 +452,7 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
             table.add_row(name, "refused", "", "", f"{seconds:.3f}", found)
             continue
         lower = "" if found.epsilon_lower is None else rounded(found.epsilon_lower, up=False)
-        table.add_row(
-            name, found.label, lower, rounded(found.epsilon, up=True), f"{seconds:.3f}", MEANING[found.label]
-        )
+        table.add_row(name, found.label, lower, rounded(found.epsilon, up=True), f"{seconds:.3f}", MEANING[found.label])
     Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False).print(table)
 
 

@@ -54,7 +54,7 @@ def epsilon(row: Row) -> None:
 
 
 def above(row: Row, found: float) -> None:
-    """The figure at its own orders, to the printed digits; all orders together give no more, and no less than is true."""
+    """The figure at its own orders, to the printed digits; all orders together give no more, and no less than true."""
     delta = row["inputs"]["delta"]
     at_orders = renyi(ledger_of(row), delta, orders=GIVEN[row["orders"]], conversion="new")
     assert_printed(at_orders, row)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import DIRECTIONS, bracket, counted, epsilon_where, two_steps
 
+from oracle import DIRECTIONS, bracket, counted, epsilon_where, two_steps
 from privet.accounting import pld
 from privet.accounting.base import spent
 from privet.accounting.ledger import Ledger, Step
@@ -38,7 +38,7 @@ def overlap(one: tuple[float, float], other: tuple[float, float], slack: float =
     return max(one[0], other[0]) <= min(one[1], other[1]) + slack
 
 
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(schedules, deltas)
 def test_inside_the_bracket_of_a_naive_lattice(rows, delta):
     slow = bracket(counted(*zip(*((n, q) for n, q, k in rows for _ in range(k)), strict=True)), delta, 1 << 15)
@@ -49,17 +49,17 @@ def test_inside_the_bracket_of_a_naive_lattice(rows, delta):
 
 
 @pytest.mark.prove
-@settings(max_examples=120)
+@settings(max_examples=40)
 @given(schedules, deltas)
 def test_inside_the_bracket_of_a_fine_naive_lattice(rows, delta):
-    slow = bracket(counted(*zip(*((n, q) for n, q, k in rows for _ in range(k)), strict=True)), delta, 1 << 18)
+    slow = bracket(counted(*zip(*((n, q) for n, q, k in rows for _ in range(k)), strict=True)), delta, 1 << 17)
     found = interval(ledger_of(rows), delta)
     assert overlap(found, slow)
     assert found[1] <= slow[1] + 1e-3 * found[1] + 1e-6
     assert found[0] >= slow[0] - 1e-3 * found[1] - 1e-6
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(noises, rates, noises, rates, deltas)
 def test_two_steps_are_the_double_integral(noise, rate, other_noise, other_rate, delta):
     first, second = (float(noise), float(rate)), (float(other_noise), float(other_rate))
@@ -69,7 +69,7 @@ def test_two_steps_are_the_double_integral(noise, rate, other_noise, other_rate,
     assert truth * (1 - 1e-5) - 1e-7 <= high
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.lists(st.tuples(noises, rates, st.integers(100, 3000)), min_size=1, max_size=3))
 def test_the_two_routes_agree(rows):
     def refuse(*args, **kwargs):
@@ -82,7 +82,7 @@ def test_the_two_routes_agree(rows):
     assert overlap(fast, sturdy)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(schedules, st.floats(1.001, 3))
 def test_more_noise_never_costs_more(rows, factor):
     """Of the truth, so of intervals: the lower bound of the quieter run is not above the upper of the louder."""
@@ -92,13 +92,13 @@ def test_more_noise_never_costs_more(rows, factor):
     assert after[1] <= before[1] * (1 + 1e-3) + 1e-6
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(schedules, levels)
 def test_more_steps_never_cost_less(rows, extra):
     assert interval(ledger_of(rows))[0] <= interval(ledger_of([*rows, extra]))[1]
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(schedules, deltas, st.floats(1.1, 100))
 def test_a_larger_delta_never_costs_more(rows, delta, factor):
     ledger = ledger_of(rows)
@@ -116,7 +116,7 @@ def test_the_order_of_steps_and_how_they_were_added_do_not_matter(rows, random):
     assert interval(ledger_of(each)) == pytest.approx(interval(ledger_of(rows)), rel=1e-10)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(schedules)
 def test_sampling_less_never_costs_more(rows):
     rarer = ledger_of([(noise, rate / 2, count) for noise, rate, count in rows])

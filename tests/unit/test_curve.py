@@ -18,10 +18,10 @@ def dynamic(steps: int, first: float = 3.0, last: float = 1.0, rate: float = 0.0
 
 
 @pytest.mark.parametrize(
-    "ledger", [dynamic(3000), dynamic(60, rate=0.2), dynamic(5)], ids=["long", "short", "five steps"]
+    "ledger", [dynamic(1500), dynamic(40, rate=0.2), dynamic(5)], ids=["long", "short", "five steps"]
 )
 def test_every_point_encloses_the_truth(ledger):
-    curve = epsilon_curve(ledger, DELTA, points=12)
+    curve = epsilon_curve(ledger, DELTA, points=8)
     assert curve.label == "certified"
     assert curve.steps[-1] == ledger.steps
     assert (np.diff(curve.steps) > 0).all()

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from oracle import log_psi
 
+from oracle import log_psi
 from privet.accounting.decay import Decay
 from privet.accounting.levels import Levels, binned
 from privet.accounting.moments import exponent

@@ -12,7 +12,8 @@ from privet.errors import InvalidValue
 
 
 def guarantee(**changes) -> Guarantee:
-    return Guarantee(**{"epsilon": 2.0, "epsilon_lower": 1.5, "delta": 1e-5, "label": "certified", "method": "pld"} | changes)
+    usual = {"epsilon": 2.0, "epsilon_lower": 1.5, "delta": 1e-5, "label": "certified", "method": "pld"}
+    return Guarantee(**usual | changes)
 
 
 @given(st.floats(1e-12, 1e9), st.floats(0, 1))
@@ -49,7 +50,14 @@ def test_as_dict_is_plain():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"epsilon": float("nan")}, {"epsilon": -1.0}, {"delta": 0.0}, {"delta": 1.0}, {"label": "sure"}, {"relation": "x"}],
+    [
+        {"epsilon": float("nan")},
+        {"epsilon": -1.0},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"label": "sure"},
+        {"relation": "x"},
+    ],
 )
 def test_what_cannot_be_is_refused(changes):
     with pytest.raises(InvalidValue):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from oracle import log_psi
 
+from oracle import log_psi
 from privet.accounting.interpolation import FEW, compress
 from privet.accounting.levels import Levels
 from privet.accounting.moments import exponent

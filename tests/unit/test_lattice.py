@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from oracle import one_step, three_steps, two_steps
 
+from oracle import one_step, three_steps, two_steps
 from privet.accounting.aim import line_for
 from privet.accounting.lattice import compose, optimistic, pessimistic
 from privet.accounting.levels import Levels

@@ -5,8 +5,8 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from oracle import psi
 
+from oracle import psi
 from privet.accounting.moments import TooHard, exponent, quadrature, tilted
 
 CASES = [

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import psi
 
+from oracle import psi
 from privet.accounting import rdp
 from privet.accounting.base import spent
 from privet.accounting.ledger import Ledger, Step
@@ -70,9 +70,7 @@ def test_every_order_is_a_bound_and_the_search_takes_the_best():
 
 def test_the_moments_accountant_is_the_old_conversion_on_its_orders():
     ledger = constant(1.3, 256 / 60000, 3516)
-    by_hand = min(
-        epsilon_from_rdp_old(order=a, rdp=Divergence(ledger)(a), delta=DELTA) for a in MOMENTS_ORDERS
-    )
+    by_hand = min(epsilon_from_rdp_old(order=a, rdp=Divergence(ledger)(a), delta=DELTA) for a in MOMENTS_ORDERS)
     assert spent(ledger, DELTA, accountant="moments").epsilon == pytest.approx(by_hand, rel=1e-12)
 
 
@@ -88,6 +86,7 @@ def test_above_the_truth_everywhere(noise, rate):
 def wang(noise: float, rate: float, order: int) -> mpmath.mpf:
     """Wang, Balle, Kasiviswanathan 2019, Theorem 9, term by term."""
     with mpmath.workdps(40):
+
         def eps(j):
             return mpmath.mpf(j) / (2 * mpmath.mpf(noise) ** 2)
 

@@ -27,7 +27,8 @@ def test_equal_parameters_compare_equal():
 
 
 @pytest.mark.parametrize(
-    "text", ["poison", "truncated-poisson", "truncated-poisson:cap=4", "truncated-poisson:cap=x,size=9", "poisson:cap=4"]
+    "text",
+    ["poison", "truncated-poisson", "truncated-poisson:cap=4", "truncated-poisson:cap=x,size=9", "poisson:cap=4"],
 )
 def test_a_wrong_spelling_is_one_clear_error(text):
     with pytest.raises(PrivetError):

@@ -57,13 +57,15 @@ def test_one_pair_to_a_curve_and_back(epsilon, delta):
 
 def test_more_pairs_never_lower_the_curve():
     few, many = from_deltas([1.0], [1e-3]), from_deltas([0.5, 1.0, 2.0], [2e-2, 1e-3, 1e-6])
-    assert (many(ALPHA) >= few(ALPHA)).all() and (many(ALPHA) > few(ALPHA)).any()
+    assert (many(ALPHA) >= few(ALPHA)).all()
+    assert (many(ALPHA) > few(ALPHA)).any()
 
 
 @pytest.mark.parametrize("curve", [Gaussian(mu=0.7), from_deltas([0.2, 1.0], [1e-2, 1e-4])])
 def test_curves_are_convex_falling_symmetric_and_below_chance(curve):
     values = curve(ALPHA)
-    assert (np.diff(values) <= 1e-12).all() and (np.diff(values, 2) >= -1e-12).all()
+    assert (np.diff(values) <= 1e-12).all()
+    assert (np.diff(values, 2) >= -1e-12).all()
     assert (values <= 1 - ALPHA + 1e-12).all()
     inside = (values > 0.01) & (values < 0.99)
     np.testing.assert_allclose(curve(values[inside]), ALPHA[inside], atol=1e-9)

@@ -36,11 +36,9 @@ class _Saddle:
     spread: float
 
 
-def line_for(
-    levels: Levels, direction: Direction, *, delta: float | None = None, epsilon: float | None = None
-) -> Line:
+def line_for(levels: Levels, direction: Direction, *, delta: float | None = None, epsilon: float | None = None) -> Line:
     """The line for the epsilon at a given delta, or for the delta at a given epsilon."""
-    bins = binned(levels, 32)
+    bins = binned(levels, 20)
     if delta is not None:
         goal = math.log(delta)
         point = _solve(lambda p: p.log_delta - goal, bins, levels.gaussian, direction)

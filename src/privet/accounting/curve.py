@@ -15,9 +15,9 @@ from privet.accounting.base import is_truncated, spent
 from privet.accounting.fourier import spectra
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger
-from privet.accounting.levels import Levels, levels_of, prefixes
+from privet.accounting.levels import Levels, prefixes
 from privet.accounting.moments import DIRECTIONS, Direction, TooHard
-from privet.accounting.pld import QUICK_WORK, directed_epsilon, epsilon_between
+from privet.accounting.pld import QUICK_WORK, directed_epsilon, epsilon_between, epsilon_bounds, is_hidden
 from privet.errors import InvalidValue
 
 Floats = NDArray[np.float64]
@@ -55,7 +55,7 @@ def epsilon_curve(
     >>> ledger.extend(noise=[2.0, 1.8, 1.6, 1.4], rate=0.01)
     >>> curve = epsilon_curve(ledger, 1e-5)
     >>> curve.label, curve.upper.round(3).tolist()
-    ('certified', [0.005, 0.01, 0.018, 0.041])
+    ('certified', [0.028, 0.041, 0.055, 0.077])
     """
     _check.whole(points=points)
     if not ledger:
@@ -91,10 +91,15 @@ def _steps(total: int, points: int) -> Steps:
 
 def _pld(ledger: Ledger, delta: float, steps: Steps) -> tuple[Floats, Floats]:
     rows = prefixes(ledger, steps)
-    with np.errstate(over="ignore", under="ignore"):
-        found = np.array([_directed(rows, direction, delta) for direction in DIRECTIONS])
-    lower, upper = found.max(axis=0).T
-    return lower, upper
+    short = sum(row.steps < SHORT for row in rows)  # the first so many: each on its own
+    found = np.empty((len(rows), 2))
+    for i, row in enumerate(rows[:short]):
+        found[i] = epsilon_bounds(row.kept(), delta, quick=True)
+    if short < len(rows):
+        with np.errstate(over="ignore", under="ignore"):
+            found[short:] = np.max([_directed(rows[short:], direction, delta) for direction in DIRECTIONS], axis=0)
+    lower, upper = found.T
+    return np.full_like(lower, np.nan) if is_hidden(ledger) else lower, upper
 
 
 def _directed(rows: list[Levels], direction: Direction, delta: float) -> list[tuple[float, float]]:
@@ -110,13 +115,11 @@ def _stretch(rows: list[Levels], direction: Direction, delta: float) -> list[tup
     """Bounds for as many of the `rows` (long to short) as one line serves well; at least one."""
     longest = rows[0].kept()
     try:
-        if longest.steps < SHORT:
-            raise TooHard("too short for a shared line")
         line = line_for(longest, direction, delta=delta)
         shared = [row.only(rows[0].count > 0) for row in rows if row.steps > 0.7 * longest.steps]
-        found = []
+        found: list[tuple[float, float]] = []
         for one in spectra(longest, shared, direction, line, QUICK_WORK):
-            low, high = epsilon_between(lambda e, s=one: s.log_delta(e)[0], lambda e, s=one: s.log_delta(e)[1], delta, line)
+            low, high = epsilon_between(one.lower, one.upper, delta, line)
             if found and high - low > WIDE * high:
                 break
             found.append((low, high))

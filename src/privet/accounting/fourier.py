@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from privet.accounting.aim import TOLERANCE, Line
 from privet.accounting.decay import Decay
-from privet.accounting.interpolation import Nodes, compress
+from privet.accounting.interpolation import Blend, Nodes, compress
 from privet.accounting.levels import Levels, binned
 from privet.accounting.middle import middle
-from privet.accounting.moments import ULP, Direction, TooHard, exponent, loss, quadrature
+from privet.accounting.moments import ULP, Direction, Quadrature, TooHard, exponent, loss, quadrature
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
@@ -42,6 +42,14 @@ class Spectrum:
     turning: float  # sum of u / |z (z + 1)|: what a rounding of the phases u * eps can do
     rest: float  # (1/pi) integral from the last frequency on of |e^(K - K(c))| / u^2 is at most this
     above: tuple[tuple[float, float], ...]  # (c', b): the aliases k > 0 are at most e^(b - c' eps)
+
+    def lower(self, epsilon: float) -> float:
+        """A lower bound on log delta(epsilon)."""
+        return self.log_delta(epsilon)[0]
+
+    def upper(self, epsilon: float) -> float:
+        """An upper bound on log delta(epsilon)."""
+        return self.log_delta(epsilon)[1]
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
         """(lower, upper) bounds on log delta(epsilon); lower may be -inf."""
@@ -92,7 +100,7 @@ def spectra(
     least = ledgers[-1].kept()  # the slowest decay serves all
     h = 2 * math.pi / line.period
     last, rest = _last(least, direction, line, h, work)
-    frequencies = h * np.arange(last + 1)
+    frequencies = h * np.arange(last + 1, dtype=np.float64)
     gaussian = np.array([ledger.gaussian for ledger in ledgers])
     log_moments = c * (c + 1) * gaussian / 2
     exponents = np.multiply.outer(gaussian, -(frequencies**2) / 2 + 1j * frequencies * (2 * c + 1) / 2)
@@ -115,14 +123,16 @@ def spectra(
 
 def _last(levels: Levels, direction: Direction, line: Line, h: float, work: float) -> tuple[int, float]:
     """The number of the last frequency to sum, and the proven size of what is left out."""
-    goal = math.exp(min(math.log(TOLERANCE) + line.log_delta + line.c * line.epsilon - dict(line.moments)[line.c], 700.0))
+    goal = math.exp(
+        min(math.log(TOLERANCE) + line.log_delta + line.c * line.epsilon - dict(line.moments)[line.c], 700.0)
+    )
     u, rest = _cutoff(Decay(binned(levels, 12), levels.gaussian, direction, line.c), line, goal)
     last = math.ceil(u / h) + 1
     if last > MOST_FREQUENCIES:
         raise TooHard(f"{last} frequencies")
     near = math.ceil(14 / line.deviation / h) + 1
     while near < 0.7 * last and len(levels.mu):
-        left_out = middle(levels, direction, line.c, h, near, last, 4 * work) + rest
+        left_out = middle(levels, direction, line.c, h, near, last, 8 * work) + rest
         if left_out <= 10 * goal:
             return near, left_out
         near *= 2
@@ -131,7 +141,7 @@ def _last(levels: Levels, direction: Direction, line: Line, h: float, work: floa
 
 def _cutoff(decay: Decay, line: Line, goal: float) -> tuple[float, float]:
     """The first frequency beyond which the decay alone proves that the rest is at most `goal`, and its size."""
-    u = 4 / line.spread * np.cumprod([1.12] * 30 + [2.0] * 16)
+    u = 4 / line.spread * np.cumprod(np.array([1.12] * 30 + [2.0] * 16))
     rest = _beyond(decay, u)
     good = np.flatnonzero(rest <= goal)
     if not len(good):
@@ -150,38 +160,94 @@ def _sampled(
     nodes: Nodes, direction: Direction, c: float, frequencies: Floats, work: float
 ) -> tuple[Floats, Complexes, Floats]:
     """K(c), K(c + iu) - K(c) and a bound on the error of the latter, for the sampled steps of each ledger."""
-    s = exponent(direction, c)
-    sign = 1.0 if direction == "remove" else -1.0
-    rule = quadrature(nodes.rate, nodes.mu, s, float(frequencies[-1]))
-    x = rule.nodes
-    if len(nodes.mu) * len(x) * len(frequencies) > work:
-        raise TooHard(f"{len(nodes.mu)} levels x {len(x)} nodes x {len(frequencies)} frequencies")
+    s, top = exponent(direction, c), float(frequencies[-1])
+    groups = [(alike, quadrature(nodes.rate[alike], nodes.mu[alike], s, top)) for alike in _alike(nodes.mu)]
+    needed = sum(len(alike) * len(rule.nodes) for alike, rule in groups) * len(frequencies)
+    if needed > work:
+        raise TooHard(f"{len(nodes.mu)} levels, {len(frequencies)} frequencies: {needed:.3g} evaluations")
     moments = np.zeros(len(nodes.weight))
     exponents = np.zeros((len(nodes.weight), len(frequencies)), dtype=np.complex128)
     errors = np.full((len(nodes.weight), len(frequencies)), nodes.error)
-    turns = np.arange(len(frequencies))
-    for part in np.array_split(np.arange(len(nodes.mu)), max(1, len(nodes.mu) * len(x) // BLOCK)):
-        losses = loss(nodes.rate[part], nodes.mu[part], x)
-        log_terms = s * losses - x**2 / 2 + math.log(rule.step) - 0.5 * math.log(2 * math.pi)
-        peak = log_terms.max(axis=1, keepdims=True)
-        terms = np.exp(log_terms - peak)
-        total = terms.sum(axis=1)
-        law = terms / total[:, None]
-        weight, size = nodes.weight[:, part], np.abs(nodes.weight[:, part])
-        moments += weight @ (np.log(total) + peak[:, 0])
-        logs = _log_transform(law, sign * losses, frequencies[1], len(frequencies))
-        exponents += _times(weight, logs)
-        # Rounding, relative to Psi(c): arguments of exp, the running product of phases, the sum.
-        sizes = _rounded(nodes.rate[part], nodes.mu[part], x, losses)
-        spread = (law * (x**2 / 2 + abs(s) * sizes)).sum(axis=1)
-        turning = frequencies[1] * (law * sizes).sum(axis=1)
-        base = rule.error + 4 * ULP * (12 + 2 * spread + math.log2(len(x)))
-        # The sum over the nodes: as many roundings as nodes, of sizes up to the largest logarithm.
-        base += 2 * ULP * len(nodes.mu) * (np.minimum(-logs.real.min(axis=1), 1.0) + np.abs(logs.imag).max(axis=1))
-        per = base[:, None] + 4 * ULP * turns * (3 + 2 * turning)[:, None]
-        # An interpolated node has |M| >= 1/2 and Psi <= 3/2, so its log errs by 3 times as much at most.
-        errors += (size * np.where(nodes.exact[part], 1.0, 3.2)) @ per
+    kept = _Kept(nodes, len(frequencies))
+    for alike, rule in groups:
+        for part in np.array_split(alike, max(1, len(alike) * len(rule.nodes) // BLOCK)):
+            log_psi, logs, wrong = _transforms(nodes.rate[part], nodes.mu[part], direction, s, rule, frequencies)
+            kept.keep(part, log_psi, logs, wrong)
+            weight, size = nodes.weight[:, part], np.abs(nodes.weight[:, part])
+            moments += weight @ log_psi
+            exponents += _times(weight, logs)
+            # The sum over the nodes: as many roundings as nodes, of sizes up to the largest logarithm.
+            largest = np.minimum(-logs.real.min(axis=1), 1.0) + np.abs(logs.imag).max(axis=1)
+            wrong += (2 * ULP * len(nodes.mu) * largest)[:, None]
+            # An interpolated node has |M| >= 1/2 and Psi <= 3/2, so its log errs by 3 times as much at most.
+            errors += (size * np.where(nodes.exact[part], 1.0, 3.2)) @ wrong
+    for blend in nodes.blends:
+        log_psi, logs, wrong = kept.blended(blend)
+        moments += blend.count @ log_psi
+        exponents += _times(blend.count, logs)
+        errors += blend.count @ wrong
     return moments, exponents, errors
+
+
+class _Kept:
+    """The transforms of the nodes that blends are made of."""
+
+    def __init__(self, nodes: Nodes, size: int) -> None:
+        used = np.concatenate([blend.nodes for blend in nodes.blends]) if nodes.blends else np.zeros(0, dtype=np.int64)
+        self._place = np.full(len(nodes.mu), -1)
+        self._place[used] = np.arange(len(used))
+        self._log_psi = np.empty(len(used))
+        self._logs = np.empty((len(used), size), dtype=np.complex128)
+        self._wrong = np.empty((len(used), size))
+
+    def keep(self, part: NDArray[np.int64], log_psi: Floats, logs: Complexes, wrong: Floats) -> None:
+        place = self._place[part]
+        used = place >= 0
+        self._log_psi[place[used]], self._logs[place[used]] = log_psi[used], logs[used]
+        self._wrong[place[used]] = wrong[used]
+
+    def blended(self, blend: Blend) -> tuple[Floats, Complexes, Floats]:
+        """The same as `_transforms`, for the levels of a blend."""
+        here = self._place[blend.nodes]
+        scale = self._log_psi[here].max()
+        psi = np.exp(self._log_psi[here] - scale)
+        mixed = blend.basis @ (psi[:, None] * np.exp(self._logs[here]))
+        at_c = mixed[:, 0].real
+        if not (at_c > 0).all():
+            raise TooHard("an interpolated moment is not positive")
+        slips = psi[:, None] * (self._wrong[here] + 4 * ULP * (8 + len(here)))
+        wrong = (np.abs(blend.basis) @ slips) / at_c[:, None]
+        with np.errstate(divide="ignore"):
+            return np.log(at_c) + scale, np.log(mixed / at_c[:, None]), wrong
+
+
+def _alike(mu: Floats) -> list[NDArray[np.int64]]:
+    """Nodes in groups of similar mu: the largest of a group sets how fine its quadrature is."""
+    order = np.argsort(mu)
+    octaves = np.floor(np.log2(mu[order] / mu.max()) * 1.5 + 1e-9)
+    return list(np.split(order, np.flatnonzero(np.diff(octaves)) + 1))
+
+
+def _transforms(
+    rate: Floats, mu: Floats, direction: Direction, s: float, rule: Quadrature, frequencies: Floats
+) -> tuple[Floats, Complexes, Floats]:
+    """log Psi, log E e^(iuL) under the tilted law, and a bound on the error of its exponential, for each level."""
+    x = rule.nodes
+    losses = loss(rate, mu, x)
+    log_terms = s * losses - x**2 / 2 + math.log(rule.step) - 0.5 * math.log(2 * math.pi)
+    peak = log_terms.max(axis=1, keepdims=True)
+    terms = np.exp(log_terms - peak)
+    total = terms.sum(axis=1)
+    law = terms / total[:, None]
+    sign = 1.0 if direction == "remove" else -1.0
+    logs = _log_transform(law, sign * losses, float(frequencies[1]), len(frequencies))
+    # Rounding, relative to Psi(c): arguments of exp, the running product of phases, the sum.
+    sizes = _rounded(rate, mu, x, losses)
+    spread = (law * (x**2 / 2 + abs(s) * sizes)).sum(axis=1)
+    turning = frequencies[1] * (law * sizes).sum(axis=1)
+    base = rule.error + 4 * ULP * (12 + 2 * spread + math.log2(len(x)))
+    wrong = base[:, None] + 4 * ULP * np.arange(len(frequencies)) * (3 + 2 * turning)[:, None]
+    return np.log(total) + peak[:, 0], logs, wrong
 
 
 def _rounded(rate: Floats, mu: Floats, x: Floats, losses: Floats) -> Floats:

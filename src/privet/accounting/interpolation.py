@@ -9,7 +9,9 @@ half-plane, with phi = arg tau and tau' = |tau| / cos(phi),
 
 Where the right side stays below 1/2 on a Bernstein ellipse of parameter rho, log M is analytic and bounded
 there, and interpolation in n + 1 Chebyshev points errs by at most 4 B rho^-n / (rho - 1), B = log 2 at most
-(Trefethen, Approximation Theory and Approximation Practice, Theorem 8.2). docs/math.md has the proof.
+(Trefethen, Approximation Theory and Approximation Practice, Theorem 8.2). Where it does not (few steps, each of
+weight), M itself is interpolated, step by step: |M| <= the same stretch times Psi, whatever the frequency. docs/math.md
+has the proofs.
 """
 
 import math
@@ -29,22 +31,36 @@ MOST_NODES = 48
 CHUNK = 1 << 16  # levels at a time, to bound memory
 NARROW = 0.1  # least width of a panel in log tau
 MOST_RATES = 20_000
+MOST_BLENDED = 1500  # levels interpolated one by one
 FEW = 16  # so few levels are cheaper kept as they are
 
 
 @dataclass(frozen=True, slots=True)
+class Blend:
+    """Levels t with M(z; mu_t) = sum_k basis_tk M(z; mu_k), k running over some of the nodes."""
+
+    nodes: NDArray[np.int64]
+    basis: Floats
+    count: Floats  # one row per ledger
+
+
+@dataclass(frozen=True, slots=True)
 class Nodes:
-    """sum_t log M(z; mu_t) = sum_k weight_k log M(z; mu_k), up to `error`; `exact` nodes stand for themselves."""
+    """sum_t log M(z; mu_t) = sum_k weight_k log M(z; mu_k) + the blends; `exact` nodes stand for themselves.
+
+    `error` bounds what interpolation does to the logarithm of the product, relative to its value at z = c.
+    """
 
     rate: Floats
     mu: Floats
     weight: Floats  # one row per ledger
     exact: NDArray[np.bool_]
     error: float
+    blends: tuple[Blend, ...] = ()
 
 
 def compress(
-    levels: Levels, counts: Floats, *, direction: Direction, c: float, top: float, tolerance: float = 1e-12
+    levels: Levels, counts: Floats, *, direction: Direction, c: float, top: float, tolerance: float = 1e-13
 ) -> Nodes:
     """Nodes that serve every z = c + iu with |u| <= top, for ledgers on these levels.
 
@@ -63,7 +79,13 @@ def compress(
             continue
         bound = _Excess(rate, mu, exponent(direction, c))
         parts += _panels(rate, mu, count, levels.count[here], ratio, bound, tolerance)
+    offsets = np.cumsum([0] + [len(p.mu) for p in parts])
     return Nodes(
+        blends=tuple(
+            Blend(b.nodes + offset, b.basis, b.count)
+            for p, offset in zip(parts, offsets[:-1], strict=True)
+            for b in p.blends
+        ),
         rate=np.concatenate([p.rate for p in parts]),
         mu=np.concatenate([p.mu for p in parts]),
         weight=np.concatenate([p.weight for p in parts], axis=1),
@@ -100,6 +122,10 @@ def _panels(
     found = _degree(low, high, float(most.sum()), ratio, bound, tolerance)
     if found is not None and found[0] + 1 < len(mu):
         return [_chebyshev(rate, mu, count, low, high, *found)]
+    if len(mu) <= MOST_BLENDED:
+        found = _degree(low, high, float(most.sum()), None, bound, tolerance)
+        if found is not None and found[0] + 1 < 0.7 * len(mu):
+            return [_blended(rate, mu, count, low, high, *found)]
     cut = int(np.searchsorted(mu, math.exp((low + high) / 4)))
     cut = min(max(cut, 1), len(mu) - 1)
     halves = (slice(None, cut), slice(cut, None))
@@ -107,9 +133,9 @@ def _panels(
 
 
 def _degree(
-    low: float, high: float, steps: float, ratio: float, bound: _Excess, tolerance: float
+    low: float, high: float, steps: float, ratio: float | None, bound: _Excess, tolerance: float
 ) -> tuple[int, float, float] | None:
-    """(degree, error, bound on |log M|) of the best certified ellipse, or None."""
+    """(degree, error, bound on |log M|) of the best certified ellipse, or None. Without `ratio`, for M itself."""
     middle, half = (low + high) / 2, (high - low) / 2
     best: tuple[int, float, float] | None = None
     for radius in RADII:
@@ -121,10 +147,13 @@ def _degree(
         cosine = np.cos(tall * np.sin(SECTORS[1:]))
         tau = np.exp(log_tau)
         stretch = np.exp(tau * (1 / cosine - cosine) / 8) / np.sqrt(cosine)
-        r = float((ratio * stretch * bound(np.sqrt(tau / cosine))).max())
-        if not r <= 0.5:
+        excess = bound(np.sqrt(tau / cosine))
+        r = float((ratio * stretch * excess).max()) if ratio is not None else 0.0
+        size = -math.log1p(-r) if r <= 0.5 else math.inf
+        if ratio is None:
+            size = float((stretch * (1 + excess)).max())
+        if not size < 1e9:
             continue
-        size = -math.log1p(-r)
         need = steps * 4 * size / (radius - 1) / tolerance
         degree = max(2, math.ceil(math.log(max(need, 1.0)) / math.log(radius)))
         if degree <= MOST_NODES and (best is None or degree < best[0]):
@@ -143,25 +172,57 @@ def _chebyshev(
     rate: float, mu: Floats, count: Floats, low: float, high: float, degree: int, error: float, size: float
 ) -> Nodes:
     """Weights of the interpolant summed over the steps: through the Chebyshev moments sum_t n_t T_k(y_t)."""
-    y = np.clip((2 * np.log(mu) - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
+    y = _places(mu, low, high)
     moments = np.zeros((len(count), degree + 1))
     run = max(64, math.isqrt(len(y)))  # sums in runs of sqrt(n): rounding grows with 2 sqrt(n), not n
     for start in range(0, len(y), CHUNK):
         part = slice(start, start + CHUNK)
-        polynomials = np.ones((degree + 1, len(y[part])))
-        polynomials[1] = y[part]
-        for k in range(2, degree + 1):
-            polynomials[k] = 2 * y[part] * polynomials[k - 1] - polynomials[k - 2]
+        polynomials = _polynomials(y[part], degree)
         for first in range(0, polynomials.shape[1], run):
             piece = slice(first, first + run)
             moments += count[:, part][:, piece] @ polynomials[:, piece].T
-    # Interpolant through f at cos(pi j / n): coefficients a_k = (2/n) sum''_j f_j cos(pi j k / n), ends halved twice.
-    j = np.arange(degree + 1)
-    ends = np.where((j == 0) | (j == degree), 0.5, 1.0)
-    table = (2 / degree) * np.cos(np.pi * np.outer(j, j) / degree) * ends[:, None] * ends[None, :]
-    weight = moments @ table
-    points = np.cos(np.pi * j / degree)
-    nodes = np.exp(((low + high) / 2 + (high - low) / 2 * points) / 2)
+    weight = moments @ _table(degree)
+    nodes = _points(low, high, degree)
     # The recurrence, the table of cosines, and the sums; the coefficients add up to 12 size at most, as radius >= 1.2.
     rounding = ULP * (128 * degree**2 + 12 * (run + len(y) / run + 2)) * float(count.sum(axis=1).max()) * size
     return Nodes(np.full_like(nodes, rate), nodes, weight, np.zeros(degree + 1, dtype=bool), error + rounding)
+
+
+def _blended(
+    rate: float, mu: Floats, count: Floats, low: float, high: float, degree: int, error: float, size: float
+) -> Nodes:
+    """The interpolant of M at each level, as a row of Lagrange polynomials."""
+    nodes = _points(low, high, degree)
+    basis = _polynomials(_places(mu, low, high), degree).T @ _table(degree)
+    rounding = 128 * ULP * degree**2 * float(count.sum(axis=1).max()) * size
+    nothing = np.zeros((len(count), degree + 1))
+    blend = Blend(np.arange(degree + 1), basis, count)
+    return Nodes(np.full_like(nodes, rate), nodes, nothing, np.ones(degree + 1, dtype=bool), error + rounding, (blend,))
+
+
+def _places(mu: Floats, low: float, high: float) -> Floats:
+    """Where log tau = 2 log mu lies between low and high, from -1 to 1."""
+    return np.clip((2 * np.log(mu) - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
+
+
+def _points(low: float, high: float, degree: int) -> Floats:
+    """mu at the Chebyshev points cos(pi j / n) of the panel."""
+    return np.asarray(
+        np.exp(((low + high) / 2 + (high - low) / 2 * np.cos(np.pi * np.arange(degree + 1) / degree)) / 2)
+    )
+
+
+def _polynomials(y: Floats, degree: int) -> Floats:
+    """T_0 .. T_n at each y, by their recurrence."""
+    found = np.ones((degree + 1, len(y)))
+    found[1] = y
+    for k in range(2, degree + 1):
+        found[k] = 2 * y * found[k - 1] - found[k - 2]
+    return found
+
+
+def _table(degree: int) -> Floats:
+    """From values at the Chebyshev points to coefficients: a_k = (2/n) sum''_j f_j cos(pi j k / n), ends halved."""
+    j = np.arange(degree + 1)
+    ends = np.where((j == 0) | (j == degree), 0.5, 1.0)
+    return np.asarray((2 / degree) * np.cos(np.pi * np.outer(j, j) / degree) * ends[:, None] * ends[None, :])

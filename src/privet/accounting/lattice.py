@@ -147,7 +147,7 @@ def _points(rate: float, mu: float, direction: Direction, line: Line, spacing: f
 def pessimistic(rate: float, mu: float, direction: Direction, line: Line, spacing: float) -> Step:
     """Connect the dots: each cell's mass moved to its ends, keeping P and Q."""
     points = _points(rate, mu, direction, line, spacing)
-    edges = points * spacing
+    edges = np.asarray(points * spacing, dtype=np.float64)
     p, q, error = _cell_masses(edges, rate, mu, direction)
     p = np.where(p > LEAST, p * (1 + error), 0.0)
     q = np.where(q > LEAST, q, 0.0)  # less of Q is more loss
@@ -230,7 +230,7 @@ def compose(levels: Levels, direction: Direction, *, line: Line, upper: bool, qu
     bottom, top = start * spacing - offset, (start + size) * spacing - offset
     beyond = math.exp(min(0.0, log_scale - line.c * top))  # P(L >= top), by Markov
     outside = math.log(lost + beyond) if upper else _wrapped(line, bottom, top)
-    losses = bottom + spacing * np.arange(size)
+    losses = bottom + spacing * np.arange(size, dtype=np.float64)
     mass = np.maximum(mass + error if upper else mass - error, 0.0)
     return Composed(upper=upper, losses=losses, c=line.c, log_scale=log_scale, mass=mass, outside=outside)
 

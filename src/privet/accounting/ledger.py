@@ -95,7 +95,10 @@ class Ledger:
         starts = np.flatnonzero(np.concatenate(([True], changed)))
         counts = np.diff(np.concatenate((starts, [len(noises)])))
         first = Step(
-            noise=float(noises[0]), rate=float(rates[0]), clip=float(clips[0]), sampling=sampling  # type: ignore[arg-type]
+            noise=float(noises[0]),
+            rate=float(rates[0]),
+            clip=float(clips[0]),
+            sampling=sampling,  # type: ignore[arg-type]
         )
         self.add(first, int(counts[0]))
         rest = starts[1:]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from privet.accounting.base import epochs_of
 from privet.accounting.ledger import Columns, Ledger
@@ -50,7 +50,7 @@ def levels_of(ledger: Ledger, without: NDArray[np.bool_] | None = None) -> Level
     if without is not None:
         sampled &= ~without
     rate, mu, where = _distinct(columns.rate[sampled], 1 / columns.noise[sampled])
-    return Levels(rate, mu, np.bincount(where, weights=columns.count[sampled], minlength=len(mu)), gaussian)
+    return Levels(rate, mu, tally(where, columns.count[sampled], len(mu)), gaussian)
 
 
 def prefixes(ledger: Ledger, steps: NDArray[np.int64]) -> list[Levels]:
@@ -67,7 +67,7 @@ def prefixes(ledger: Ledger, steps: NDArray[np.int64]) -> list[Levels]:
     for n in steps:
         taken = np.clip(n - (ends - columns.count), 0, columns.count).astype(np.float64)
         gaussian = float((taken[~sampled] / columns.noise[~sampled] ** 2).sum())
-        found.append(Levels(rate, mu, np.bincount(where, weights=taken[sampled], minlength=len(mu)), gaussian))
+        found.append(Levels(rate, mu, tally(where, taken[sampled], len(mu)), gaussian))
     return found
 
 
@@ -123,8 +123,8 @@ def binned(levels: Levels, most: int = 96) -> Bins:
     mu_cell = _cells(levels.mu, max(6, most // (int(rate_cell.max()) + 1)))
     _, where = np.unique(rate_cell * (mu_cell.max() + 1) + mu_cell, return_inverse=True)
     size = int(where.max()) + 1
-    count = np.bincount(where, weights=levels.count, minlength=size)
-    square = np.bincount(where, weights=levels.count * levels.mu**2, minlength=size)
+    count = tally(where, levels.count, size)
+    square = tally(where, levels.count * levels.mu**2, size)
     return Bins(
         rate_low=_extreme(np.minimum, where, levels.rate, size),
         rate_high=_extreme(np.maximum, where, levels.rate, size),
@@ -133,6 +133,11 @@ def binned(levels: Levels, most: int = 96) -> Bins:
         middle=np.sqrt(square / count),
         count=count,
     )
+
+
+def tally(where: NDArray[np.int64], weights: ArrayLike, size: int) -> Floats:
+    """The sum of the weights that go to each of `size` places."""
+    return np.bincount(where, weights=weights, minlength=size).astype(np.float64)
 
 
 def _cells(values: Floats, most: int) -> NDArray[np.int64]:

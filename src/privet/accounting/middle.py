@@ -32,7 +32,7 @@ def middle(
         spent += len(pick) * len(rule.nodes) * (until - first)
         if spent > work:
             raise TooHard(f"{spent:.3g} evaluations of middle frequencies")
-        u = h * np.arange(first + 1, until + 1)
+        u = h * np.arange(first + 1, until + 1, dtype=np.float64)
         log_sizes = count @ np.log(_sizes(rate, mu, s, rule, u)) - levels.gaussian * u**2 / 2
         total += h / math.pi * float((np.exp(log_sizes) / u**2).sum())
         first, steps = until, max(steps * 2 // 3, FEWEST)  # higher frequencies die faster, and fewer steps show it
@@ -61,7 +61,8 @@ def rough(rate: Floats, mu: Floats, s: float, frequency: float) -> Quadrature:
     left, right = quadrature_ends(rate, mu, s)
     if (right - left) / step > 50_000:
         raise TooHard(f"{(right - left) / step:.3g} rough quadrature nodes")
-    return Quadrature(left + step * np.arange(math.ceil((right - left) / step) + 1), step, ROUGH + 1e-9)
+    nodes = left + step * np.arange(math.ceil((right - left) / step) + 1, dtype=np.float64)
+    return Quadrature(nodes, step, ROUGH + 1e-9)
 
 
 def _growth(rate: Floats, mu: Floats, s: float, frequency: float, a: Floats) -> Floats:
@@ -77,7 +78,9 @@ def _growth(rate: Floats, mu: Floats, s: float, frequency: float, a: Floats) -> 
     odds = np.exp(np.minimum(log_odds, 300.0))
     log_phi = -np.where(edges[:-1] * edges[1:] < 0, 0.0, np.minimum(edges[:-1] ** 2, edges[1:] ** 2)) / 2
     modulus = log_phi + np.maximum(s * log_w[:, :-1], s * log_w[:, 1:])
-    least = np.maximum(0.0, s * np.log(rate) + s * (s - 1) * mu**2 / 2) if s >= 0 else np.zeros_like(mu)  # log Psi >= this
+    least = (
+        np.maximum(0.0, s * np.log(rate) + s * (s - 1) * mu**2 / 2) if s >= 0 else np.zeros_like(mu)
+    )  # log Psi >= this
     found = np.empty_like(a)
     for k, height in enumerate(a):
         turn = mu[:, None] * height

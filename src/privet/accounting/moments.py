@@ -65,7 +65,7 @@ def quadrature(rate: Floats, mu: Floats, s: float, frequency: float, most: int =
     if (right - left) / step > most:
         raise TooHard(f"{(right - left) / step:.3g} quadrature nodes")
     count = math.ceil((right - left) / step)
-    nodes = left + step * np.arange(count + 1)
+    nodes = left + step * np.arange(count + 1, dtype=np.float64)
     # Psi >= 1 by Jensen, and Psi >= E[(q e^(mu x - mu^2/2))^s] for s >= 0.
     least = np.maximum(0.0, s * np.log(rate) + s * (s - 1) * mu**2 / 2) if s >= 0 else np.zeros_like(mu)
     cut = _cut(rate, mu, s, nodes, step, least)
@@ -132,8 +132,10 @@ def tilted(rate: Floats, mu: Floats, s: float) -> Tilted:
     if not rule.error <= LARGEST_ERROR:
         raise TooHard(f"quadrature error {rule.error:.3g}")
     parts = [_summed(rate[part], mu[part], s, rule) for part in _shares(rate, rule.nodes)]
-    return parts[0] if len(parts) == 1 else Tilted(
-        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Tilted))
+    return (
+        parts[0]
+        if len(parts) == 1
+        else Tilted(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Tilted)))
     )
 
 

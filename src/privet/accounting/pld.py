@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
-from privet.accounting import gdp
 from privet.accounting.aim import Line, line_for
 from privet.accounting.base import (
     gaussian_refuses,
@@ -29,16 +28,15 @@ from privet.accounting.fourier import MOST_WORK, spectrum
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.lattice import LEVELS, compose
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.levels import Levels, levels_of
+from privet.accounting.levels import Levels, binned, levels_of
 from privet.accounting.moments import DIRECTIONS, ULP, Direction, TooHard
+from privet.accounting.one_step import OUTWARD, TINY, one_step_delta, one_step_epsilon
 
 Floats = NDArray[np.float64]
 LogDelta = Callable[[float], float]
 
 QUICK_WORK = 6e6
-STEPS = tuple(1e-14 * 8.0**k for k in range(12))  # how far from the root a point is tried that is surely on the safe side
-TINY = 1e-300  # above what underflows
-OUTWARD = 1e-12  # closed forms are evaluated to a few ulps; their bounds are moved out by this much, relatively
+STEPS = tuple(1e-14 * 8.0**k for k in range(12))  # how far from the root a point is tried that is surely safe
 
 
 @register("pld")
@@ -52,13 +50,13 @@ class Pld:
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         lower, upper = epsilon_bounds(levels_of(ledger), delta)
-        return (None if _hidden(ledger) else lower), upper
+        return (None if is_hidden(ledger) else lower), upper
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         return "certified"
 
 
-def _hidden(ledger: Ledger) -> bool:
+def is_hidden(ledger: Ledger) -> bool:
     """Whether there are shuffled batches: taken without amplification they are a bound from above only."""
     return any(step.rate < 1 and step.sampling.name == "shuffled" for step in representatives(ledger))
 
@@ -94,7 +92,7 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
     levels = levels_of(ledger)
     with np.errstate(over="ignore", under="ignore"):
         found = [directed_delta(levels, direction, epsilon) for direction in DIRECTIONS]
-    return 0.0 if _hidden(ledger) else max(low for low, _ in found), max(high for _, high in found)
+    return 0.0 if is_hidden(ledger) else max(low for low, _ in found), max(high for _, high in found)
 
 
 def directed_delta(levels: Levels, direction: Direction, epsilon: float) -> tuple[float, float]:
@@ -125,7 +123,21 @@ def directed_epsilon(levels: Levels, direction: Direction, delta: float, quick: 
     except TooHard:
         # Sampling never costs: the Gaussian without amplification is always an upper bound.
         plain = one_step_epsilon(1.0, math.sqrt(_total(levels)), delta)[1]
+        plain = min(plain, _chernoff_epsilon(levels, direction, delta))
         return 0.0, min(plain, _largest_added_loss(levels)) if direction == "add" else plain
+
+
+def _chernoff_epsilon(levels: Levels, direction: Direction, delta: float) -> float:
+    """An upper bound on epsilon by delta(eps) <= m(c) e^(K(c) - c eps), the best of several c (`fourier`)."""
+    bins, found = binned(levels, 32), math.inf
+    for c in np.geomspace(0.1, 1e5, 61).tolist():
+        try:
+            moment = c * (c + 1) * levels.gaussian / 2 + bins.log_moment(direction, c)
+        except TooHard:
+            break
+        log_m = c * math.log(c) - (1 + c) * math.log1p(c)
+        found = min(found, ((moment + log_m - math.log(delta)) * (1 + OUTWARD) + OUTWARD) / c)
+    return max(0.0, found) if not math.isnan(found) else math.inf
 
 
 def epsilon_between(lower: LogDelta, upper: LogDelta, delta: float, line: Line) -> tuple[float, float]:
@@ -138,7 +150,7 @@ def _routes(levels: Levels, direction: Direction, line: Line, quick: bool = Fals
     """Functions of epsilon that bound log delta from below and above, good near the line's epsilon."""
     try:
         found = spectrum(levels, direction, line, work=_work(levels, quick))
-        return (lambda e: found.log_delta(e)[0]), (lambda e: found.log_delta(e)[1])
+        return found.lower, found.upper
     except TooHard:
         low = compose(levels, direction, line=line, upper=False, quick=quick)
         high = compose(levels, direction, line=line, upper=True, quick=quick)
@@ -232,53 +244,6 @@ def _total(levels: Levels) -> float:
     return float(levels.count @ levels.mu**2) + levels.gaussian
 
 
-# --- one step, in closed form ------------------------------------------------------------------------
-
-
-def one_step_delta(rate: float, mu: float, epsilon: float, direction: Direction) -> tuple[float, float]:
-    """(lower, upper) for delta(epsilon) of one Poisson-sampled Gaussian release; epsilon may be negative.
-
-        remove:  q d(log((e^eps - 1 + q) / q)),          d the profile of the Gaussian with this mu
-        add:     (1 - e^eps (1 - q)) d(log(q e^eps / (1 - e^eps (1 - q))))
-
-    Both by splitting the mixture (Balle, Barthe, Gaboardi 2018, arXiv:1807.01647v2, Theorem 2).
-    """
-    if rate == 1:
-        found = [_profile(mu, epsilon)] * 2
-    elif direction == "remove":
-        odds = math.expm1(min(epsilon, 700.0)) + rate
-        found = [rate * _profile(mu, math.log(odds / rate)) if odds > 0 else -math.expm1(epsilon)] * 2
-    else:
-        # 1 - e^eps (1 - q) cancels near the largest loss; delta rises with it, so its error goes to both sides.
-        gone = math.expm1(min(epsilon, 700.0)) * (1 - rate)
-        slip = 4 * ULP * (rate + abs(gone))
-        kept = (rate - gone - slip, rate - gone + slip)
-        found = [k * _profile(mu, math.log(rate) + epsilon - math.log(k)) if k > 0 else 0.0 for k in kept]
-    return max(0.0, found[0] * (1 - OUTWARD) - TINY), min(1.0, found[1] * (1 + OUTWARD) + TINY)
-
-
-def _profile(mu: float, epsilon: float) -> float:
-    """delta(epsilon) of the Gaussian; below 0 by symmetry: d(-eps) = 1 - e^-eps + e^-eps d(eps)."""
-    if not mu:  # so much noise that mu^2 underflows
-        return max(0.0, -math.expm1(epsilon))
-    if epsilon >= 0:
-        return gdp.delta_of_mu(mu, epsilon)
-    return -math.expm1(epsilon) + math.exp(epsilon) * gdp.delta_of_mu(mu, -epsilon)
-
-
-def one_step_epsilon(rate: float, mu: float, delta: float) -> tuple[float, float]:
-    """(lower, upper) for epsilon at `delta` of one Poisson-sampled Gaussian release.
-
-    The direction `remove` is the worse one at T = 1: with k = 1 - e^eps (1 - q) <= q, `add` has
-    k d(log(1 + (e^eps - 1) / k)), which rises with k, and `remove` the same with q for k.
-    """
-    if delta >= rate:
-        return 0.0, 0.0
-    inner = gdp.outward(gdp.epsilon_of_mu(mu, delta / rate), mu)
-    low, high = (math.log1p(rate * math.expm1(e)) if e < 700 else e + math.log(rate) for e in inner)
-    return max(0.0, low * (1 - OUTWARD)), max(0.0, high * (1 + OUTWARD))
-
-
 # --- delta at many epsilons ---------------------------------------------------------------------------
 
 
@@ -298,10 +263,10 @@ def _directed_curve(levels: Levels, direction: Direction, epsilons: Floats) -> t
     allowed = 0.0
     with np.errstate(over="ignore", under="ignore"):
         for epsilon in (float(e) for e in epsilons):
-            low, high = (curve(epsilon) for curve in curves) if curves else (-math.inf, math.inf)
+            low, high = _read(curves, epsilon)
             if not high - low <= allowed:
                 curves = _try_routes(levels, direction, epsilon)
-                low, high = (curve(epsilon) for curve in curves) if curves else (-math.inf, math.inf)
+                low, high = _read(curves, epsilon)
                 allowed = max(1e-3, 3 * (high - low))
             if curves is None:
                 rows.append(directed_delta(levels, direction, epsilon))
@@ -309,6 +274,13 @@ def _directed_curve(levels: Levels, direction: Direction, epsilons: Floats) -> t
                 rows.append(_interval(low, high))
     lower, upper = np.array(rows, dtype=np.float64).reshape(-1, 2).T
     return lower, np.minimum.accumulate(upper)  # delta falls with epsilon
+
+
+def _read(curves: tuple[LogDelta, LogDelta] | None, epsilon: float) -> tuple[float, float]:
+    try:
+        return (curves[0](epsilon), curves[1](epsilon)) if curves else (-math.inf, math.inf)
+    except TooHard:
+        return -math.inf, math.inf
 
 
 def _try_routes(levels: Levels, direction: Direction, epsilon: float) -> tuple[LogDelta, LogDelta] | None:

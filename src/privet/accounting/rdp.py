@@ -16,7 +16,7 @@ from privet import _check
 from privet.accounting.base import gaussian_refuses, register, shuffled_refuses
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.levels import Levels, levels_of
+from privet.accounting.levels import Levels, levels_of, tally
 from privet.accounting.moments import TooHard, tilted
 from privet.errors import InvalidValue, NoSolution
 
@@ -27,6 +27,7 @@ ORDERS: tuple[float, ...] = tuple((1 + np.geomspace(0.02, 2e4, 56)).tolist())  #
 MOMENTS_ORDERS: tuple[float, ...] = tuple([1 + k / 10 for k in range(1, 100)] + [float(k) for k in range(12, 64)])
 GOLDEN = (math.sqrt(5) - 1) / 2
 SAFE = 1e-11  # relative: quadrature and rounding of log Psi, far above both
+MANY, RATES = 1000, 64  # levels taken one by one where rates differ too; rates kept apart beyond that
 FEW = 96  # so many distinct levels are taken one by one
 
 
@@ -115,10 +116,14 @@ class Divergence:
         fixed = np.isin(columns.kind, [k for k, s in enumerate(columns.samplings) if s.name == "fixed-size"])
         fixed &= columns.rate < 1
         self._cells = _cells(levels_of(ledger, without=fixed))
-        pairs, where = np.unique(np.stack((columns.noise[fixed], columns.rate[fixed]), axis=1), axis=0, return_inverse=True)
+        pairs, where = np.unique(
+            np.stack((columns.noise[fixed], columns.rate[fixed]), axis=1), axis=0, return_inverse=True
+        )
         self._fixed = [
             (float(noise), float(rate), float(count))
-            for (noise, rate), count in zip(pairs, np.bincount(where.ravel(), weights=columns.count[fixed]), strict=True)
+            for (noise, rate), count in zip(
+                pairs, np.bincount(where.ravel(), weights=columns.count[fixed]), strict=True
+            )
         ]
 
     def __call__(self, order: float) -> float:
@@ -170,7 +175,7 @@ class _Cells:
 
 
 def _cells(levels: Levels) -> _Cells:
-    if len(levels.mu) <= FEW:
+    if len(levels.mu) <= (FEW if len(np.unique(levels.rate)) == 1 else MANY):
         at = np.arange(len(levels.mu), dtype=np.float64)
         cells = _Cells(levels.rate, levels.mu, at, at, np.zeros_like(at), levels.count)
     else:
@@ -181,8 +186,8 @@ def _cells(levels: Levels) -> _Cells:
 
 def _gathered(levels: Levels) -> _Cells:
     rates = np.unique(levels.rate)
-    if len(rates) > 16:  # Psi rises with the rate: the next of 16 is an upper bound
-        rates = np.geomspace(rates[0], rates[-1] * (1 + 1e-15), 16)
+    if len(rates) > RATES:  # Psi rises with the rate: the next of these is an upper bound
+        rates = np.geomspace(rates[0], rates[-1] * (1 + 1e-15), RATES)
         rates[-1] = max(rates[-1], float(levels.rate.max()))
     taken = rates[np.searchsorted(rates, levels.rate)]
     parts: list[tuple[Floats, ...]] = []
@@ -190,12 +195,13 @@ def _gathered(levels: Levels) -> _Cells:
     for rate in np.unique(taken):
         here = taken == rate
         mu, count = levels.mu[here], levels.count[here]
-        nodes = np.geomspace(mu.min() * (1 - 1e-15), mu.max() * (1 + 1e-15), max(2, 2 * FEW // len(rates)))
+        nodes = np.geomspace(mu.min() * (1 - 1e-15), mu.max() * (1 + 1e-15), max(12, 2 * FEW // len(rates)))
         theta = special.ndtr(nodes / 2)
         cell = np.clip(np.searchsorted(nodes, mu) - 1, 0, len(nodes) - 2)
-        share = np.clip((special.ndtr(mu / 2) - theta[cell]) / (theta[cell + 1] - theta[cell]), 0.0, 1.0)
-        number = np.bincount(cell, weights=count, minlength=len(nodes) - 1)
-        upward = np.bincount(cell, weights=count * share, minlength=len(nodes) - 1) / np.maximum(number, 1)
+        gap = np.maximum(theta[cell + 1] - theta[cell], 1e-300)  # 0 where all mu of a rate are one
+        share = np.clip((special.ndtr(mu / 2) - theta[cell]) / gap, 0.0, 1.0)
+        number = tally(cell, count, len(nodes) - 1)
+        upward = tally(cell, count * share, len(nodes) - 1) / np.maximum(number, 1)
         used = number > 0
         left = offset + np.flatnonzero(used).astype(np.float64)
         parts.append((np.full(len(nodes), rate), nodes, left, left + 1, upward[used], number[used]))
@@ -225,7 +231,8 @@ def _sampled(cells: _Cells, order: float) -> float:
 def _fixed_size(noise: float, rate: float, order: float) -> float:
     """Rényi divergence of a Gaussian release on a random subset of fixed size.
 
-        (a-1) eps(a) <= log(1 + g^2 C(a,2) min(4 (e^eps(2) - 1), 2 e^eps(2)) + sum_(j=3..a) 2 g^j C(a,j) e^((j-1) eps(j)))
+        (a-1) eps(a) <= log(1 + g^2 C(a,2) min(4 (e^eps(2) - 1), 2 e^eps(2))
+                              + sum_(j=3..a) 2 g^j C(a,j) e^((j-1) eps(j)))
 
     with g the rate, eps(j) = j / (2 noise^2), a an integer >= 2. Source: Wang, Balle, Kasiviswanathan 2019,
     arXiv:1808.00087v2, Theorem 9; neighbours differ in the value of one record. Other orders take the next

@@ -116,7 +116,9 @@ def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
     alpha = np.unique(np.concatenate((np.linspace(0, 1, 201), np.logspace(-6, 0, 121))))
     if path.suffix.lower() == ".csv":
         rows: list[tuple[object, ...]] = [("false_positive_rate", "method", "label", "least_false_negative_rate")]
-        rows += [(a, c.method, c.label, b) for c in curves for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)]
+        rows += [
+            (a, c.method, c.label, b) for c in curves for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)
+        ]
         _write(path, rows)
         return
     plt = _pyplot()
