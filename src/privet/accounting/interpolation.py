@@ -109,6 +109,11 @@ class _Excess:
     def __call__(self, mu: Floats) -> Floats:
         return np.asarray(self._excess[np.searchsorted(self._mu, mu)])
 
+    def least_psi(self, mu: float) -> float:
+        """A lower bound on Psi for this mu and all larger ones: the entry before; Psi >= 1 anyway."""
+        before = float(self._excess[max(int(np.searchsorted(self._mu, mu, side="right")) - 1, 0)])
+        return 1 + max(0.0, before * (1 - 4e-9) - 4e-13) if mu >= self._mu[0] and before < 1e9 else 1.0
+
 
 def _panels(
     rate: float, mu: Floats, count: Floats, most: Floats, ratio: float, bound: _Excess, tolerance: float
@@ -151,8 +156,8 @@ def _degree(
         r = float((ratio * stretch * excess).max()) if ratio is not None else 0.0
         size = -math.log1p(-r) if r <= 0.5 else math.inf
         if ratio is None:
-            size = float((stretch * (1 + excess)).max())
-        if not size < 1e9:
+            size = float((stretch * (1 + excess)).max()) / bound.least_psi(math.exp(low / 2))  # in units of Psi(c)
+        if not size < 32:  # a larger bound would need fewer nodes, but rounding grows with it
             continue
         need = steps * 4 * size / (radius - 1) / tolerance
         degree = max(2, math.ceil(math.log(max(need, 1.0)) / math.log(radius)))
@@ -193,11 +198,24 @@ def _blended(
 ) -> Nodes:
     """The interpolant of M at each level, as a row of Lagrange polynomials."""
     nodes = _points(low, high, degree)
-    basis = _polynomials(_places(mu, low, high), degree).T @ _table(degree)
-    rounding = 128 * ULP * degree**2 * float(count.sum(axis=1).max()) * size
+    basis = _lagrange(_places(mu, low, high), degree)
+    # Higham 2004: (3n + 4) ulps of the sum of |l_k M_k| and of |l_k|, which is below 4 for these points.
+    rounding = ULP * (24 * degree + 64) * 4 * float(count.sum(axis=1).max()) * size
     nothing = np.zeros((len(count), degree + 1))
     blend = Blend(np.arange(degree + 1), basis, count)
     return Nodes(np.full_like(nodes, rate), nodes, nothing, np.ones(degree + 1, dtype=bool), error + rounding, (blend,))
+
+
+def _lagrange(y: Floats, degree: int) -> Floats:
+    """l_k(y) for the Chebyshev points cos(pi k / n): the barycentric formula, stable everywhere."""
+    points = np.cos(np.pi * np.arange(degree + 1) / degree)
+    weight = np.where(np.arange(degree + 1) % 2, -1.0, 1.0)
+    weight[[0, -1]] /= 2
+    gap = y[:, None] - points
+    hit = gap == 0
+    shares = weight / np.where(hit, 1.0, gap)
+    basis = shares / shares.sum(axis=1, keepdims=True)
+    return np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), basis)
 
 
 def _places(mu: Floats, low: float, high: float) -> Floats:
