@@ -215,12 +215,12 @@ def _lagrange(y: Floats, degree: int) -> Floats:
     hit = gap == 0
     shares = weight / np.where(hit, 1.0, gap)
     basis = shares / shares.sum(axis=1, keepdims=True)
-    return np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), basis)
+    return np.asarray(np.where(hit.any(axis=1, keepdims=True), hit.astype(np.float64), basis))
 
 
 def _places(mu: Floats, low: float, high: float) -> Floats:
     """Where log tau = 2 log mu lies between low and high, from -1 to 1."""
-    return np.clip((2 * np.log(mu) - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
+    return np.asarray(np.clip((2 * np.log(mu) - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0))
 
 
 def _points(low: float, high: float, degree: int) -> Floats:
