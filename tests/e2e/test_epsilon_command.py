@@ -141,14 +141,14 @@ def test_an_old_run_is_checked_from_its_file(tmp_path: Path, form: str) -> None:
 def test_a_curve_is_drawn(tmp_path: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / f"epsilon.{suffix}"
-    line = "epsilon --rate 0.01 --noise 2 --noise-schedule linear:end=0.5 --steps 300 --delta 1e-5"
+    line = "epsilon --rate 0.01 --noise 2 --noise-schedule step:factor=0.5,every=500 --steps 1000 --delta 1e-5"
     result = run(line, "--curve", str(file))
     assert result.exit_code == 0, result.output
     assert f"wrote {file}" in result.stdout
     head = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "csv": b"step,method,label,epsilon_lower,epsilon"}
     assert file.read_bytes().startswith(head[suffix])
     if suffix == "csv":
-        last = [row.split(",") for row in file.read_text().splitlines() if row.startswith("300,")]
+        last = [row.split(",") for row in file.read_text().splitlines() if row.startswith("1000,")]
         assert {(row[1], row[2]) for row in last} == {
             ("pld", "certified"),
             ("gdp", "approximate"),
@@ -156,7 +156,23 @@ def test_a_curve_is_drawn(tmp_path: Path, suffix: str) -> None:
         }
         final = float(next(row[4] for row in last if row[1] == "pld"))
         assert final == pytest.approx(answer(line)["epsilon"], rel=1e-3)
-    assert answer(line, "--curve", str(file))["curve"] == str(file)
+
+
+@pytest.mark.parametrize("suffix", ["png", "csv"])
+def test_a_trade_off_curve_is_drawn_and_named_in_json(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"attacker.{suffix}"
+    found = answer(BASE, "--tradeoff", str(file))
+    assert found["tradeoff"] == str(file)
+    assert found["label"] == "certified"
+    if suffix == "png":
+        assert file.read_bytes().startswith(b"\x89PNG")
+        return
+    rows = [line.split(",") for line in file.read_text().splitlines()]
+    assert rows[0] == ["false_positive_rate", "method", "label", "least_false_negative_rate"]
+    assert {tuple(row[1:3]) for row in rows[1:]} == {("pld", "certified"), ("gdp", "approximate")}
+    sums = [float(row[0]) + float(row[3]) for row in rows[1:] if row[1] == "pld"]
+    assert 0.77 < min(sums) < 0.78  # the least sum of errors, 77.6 %
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ def test_opacus_rdp_is_above(rows):
 def test_opacus_prv_is_within_its_error(rows):
     from opacus.accountants import PRVAccountant
 
-    if any(rate == 1 for _, rate, _ in rows):
-        pytest.skip("opacus' PRV takes rates below 1 only")
+    if any(rate == 1 for _, rate, _ in rows):  # it knows sampled steps only: the nearest it can do, which costs less
+        rows = [(noise, min(rate, 0.999), count) for noise, rate, count in rows]
     peer, error = PRVAccountant(), 0.01
     peer.history = list(rows)
     with warnings.catch_warnings():

@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
 SHORT = 600  # prefixes shorter than this have no smooth stretch to share: fewer of them are shown
-STRETCH = 24  # prefixes tried with one line
-FEWER = 60  # points of a curve whose accountant starts anew at each
+STRETCH = 40  # prefixes tried with one line
+FEWER = 40  # points of a curve whose accountant starts anew at each
 WIDE = 3e-4  # relative width at which a new line is worth it
 
 
@@ -85,7 +85,7 @@ def _steps(total: int, points: int) -> Steps:
     even = np.unique(np.linspace(1, total, min(points, total)).round().astype(np.int64))
     if total <= 32:
         return even
-    early = np.unique(np.geomspace(1, min(SHORT, total), 7).round().astype(np.int64))
+    early = np.unique(np.geomspace(1, min(SHORT, total), 6).round().astype(np.int64))
     return np.concatenate((early[early < total], even[(even > early[-1]) | (even == total)]))
 
 
