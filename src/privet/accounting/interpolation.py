@@ -9,7 +9,7 @@ half-plane, with phi = arg tau and tau' = |tau| / cos(phi),
 
 Where the right side stays below 1/2 on a Bernstein ellipse of parameter rho, log M is analytic and bounded
 there, and interpolation in n + 1 Chebyshev points errs by at most 4 B rho^-n / (rho - 1), B = log 2 at most
-(Trefethen, Approximation Theory and Approximation Practice, Theorem 8.2). Where it does not (few steps, each of
+(Trefethen, Approximation Theory and Approximation Practice, chapter 8). Where it does not (few steps, each of
 weight), M itself is interpolated, step by step: |M| <= the same stretch times Psi, whatever the frequency. docs/math.md
 has the proofs.
 """
