@@ -20,14 +20,15 @@ from privet.accounting.decay import Decay
 from privet.accounting.interpolation import Blend, Nodes, compress
 from privet.accounting.levels import Levels, binned
 from privet.accounting.middle import middle
-from privet.accounting.moments import ULP, Direction, Quadrature, TooHard, exponent, loss, quadrature
+from privet.accounting.moments import ULP, Direction, Quadrature, TooHard, exponent, quadrature, tilted_law
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 
 MOST_FREQUENCIES = 20_000
-MOST_WORK = 3e8  # node evaluations before the lattice is the better route
+MOST_WORK = 2.5e9  # node evaluations, a few seconds, before anything else is the better route
 BLOCK = 8192  # complex numbers that stay in the cache
+MOST_HELD = 1 << 20  # blended transforms held at a time, to bound memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def _aliases_above(line: Line) -> tuple[tuple[float, float], ...]:
     for c, moment in line.moments:
         if c > line.c * 1.01:
             gap = (c - line.c) * line.period
-            log_m = c * math.log(c) - (1 + c) * math.log1p(c)
+            log_m = -c * math.log1p(1 / c) - math.log1p(c)
             found.append((c, log_m + moment - gap - math.log(-math.expm1(-gap))))
     return tuple(found)
 
@@ -132,7 +133,10 @@ def _last(levels: Levels, direction: Direction, line: Line, h: float, work: floa
         raise TooHard(f"{last} frequencies")
     near = math.ceil(14 / line.deviation / h) + 1
     while near < 0.7 * last and len(levels.mu):
-        left_out = middle(levels, direction, line.c, h, near, last, 8 * work) + rest
+        try:
+            left_out = middle(levels, direction, line.c, h, near, last, min(8 * work, 3e8)) + rest
+        except TooHard:
+            break  # summing all of them may be no dearer
         if left_out <= 10 * goal:
             return near, left_out
         near *= 2
@@ -182,10 +186,13 @@ def _sampled(
             # An interpolated node has |M| >= 1/2 and Psi <= 3/2, so its log errs by 3 times as much at most.
             errors += (size * np.where(nodes.exact[part], 1.0, 3.2)) @ wrong
     for blend in nodes.blends:
-        log_psi, logs, wrong = kept.blended(blend)
-        moments += blend.count @ log_psi
-        exponents += _times(blend.count, logs)
-        errors += blend.count @ wrong
+        for part in np.array_split(np.arange(len(blend.basis)), len(blend.basis) * len(frequencies) // MOST_HELD + 1):
+            count = blend.count[:, part]
+            log_psi, logs, wrong = kept.blended(Blend(blend.nodes, blend.basis[part], count))
+            moments += count @ log_psi
+            exponents += _times(count, logs)
+            wrong += 2 * ULP * len(blend.basis) * (1 + np.abs(logs.imag).max(axis=1))[:, None]
+            errors += count @ wrong
     return moments, exponents, errors
 
 
@@ -233,12 +240,7 @@ def _transforms(
 ) -> tuple[Floats, Complexes, Floats]:
     """log Psi, log E e^(iuL) under the tilted law, and a bound on the error of its exponential, for each level."""
     x = rule.nodes
-    losses = loss(rate, mu, x)
-    log_terms = s * losses - x**2 / 2 + math.log(rule.step) - 0.5 * math.log(2 * math.pi)
-    peak = log_terms.max(axis=1, keepdims=True)
-    terms = np.exp(log_terms - peak)
-    total = terms.sum(axis=1)
-    law = terms / total[:, None]
+    losses, law, log_psi = tilted_law(rate, mu, s, rule)
     sign = 1.0 if direction == "remove" else -1.0
     logs = _log_transform(law, sign * losses, float(frequencies[1]), len(frequencies))
     # Rounding, relative to Psi(c): arguments of exp, the running product of phases, the sum.
@@ -247,7 +249,7 @@ def _transforms(
     turning = frequencies[1] * (law * sizes).sum(axis=1)
     base = rule.error + 4 * ULP * (12 + 2 * spread + math.log2(len(x)))
     wrong = base[:, None] + 4 * ULP * np.arange(len(frequencies)) * (3 + 2 * turning)[:, None]
-    return np.log(total) + peak[:, 0], logs, wrong
+    return log_psi, logs, wrong
 
 
 def _rounded(rate: Floats, mu: Floats, x: Floats, losses: Floats) -> Floats:
@@ -258,12 +260,8 @@ def _rounded(rate: Floats, mu: Floats, x: Floats, losses: Floats) -> Floats:
 
 
 def _times(weight: Floats, logs: Complexes) -> Complexes:
-    """weight @ logs, where a transform that is exactly 0 (log -inf) counts only for ledgers that have its level."""
-    if np.isfinite(logs.real).all():
-        return np.asarray(weight @ logs)
-    with np.errstate(invalid="ignore"):
-        products = np.where(weight[:, :, None] == 0, 0.0, weight[:, :, None] * logs[None])
-    return np.asarray(products.sum(axis=1))
+    """weight @ logs, where a transform that is exactly 0 (log -inf) is e^-10^4: 0 for ledgers that have its level."""
+    return np.asarray(weight @ np.where(np.isfinite(logs.real), logs, -1e4))
 
 
 def _log_transform(law: Floats, losses: Floats, h: float, size: int) -> Complexes:

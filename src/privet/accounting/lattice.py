@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 MOST_POINTS = 1 << 22
 CELLS = 1_500_000  # lattice cells over all levels
-LEVELS = 160  # so many levels are kept apart; more are gathered into cells
+LEVELS = 256  # so many levels are kept apart; more are gathered into cells
 GAUSS = np.polynomial.legendre.leggauss(7)
 FAR = 600.0  # e^600 still fits a double
 LEAST = 1e-280  # masses below this are not trusted to be accurate

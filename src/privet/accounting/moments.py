@@ -140,14 +140,18 @@ def tilted(rate: Floats, mu: Floats, s: float) -> Tilted:
 
 
 def _summed(rate: Floats, mu: Floats, s: float, rule: Quadrature) -> Tilted:
-    x = rule.nodes
-    losses = loss(rate, mu, x)
-    log_terms = s * losses - x**2 / 2 + math.log(rule.step) - 0.5 * math.log(2 * math.pi)
+    losses, law, log_psi = tilted_law(rate, mu, s, rule)
+    mean = (law * losses).sum(axis=1)
+    variance = (law * (losses - mean[:, None]) ** 2).sum(axis=1)
+    with np.errstate(over="ignore"):
+        return Tilted(log_psi, mean, variance, np.expm1(log_psi))
+
+
+def tilted_law(rate: Floats, mu: Floats, s: float, rule: Quadrature) -> tuple[Floats, Floats, Floats]:
+    """The losses at the nodes of `rule`, the masses of w^s phi / Psi there, and log Psi, for each level."""
+    losses = loss(rate, mu, rule.nodes)
+    log_terms = s * losses - rule.nodes**2 / 2 + math.log(rule.step) - 0.5 * math.log(2 * math.pi)
     peak = log_terms.max(axis=1, keepdims=True)
     terms = np.exp(log_terms - peak)
     total = terms.sum(axis=1)
-    mean = (terms * losses).sum(axis=1) / total
-    variance = (terms * (losses - mean[:, None]) ** 2).sum(axis=1) / total
-    log_psi = np.log(total) + peak[:, 0]
-    with np.errstate(over="ignore"):
-        return Tilted(log_psi, mean, variance, np.expm1(log_psi))
+    return losses, terms / total[:, None], np.log(total) + peak[:, 0]

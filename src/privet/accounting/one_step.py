@@ -20,15 +20,22 @@ def one_step_delta(rate: float, mu: float, epsilon: float, direction: Direction)
     if rate == 1:
         found = [_profile(mu, epsilon)] * 2
     elif direction == "remove":
-        odds = math.expm1(min(epsilon, 700.0)) + rate
-        found = [rate * _profile(mu, math.log(odds / rate)) if odds > 0 else -math.expm1(epsilon)] * 2
+        least = epsilon <= math.log1p(-rate)  # no loss is smaller
+        found = [-math.expm1(epsilon) if least else rate * _profile(mu, _inner(rate, epsilon))] * 2
     else:
         # 1 - e^eps (1 - q) cancels near the largest loss; delta rises with it, so its error goes to both sides.
         gone = math.expm1(min(epsilon, 700.0)) * (1 - rate)
         slip = 4 * ULP * (rate + abs(gone))
         kept = (rate - gone - slip, rate - gone + slip)
-        found = [k * _profile(mu, math.log(rate) + epsilon - math.log(k)) if k > 0 else 0.0 for k in kept]
+        found = [k * _profile(mu, _inner(k, epsilon)) if k > 0 else 0.0 for k in kept]
     return max(0.0, found[0] * (1 - OUTWARD) - TINY), min(1.0, found[1] * (1 + OUTWARD) + TINY)
+
+
+def _inner(share: float, epsilon: float) -> float:
+    """log((e^eps - 1 + share) / share), to a few ulps of itself."""
+    if epsilon > 600:
+        return epsilon - math.log(share)
+    return math.log1p(max(math.expm1(epsilon) / share, ULP - 1))
 
 
 def _profile(mu: float, epsilon: float) -> float:
@@ -48,6 +55,9 @@ def one_step_epsilon(rate: float, mu: float, delta: float) -> tuple[float, float
     """
     if delta >= rate:
         return 0.0, 0.0
-    inner = gdp.outward(gdp.epsilon_of_mu(mu, delta / rate), mu)
+    # The rounding of delta / q matters where it is near 1: each end from its own side.
+    within = [delta / rate * (1 + 4 * ULP), delta / rate * (1 - 4 * ULP)]
+    ends = [gdp.outward(gdp.epsilon_of_mu(mu, d), mu) if d < 1 else (0.0, 0.0) for d in within]
+    inner = ends[0][0], ends[1][1]
     low, high = (math.log1p(rate * math.expm1(e)) if e < 700 else e + math.log(rate) for e in inner)
     return max(0.0, low * (1 - OUTWARD)), max(0.0, high * (1 + OUTWARD))

@@ -102,6 +102,8 @@ def directed_delta(levels: Levels, direction: Direction, epsilon: float) -> tupl
         rate = float(levels.rate[0]) if levels.steps else 1.0
         mu = float(levels.mu[0]) if levels.steps else math.sqrt(levels.gaussian)
         return one_step_delta(rate, mu, epsilon, direction)
+    if direction == "add" and epsilon >= _largest_added_loss(levels):
+        return 0.0, 0.0
     try:
         lower, upper = _routes(levels, direction, line_for(levels, direction, epsilon=epsilon))
         return _interval(lower(epsilon), upper(epsilon))
@@ -119,23 +121,26 @@ def directed_epsilon(levels: Levels, direction: Direction, delta: float, quick: 
     """(lower, upper) for epsilon at `delta` in one direction."""
     try:
         line = line_for(levels, direction, delta=delta)
-        return epsilon_between(*_routes(levels, direction, line, quick), delta, line)
+        low, high = epsilon_between(*_routes(levels, direction, line, quick), delta, line)
+        if high - low > 0.01 * high and not quick:
+            high = min(high, _chernoff_epsilon(levels, direction, delta, line.c * np.geomspace(0.4, 4, 12)))
+        return low, high
     except TooHard:
         # Sampling never costs: the Gaussian without amplification is always an upper bound.
         plain = one_step_epsilon(1.0, math.sqrt(_total(levels)), delta)[1]
-        plain = min(plain, _chernoff_epsilon(levels, direction, delta))
+        plain = min(plain, _chernoff_epsilon(levels, direction, delta, np.geomspace(0.1, 1e5, 61)))
         return 0.0, min(plain, _largest_added_loss(levels)) if direction == "add" else plain
 
 
-def _chernoff_epsilon(levels: Levels, direction: Direction, delta: float) -> float:
+def _chernoff_epsilon(levels: Levels, direction: Direction, delta: float, at: Floats) -> float:
     """An upper bound on epsilon by delta(eps) <= m(c) e^(K(c) - c eps), the best of several c (`fourier`)."""
     bins, found = binned(levels, 32), math.inf
-    for c in np.geomspace(0.1, 1e5, 61).tolist():
+    for c in at.tolist():
         try:
             moment = c * (c + 1) * levels.gaussian / 2 + bins.log_moment(direction, c)
         except TooHard:
             break
-        log_m = c * math.log(c) - (1 + c) * math.log1p(c)
+        log_m = -c * math.log1p(1 / c) - math.log1p(c)
         found = min(found, ((moment + log_m - math.log(delta)) * (1 + OUTWARD) + OUTWARD) / c)
     return max(0.0, found) if not math.isnan(found) else math.inf
 
@@ -158,8 +163,8 @@ def _routes(levels: Levels, direction: Direction, line: Line, quick: bool = Fals
 
 
 def _work(levels: Levels, quick: bool) -> float:
-    """How much the fast route may do before the lattice, which keeps up to LEVELS levels apart, is the better one."""
-    return QUICK_WORK if quick else MOST_WORK if len(levels.mu) > LEVELS else MOST_WORK / 8
+    """How much the fast route may do: little where the lattice, which keeps up to LEVELS levels apart, is as good."""
+    return QUICK_WORK if quick else MOST_WORK if len(levels.mu) > LEVELS else MOST_WORK / 60
 
 
 def _most(upper: LogDelta, goal: float, line: Line) -> float:

@@ -25,6 +25,7 @@ Conversion = Literal["new", "old"]
 
 ORDERS: tuple[float, ...] = tuple((1 + np.geomspace(0.02, 2e4, 56)).tolist())  # the search refines between these
 MOMENTS_ORDERS: tuple[float, ...] = tuple([1 + k / 10 for k in range(1, 100)] + [float(k) for k in range(12, 64)])
+MOST_WORK = 3e8
 GOLDEN = (math.sqrt(5) - 1) / 2
 SAFE = 1e-11  # relative: quadrature and rounding of log Psi, far above both
 MANY, RATES = 1000, 64  # levels taken one by one where rates differ too; rates kept apart beyond that
@@ -85,12 +86,14 @@ def epsilon(
         found[order] = convert(order=order, rdp=spent, delta=delta) if math.isfinite(spent) else math.inf
         return found[order]
 
+    spent_work = 0.0
     for order in orders or ORDERS:
-        if at(order) > 4 * min(found.values()) and len(found) > 8:
-            break  # the divergence only rises from here
+        spent_work += divergence.work(order)
+        if (at(order) > 4 * min(found.values()) and len(found) > 8) or spent_work > MOST_WORK:
+            break  # the divergence only rises from here; or it is very dear, and so is every order a bound
     if not math.isfinite(min(found.values())):
         raise NoSolution("accountant='rdp' finds no finite order for this ledger. Use accountant='pld'.")
-    if orders is None:
+    if orders is None and spent_work < MOST_WORK:
         _refine(at, found)
     return min(found.values())
 
@@ -125,6 +128,11 @@ class Divergence:
                 pairs, np.bincount(where.ravel(), weights=columns.count[fixed]), strict=True
             )
         ]
+
+    def work(self, order: float) -> float:
+        """About how many evaluations this order takes: levels times quadrature nodes."""
+        top = float(self._cells.mu.max()) if len(self._cells.mu) else 0.0
+        return len(self._cells.mu) * (18 + order * top) * (1.5 + 2.2 * top)
 
     def __call__(self, order: float) -> float:
         if not order > 1:
@@ -187,8 +195,7 @@ def _cells(levels: Levels) -> _Cells:
 def _gathered(levels: Levels) -> _Cells:
     rates = np.unique(levels.rate)
     if len(rates) > RATES:  # Psi rises with the rate: the next of these is an upper bound
-        rates = np.geomspace(rates[0], rates[-1] * (1 + 1e-15), RATES)
-        rates[-1] = max(rates[-1], float(levels.rate.max()))
+        rates = np.append(np.geomspace(rates[0], rates[-1], RATES)[:-1], rates[-1])
     taken = rates[np.searchsorted(rates, levels.rate)]
     parts: list[tuple[Floats, ...]] = []
     offset = 0
@@ -196,10 +203,8 @@ def _gathered(levels: Levels) -> _Cells:
         here = taken == rate
         mu, count = levels.mu[here], levels.count[here]
         nodes = np.geomspace(mu.min() * (1 - 1e-15), mu.max() * (1 + 1e-15), max(12, 2 * FEW // len(rates)))
-        theta = special.ndtr(nodes / 2)
         cell = np.clip(np.searchsorted(nodes, mu) - 1, 0, len(nodes) - 2)
-        gap = np.maximum(theta[cell + 1] - theta[cell], 1e-300)  # 0 where all mu of a rate are one
-        share = np.clip((special.ndtr(mu / 2) - theta[cell]) / gap, 0.0, 1.0)
+        share = _upward(nodes[cell], mu, nodes[cell + 1])
         number = tally(cell, count, len(nodes) - 1)
         upward = tally(cell, count * share, len(nodes) - 1) / np.maximum(number, 1)
         used = number > 0
@@ -207,6 +212,18 @@ def _gathered(levels: Levels) -> _Cells:
         parts.append((np.full(len(nodes), rate), nodes, left, left + 1, upward[used], number[used]))
         offset += len(nodes)
     return _Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _upward(left: Floats, mu: Floats, right: Floats) -> Floats:
+    """The share of `right` in the mixture of both nodes that has the theta of mu; all of it where doubles cannot tell.
+
+    theta = Phi(mu/2) up to scale: by erf, and by erfc where erf is near 1 (theta must be right to some ulps of mu).
+    """
+    places = (m / math.sqrt(8) for m in (left, mu, right))
+    low, here, high = (np.where(left < 2, special.erf(m), -special.erfc(m)) for m in places)
+    gap = high - low
+    share = (here - low) / np.where(gap > 0, gap, 1.0) * (1 + 1e-10)  # rounding of the sums of many shares
+    return np.asarray(np.where(gap > 1e-290, np.clip(share, 0.0, 1.0), 1.0))
 
 
 def _sampled(cells: _Cells, order: float) -> float:
@@ -238,7 +255,7 @@ def _fixed_size(noise: float, rate: float, order: float) -> float:
     arXiv:1808.00087v2, Theorem 9; neighbours differ in the value of one record. Other orders take the next
     integer, which costs more.
     """
-    a = max(2, math.ceil(order - 1e-9))
+    a = max(2, math.ceil(order))
     if a > 512:
         return math.inf
     second = 1 / noise**2  # eps(2)

@@ -107,12 +107,15 @@ def delta_of(curve: Curve, epsilon: float) -> float:
     _check.finite(epsilon=epsilon)
     if isinstance(curve, Gaussian):
         return gdp.delta_of_mu(curve.mu, epsilon) if curve.mu > 0 else max(0.0, -math.expm1(epsilon))
-    low, high = 0.0, 1.0
+    # The top is at a <= e^-eps, as f >= 0. Beyond the range of doubles the delta at a smaller epsilon is a bound.
+    scale, slope = math.exp(-min(max(epsilon, 0.0), 700.0)), math.exp(min(epsilon, 0.0))
+    low, high, best = 0.0, 1.0, 0.0
     for _ in range(40):  # 1 - f - e^eps a is concave: close in on its top
         grid = np.linspace(low, high, 33)
-        best = int(np.argmax(1 - curve(grid) - math.exp(epsilon) * grid))
-        low, high = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, 32)])
-    return max(0.0, float((1 - curve(grid) - math.exp(epsilon) * grid).max()))
+        values = 1 - curve(scale * grid) - slope * grid
+        top = int(np.argmax(values))
+        low, high, best = float(grid[max(top - 1, 0)]), float(grid[min(top + 1, 32)]), max(best, float(values[top]))
+    return best
 
 
 def from_deltas(epsilon: ArrayLike, delta: ArrayLike, *, method: str = "", label: Label = "certified") -> Tradeoff:
