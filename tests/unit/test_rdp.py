@@ -122,3 +122,13 @@ def test_an_order_of_one_or_less_is_refused():
     with pytest.raises(InvalidValue, match="order"):
         Divergence(constant(1.0, 0.1, 1))(1.0)
     assert rdp.Rdp.conversion == "new"
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 6.0])
+def test_gathered_levels_are_a_bound_for_tiny_noise_too(order):
+    """Phi(mu / 2) is 1 in doubles from mu = 17 on: the share between two nodes must not become 0 there."""
+    noise = np.geomspace(0.02, 0.2, 300)
+    ledger = Ledger()
+    ledger.extend(noise=noise, rate=0.05)
+    exact = sum(Divergence(constant(float(n), 0.05, 1))(order) for n in noise)
+    assert exact * (1 - 1e-9) <= Divergence(ledger)(order) <= exact * 1.1

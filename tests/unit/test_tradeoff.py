@@ -97,6 +97,18 @@ def test_ledger_curve_gives_back_the_deltas_it_was_made_of():
         assert upper * (1 - 1e-6) <= delta_of(curve, epsilon) + 1e-12 <= upper * 1.05 + 1e-11
 
 
+def test_duality_far_out_where_the_best_test_almost_never_alarms():
+    """At epsilon 181 the supremum lies near a = e^-181: a search from 0 to 1 missed it altogether."""
+    ledger = Ledger()
+    ledger.add(Step(noise=0.659, rate=0.358), count=1900)
+    curve = tradeoff(ledger)
+    epsilon = curve.epsilon[len(curve.epsilon) // 3]
+    assert epsilon > 100
+    lower, upper = delta_at(ledger, epsilon)
+    assert lower * (1 - 1e-6) <= delta_of(curve, epsilon) <= upper * 1.5 + 1e-9
+    assert delta_of(curve, 5000.0) >= 0
+
+
 def test_full_batch_curve_is_exactly_gaussian():
     ledger = Ledger()
     ledger.add(Step(noise=2.0), count=3)
