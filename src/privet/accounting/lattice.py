@@ -24,7 +24,7 @@ from privet.accounting.moments import ULP, Direction
 
 Floats = NDArray[np.float64]
 
-MOST_POINTS = 1 << 22
+MOST_POINTS = 1 << 23
 CELLS = 1_500_000  # lattice cells over all levels
 LEVELS = 256  # so many levels are kept apart; more are gathered into cells
 GAUSS = np.polynomial.legendre.leggauss(7)
@@ -263,8 +263,9 @@ def _grid(rows: list[tuple[float, float, int]], direction: Direction, line: Line
     steps = sum(count for _, _, count in rows)
     spacing = math.sqrt((2e-4 if quick else 2e-6) * max(line.epsilon, 1e-3) / (line.c * steps))
     ranges = (_range(rate, mu, direction, -2 * line.period) for rate, mu, _ in rows)
-    most = max((MOST_POINTS >> 5 * quick) // len(rows), 1 << 15)  # the time goes into one FFT per level
-    cells = CELLS // 16 if quick else CELLS
+    # The time goes into one FFT per level, the memory into one circle.
+    most = max(min((MOST_POINTS >> 6 * quick) // len(rows), MOST_POINTS >> 2), 1 << 15)
+    cells = CELLS // 16 if quick else CELLS * (1 + (len(rows) > 64))
     spacing = max(spacing, sum(high - low for low, high in ranges) / cells, 2 * line.period / most)
     size = 1 << max(10, math.ceil(math.log2(2 * line.period / spacing)))
     return 2 * line.period / size, size

@@ -26,7 +26,7 @@ from privet.accounting.base import (
 )
 from privet.accounting.fourier import MOST_WORK, spectrum
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.lattice import LEVELS, compose
+from privet.accounting.lattice import compose
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.levels import Levels, binned, levels_of
 from privet.accounting.moments import DIRECTIONS, ULP, Direction, TooHard
@@ -36,6 +36,7 @@ Floats = NDArray[np.float64]
 LogDelta = Callable[[float], float]
 
 QUICK_WORK = 6e6
+FEW_LEVELS = 64
 STEPS = tuple(1e-14 * 8.0**k for k in range(12))  # how far from the root a point is tried that is surely safe
 
 
@@ -163,8 +164,8 @@ def _routes(levels: Levels, direction: Direction, line: Line, quick: bool = Fals
 
 
 def _work(levels: Levels, quick: bool) -> float:
-    """How much the fast route may do: little where the lattice, which keeps up to LEVELS levels apart, is as good."""
-    return QUICK_WORK if quick else MOST_WORK if len(levels.mu) > LEVELS else MOST_WORK / 60
+    """How much the fast route may do: little where there are so few levels that the lattice is as good."""
+    return QUICK_WORK if quick else MOST_WORK if len(levels.mu) > FEW_LEVELS else MOST_WORK / 60
 
 
 def _most(upper: LogDelta, goal: float, line: Line) -> float:
