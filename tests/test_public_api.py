@@ -7,15 +7,28 @@ import pytest
 
 import privet
 import privet.accounting
+import privet.planning
 
-NAMES = ["Budget", "Guarantee", "Ledger", "Step", "epsilon_curve", "errors", "schedule", "spent"]
+NAMES = [
+    "Budget",
+    "Guarantee",
+    "Ledger",
+    "Plan",
+    "Recipe",
+    "Step",
+    "epsilon_curve",
+    "errors",
+    "plan",
+    "schedule",
+    "spent",
+]
 
 
 def test_the_names_are_these() -> None:
     assert privet.__all__ == NAMES
 
 
-@pytest.mark.parametrize("module", [privet, privet.accounting])
+@pytest.mark.parametrize("module", [privet, privet.accounting, privet.planning])
 def test_the_names_are_sorted_and_there(module: object) -> None:
     names = module.__all__  # type: ignore[attr-defined]
     assert names == sorted(names)
@@ -61,7 +74,8 @@ def command(*words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "code", ["import privet", "import privet.cli", command("--help"), command("epsilon", "--help")]
+    "code",
+    ["import privet", "import privet.cli", command("--help"), command("epsilon", "--help"), command("plan", "--help")],
 )
 def test_starting_loads_nothing_heavy(code: str) -> None:
     assert not loaded_after(code) & {"torch", "matplotlib", "scipy", "numpy", "rich"}
@@ -82,3 +96,21 @@ def test_asking_for_epsilon_loads_no_torch_and_no_plots() -> None:
         "all",
     ]
     assert not loaded_after(command(*words)) & {"torch", "matplotlib", "dp_accounting", "opacus"}
+
+
+def test_planning_loads_no_torch_and_no_plots() -> None:
+    words = "plan --size 60000 --batch 256 --steps 100 --epsilon 2 --method dynamic --rho-noise 3 --rho-clip 2 --json"
+    assert not loaded_after(command(*words.split())) & {"torch", "matplotlib", "dp_accounting", "opacus"}
+
+
+def test_the_plan_of_the_design() -> None:
+    from privet import Budget, Recipe, plan
+
+    p = plan(
+        Recipe(
+            budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=256, epochs=60,
+            method="dynamic", rho_noise=3.3, rho_clip=3.3, clip=1.0,
+        )
+    )  # fmt: skip
+    assert p.guarantee.epsilon <= 1.2
+    assert p.steps[0].noise > p.steps[-1].noise

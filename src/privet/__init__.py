@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from privet.accounting import Step as Step
     from privet.accounting import epsilon_curve as epsilon_curve
     from privet.accounting import spent as spent
+    from privet.planning import Plan as Plan
+    from privet.planning import Recipe as Recipe
+    from privet.planning.plan import plan as plan
     from privet.schedules import schedule as schedule
 
     __version__: str
@@ -28,13 +31,28 @@ _HOME = {
     "Budget": "privet.accounting",
     "Guarantee": "privet.accounting",
     "Ledger": "privet.accounting",
+    "Plan": "privet.planning",
+    "Recipe": "privet.planning",
     "Step": "privet.accounting",
     "epsilon_curve": "privet.accounting",
+    "plan": "privet.planning",
     "schedule": "privet.schedules",
     "spent": "privet.accounting",
 }
 
-__all__ = ["Budget", "Guarantee", "Ledger", "Step", "epsilon_curve", "errors", "schedule", "spent"]
+__all__ = [
+    "Budget",
+    "Guarantee",
+    "Ledger",
+    "Plan",
+    "Recipe",
+    "Step",
+    "epsilon_curve",
+    "errors",
+    "plan",
+    "schedule",
+    "spent",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from privet.planning import Plan, Recipe, plan
 from privet.planning import plan_file as files
 from privet.planning.steps import Steps
 
-BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 256, "steps": 300}
+BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 3000}
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,13 @@ def test_a_plan_is_frozen(dynamic):
 
 def test_steps_are_a_sequence(dynamic):
     steps = dynamic.steps
-    assert len(steps) == 300
+    assert len(steps) == 3000
     assert isinstance(steps[0], Step)
-    assert steps[-1] == steps[299] == list(steps)[-1]
+    assert steps[-1] == steps[2999] == list(steps)[-1]
     assert steps[:2] == (steps[0], steps[1])
-    assert steps[0].noise > steps[299].noise
+    assert steps[0].noise > steps[2999].noise
     with pytest.raises(IndexError):
-        steps[300]
+        steps[3000]
 
 
 def test_the_ledger_is_the_steps(dynamic):
@@ -50,13 +50,13 @@ def test_the_ledger_is_the_steps(dynamic):
 
 
 def test_three_keywords_are_enough():
-    p = plan(epsilon=2.0, size=60000, steps=100)
+    p = plan(epsilon=2.0, size=60000, epochs=15)
     assert p.guarantee.delta == 1 / 600000
     assert p.batch == 256
 
 
 def test_a_recipe_and_keywords_say_the_same():
-    recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=256, steps=300)
+    recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=600, steps=3000)
     assert plan(recipe) == plan(**BASE)
     with pytest.raises(InvalidValue, match="epsilon is given beside a recipe"):
         plan(recipe, epsilon=3)
@@ -65,9 +65,9 @@ def test_a_recipe_and_keywords_say_the_same():
 
 
 def test_a_batch_may_change():
-    p = plan(**{**BASE, "batch": "256 * linear:end=2"})
-    assert p.steps.rates[[0, -1]] == pytest.approx([256 / 60000, 512 / 60000])
-    assert p.batch == pytest.approx(256)
+    p = plan(**{**BASE, "batch": "600 * linear:end=2"})
+    assert p.steps.rates[[0, -1]] == pytest.approx([600 / 60000, 1200 / 60000])
+    assert p.batch == pytest.approx(600)
     with pytest.raises(InvalidValue, match="above 1"):
         plan(**{**BASE, "batch": "40000 * linear:end=2"})
 
@@ -81,7 +81,7 @@ def test_every_accountant_can_price_a_plan(accountant):
     assert p.certified.method == "pld"
 
 
-@pytest.mark.parametrize("sampling", ["shuffled", "truncated-poisson:cap=400,size=60000"])
+@pytest.mark.parametrize("sampling", ["shuffled", "truncated-poisson:cap=800,size=60000"])
 def test_every_sampling_can_be_planned(sampling):
     p = plan(**BASE, sampling=sampling)
     assert 1.2 * (1 - 1e-4) <= p.guarantee.epsilon <= 1.2
@@ -136,11 +136,23 @@ def test_the_epsilon_of_a_given_noise():
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [
-        ({"batch": 60000, "noise": 0.5, "solve": "steps"}, ["even 1 step costs 9.9", "noise >= 7", "batch <= ", "epsilon >= 9.9"]),
-        ({"steps": 10**5, "noise": 0.4, "epsilon": 0.1, "solve": "batch"}, ["a batch of 1 of", "noise >= ", "steps <= ", "epsilon >= "]),
-        ({"steps": 10**6, "batch": 60000, "epsilon": 1e-5}, ["even noise x1048576", "steps <= ", "batch <= ", "epsilon >= "]),
-        ({"steps": 99, "batch": 9, "epsilon": 0.1, "accountant": "moments"}, ["even noise x1048576", "epsilon >= 0.18"]),
+    [  # the knobs of each, and parts of the answer
+        (
+            {"batch": 60000, "noise": 0.5, "solve": "steps"},
+            ["even 1 step costs 9.9", "noise >= 7", "batch <= ", "epsilon >= 9.9"],
+        ),
+        (
+            {"steps": 10**5, "noise": 0.4, "epsilon": 0.1, "solve": "batch"},
+            ["a batch of 1 of", "noise >= ", "steps <= ", "epsilon >= "],
+        ),
+        (
+            {"steps": 10**6, "batch": 60000, "epsilon": 1e-5},
+            ["even noise x1048576", "steps <= ", "batch <= ", "epsilon >= "],
+        ),
+        (
+            {"steps": 99, "batch": 9, "epsilon": 0.1, "accountant": "moments"},
+            ["even noise x1048576", "epsilon >= 0.18"],
+        ),
     ],
 )  # fmt: skip
 def test_what_is_out_of_reach_names_what_would_fit(given, words):
@@ -188,8 +200,9 @@ def test_a_plan_of_100_000_steps_is_small_and_quick(tmp_path):
 
 
 def test_a_trillion_equal_steps_take_no_memory():
-    p = plan(epsilon=2.0, delta=1e-13, size=10**12, batch=1, steps=10**12)
-    assert p.steps[10**12 - 1] == p.steps[0]
+    steps = Steps(length=10**12, rate=1e-12, scale=2.0)
+    assert steps[10**12 - 1] == steps[0] == Step(noise=2.0, rate=1e-12)
+    assert steps.ledger().steps == 10**12
     with pytest.raises(InvalidValue, match=r"steps=100000000 must be at most 1e\+07"):
         Steps(length=10**8, rate=0.1, noise="exponential:end=0.3")
 
@@ -200,7 +213,7 @@ def rehashed(content: dict) -> dict:
 
 EDITS = {
     "less noise": (("steps", "scale"), 1.0, "guarantee.epsilon="),
-    "more steps": (("steps", "length"), 301, "steps.length=301 does not follow from the recipe"),
+    "more steps": (("steps", "length"), 3001, "steps.length=3001 does not follow from the recipe"),
     "another rate": (("steps", "rate"), 0.001, "steps.rate=0.001 does not follow"),
     "another shape": (("steps", "noise"), "constant", "steps.noise=constant does not follow"),
     "another sampling": (("steps", "sampling"), "shuffled", "steps.sampling=shuffled does not follow"),
@@ -219,7 +232,7 @@ EDITS = {
     "another format": (("format",), "privet-ledger", "is not a plan"),
     "a list for steps": (("steps",), [1, 2], "steps must be a table"),
     "a list for the recipe": (("recipe",), [], "recipe must be a table"),
-    "huge steps": (("steps", "length"), 10**30, "steps.length="),
+    "huge steps": (("steps", "length"), 10**30, "must be at most 1e+07"),
     "half a step": (("steps", "length"), 300.5, "steps=300.5 must be a whole number"),
     "no noise": (("steps", "scale"), 0, "scale=0 must be finite and > 0"),
     "versions as numbers": (("versions", "numpy"), 2, "versions must be text"),
@@ -311,7 +324,7 @@ def test_a_published_plan_survives_its_file_too(tmp_path):
 @pytest.mark.parametrize("more", [
     {"solve": "steps", "noise": 2.0, "steps": None}, {"solve": "batch", "noise": 2.0, "batch": None},
     {"solve": "epsilon", "noise": "2 * linear:end=0.5", "epsilon": None}, {"noise": [3, 2, 1], "steps": 3},
-    {"batch": "256 * linear:end=2"}, {"sampling": "shuffled"},
+    {"batch": "600 * linear:end=2"}, {"sampling": "shuffled"},
 ])  # fmt: skip
 def test_every_kind_of_plan_survives_its_file(tmp_path, more):
     p = plan(**{**BASE, **more})

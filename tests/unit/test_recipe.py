@@ -141,7 +141,7 @@ def test_epochs_become_steps(epochs, batch, size, steps):
         ({"accountant": 3}, "accountant=3"),
         ({"sampling": "posson"}, "Did you mean 'poisson'"),
         ({"solve": "sigma"}, "solve='sigma' must be one of"),
-        ({"solve": "steps"}, "solve='steps' asks for steps, but epochs=60 is given"),
+        ({"solve": "steps"}, "solve='steps' asks for steps, but epochs=60.* is given"),
         ({"solve": "epsilon"}, "solve='epsilon' asks for epsilon"),
         ({"noise": 2.0}, "solve='noise' asks for noise, but noise=2.0 is given"),
         ({"noise": "exponental:end=1"}, "Did you mean 'exponential'"),

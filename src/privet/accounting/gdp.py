@@ -100,7 +100,7 @@ def extended_clt_mu(ledger: Ledger) -> float:
              + sum over shuffled epochs of max 1/noise_t^2
 
     At rate 1 the first term would charge e^(1/noise^2) - 1 for what is exactly 1/noise^2, so it is used below 1
-    only; squares of mu add up. Source: Du, Li, Chen, Wu 2021, Theorem 1 (with one rate for all steps).
+    only; squares of mu add up. Source: Du et al. 2021, Theorem 1 (with one rate for all steps).
 
     >>> ledger = Ledger()
     >>> ledger.add(Step(noise=2.0), count=4)

@@ -1,0 +1,190 @@
+"""A plan: every step's noise, rate and clip, and the guarantee that follows. Frozen, small on disk, checked on load."""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from privet import _check
+from privet._registry import shortened
+from privet.accounting import Guarantee, Ledger
+from privet.errors import InvalidValue, PrivetError
+from privet.planning.methods import UNSOUND_RULES
+from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table
+from privet.planning.question import Question
+from privet.planning.recipe import Recipe
+from privet.planning.solve import solve
+from privet.planning.steps import Steps
+
+_KEYS = ("format", "version", "recipe", "steps", "guarantee", "certified", "versions", "hash")
+_STEPS = ("length", "rate", "scale", "noise", "batch", "clip", "sampling")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recipe, the steps that answer it, and what they cost. Made by `plan`; read back by `Plan.load`.
+
+    `guarantee` is the answer of the recipe's accountant; `certified` is what `pld` proves of the same steps (the same
+    guarantee where that is the accountant), or None if no proof covers the method as published.
+    """
+
+    recipe: Recipe
+    steps: Steps
+    guarantee: Guarantee
+    certified: Guarantee | None
+    versions: Mapping[str, str] = field(hash=False)
+
+    @property
+    def scale(self) -> float:
+        """The height of the noise shape."""
+        return self.steps.scale
+
+    @property
+    def shapes(self) -> dict[str, str]:
+        """The three shapes, spelled: noise (over `scale`), batch (over the rate) and clip."""
+        return {name: getattr(self.steps, name) for name in ("noise", "batch", "clip")}
+
+    @property
+    def rule(self) -> str:
+        """The clipping rule's name."""
+        return Question(self.recipe).rule
+
+    @property
+    def is_unsound(self) -> bool:
+        """Whether no proof covers the clipping rule: a claim is all there is."""
+        return self.rule in UNSOUND_RULES
+
+    @property
+    def batch(self) -> float:
+        """The expected number of records in the first step: the public constant that updates are divided by."""
+        return float(self.steps.rates[0]) * self.recipe.size
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the content: equal plans have equal hashes."""
+        return digest(self._content())
+
+    def ledger(self) -> Ledger:
+        """What will be spent, as an accountant sees it."""
+        return self.steps.ledger()
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        try:
+            Path(path).write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InvalidValue(f"{path}: cannot be written: {error.strerror}. Choose another place.") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        """The plan in a file, once it has been proven again: the guarantee must follow from the steps.
+
+        Raises:
+            InvalidValue: the file is missing, torn, edited, or of another version; says which.
+        """
+        try:
+            return from_dict(parsed(Path(path)))
+        except RecursionError:
+            raise InvalidValue(f"{path}: nested too deeply. {AGAIN}") from None
+        except PrivetError as error:
+            raise InvalidValue(f"{path}: {error}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return self._content() | {"hash": self.hash}
+
+    def _content(self) -> dict[str, Any]:
+        steps = {name: getattr(self.steps, name) for name in _STEPS} | {"sampling": str(self.steps.sampling)}
+        certified = self.certified
+        return {
+            "format": FORMAT, "version": VERSION, "recipe": self.recipe.as_dict(), "steps": steps,
+            "guarantee": self.guarantee.as_dict(), "certified": None if certified is None else certified.as_dict(),
+            "versions": dict(self.versions),
+        }  # fmt: skip
+
+
+def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
+    """The plan that meets a recipe, or the keywords of `Recipe.of`: the budget met, never exceeded.
+
+    >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, epochs=15)
+    >>> p.guarantee.label, p.guarantee.epsilon <= 2.0, round(p.steps[0].noise, 3)
+    ('certified', True, 0.839)
+
+    Raises:
+        NoSolution: nothing meets it; names what blocks and the nearest value of each knob that does.
+    """
+    if recipe is not None and given:
+        raise InvalidValue(f"{next(iter(given))} is given beside a recipe. Use dataclasses.replace, or keywords alone.")
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
+    question = Question(Recipe.of(**given) if recipe is None else recipe)
+    return _made(question, solve(question), versions(), warn=True)
+
+
+def _made(question: Question, steps: Steps, made_by: Mapping[str, str], *, warn: bool) -> Plan:
+    guarantee = question.price(steps, warn=warn)
+    proven = guarantee if guarantee.method == "pld" and guarantee.label == "certified" else question.certified(steps)
+    return Plan(recipe=question.recipe, steps=steps, guarantee=guarantee, certified=proven, versions=dict(made_by))
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What made the plan."""
+    found = {"python": platform.python_version()}
+    for name in ("privet", "numpy", "scipy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def from_dict(found: Any) -> Plan:
+    """The plan in the plain values of `Plan.as_dict`, recomputed and compared."""
+    if not isinstance(found, Mapping) or found.get("format") != FORMAT:
+        raise InvalidValue(f"is not a plan: it has no format={FORMAT!r}. Make one with `privet plan --out`.")
+    if found.get("version") != VERSION:
+        raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. {AGAIN}")
+    check_table("the plan", found, _KEYS)
+    if digest({key: value for key, value in found.items() if key != "hash"}) != found["hash"]:
+        raise InvalidValue(f"hash: the content is not what was hashed. The file was edited or is damaged. {AGAIN}")
+    made_by = table(found, "versions")
+    if not all(isinstance(name, str) for name in made_by.values()):
+        raise InvalidValue(f"versions must be text. {AGAIN}")
+    question = Question(Recipe.of(**table(found, "recipe")))
+    made = _made(question, _steps(question, table(found, "steps")), made_by, warn=False)
+    guarantee = agreeing("guarantee", made.guarantee, found["guarantee"])
+    certified = agreeing("certified", made.certified, found["certified"])
+    assert guarantee is not None
+    if guarantee.epsilon > question.recipe.budget.epsilon:
+        raise InvalidValue(f"guarantee.epsilon={guarantee.epsilon!r} is above the recipe's budget. {AGAIN}")
+    return replace(made, guarantee=guarantee, certified=certified)
+
+
+def _steps(question: Question, stored: Mapping[str, Any]) -> Steps:
+    """The stored steps, which must be those of the recipe at some height, length and rate."""
+    check_table("steps", stored, _STEPS)
+    recipe, length, rate, scale = question.recipe, stored["length"], stored["rate"], stored["scale"]
+    _check.whole(steps=length)
+    _check.rate(rate=rate)
+    _check.positive(scale=scale)
+    made = question.steps(scale=scale if recipe.solve == "noise" else 1.0, count=length, rate=rate)
+    wanted = {name: getattr(made, name) for name in _STEPS} | {"sampling": str(made.sampling)}
+    if recipe.solve != "batch":
+        wanted["rate"] = recipe.base_rate
+    if recipe.count is not None:
+        wanted["length"] = recipe.count
+    for name, value in wanted.items():
+        if stored[name] != value:
+            raise InvalidValue(
+                f"steps.{name}={shortened(str(stored[name]))} does not follow from the recipe, which gives "
+                f"{shortened(str(value))}. {AGAIN}"
+            )
+    return made

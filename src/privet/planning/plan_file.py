@@ -1,0 +1,100 @@
+"""Plans in files: JSON that is whole, of this version, unedited, and says what is recomputed."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from privet._registry import one_line, shortened
+from privet.accounting import Guarantee
+from privet.errors import InvalidValue, PrivetError
+
+FORMAT, VERSION = "privet-plan", 1
+MOST_BYTES = 64 * 2**20
+AGREE = 1e-6  # how far a stored epsilon may be from the recomputed one: machines round exponentials differently
+AGAIN = "Make the plan again."
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file says of itself that it is a plan, whole or torn."""
+    try:
+        with path.open("rb") as stream:
+            return f'"format": "{FORMAT}"'.encode() in stream.read(200)
+    except (OSError, ValueError):
+        return False
+
+
+def parsed(path: Path) -> Any:
+    """The JSON of a file, or one line that says what is wrong with it."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InvalidValue(f"is more than {MOST_BYTES // 2**20} MiB. A plan keeps shapes, not lists. {AGAIN}")
+        return json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise InvalidValue("there is no such file. Make one with `privet plan --out`.") from None
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"byte {error.start} is not text. Give a plan in JSON.") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidValue(f"{place}: not JSON: {error.msg}. The file is torn or edited. {AGAIN}") from None
+    except OSError as error:
+        raise InvalidValue(f"cannot be read: {error.strerror}. Give a plan in JSON.") from None
+    except ValueError as error:
+        if isinstance(error, PrivetError):
+            raise
+        raise InvalidValue(f"not JSON that can be read: {one_line(error).split(';')[0]}. {AGAIN}") from None
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise InvalidValue(f"{word} is not a number JSON has. A plan's numbers are finite. {AGAIN}")
+
+
+def check_table(name: str, found: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    """Raise unless the table has these keys and no other."""
+    for key in keys:
+        if key not in found:
+            raise InvalidValue(f"{name} has no {key!r}. The file was edited or is of another version. {AGAIN}")
+    for key in found:
+        if key not in keys:
+            raise InvalidValue(f"{name} has {shortened(str(key))!r}, which is not known. The file was edited. {AGAIN}")
+
+
+def table(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table under a key."""
+    inner = found[key]
+    if not isinstance(inner, Mapping):
+        raise InvalidValue(f"{key} must be a table. The file was edited. {AGAIN}")
+    return inner
+
+
+def agreeing(name: str, ours: Guarantee | None, stored: Any) -> Guarantee | None:
+    """The stored guarantee, if it says what was recomputed (`ours`)."""
+    if ours is None or stored is None:
+        if ours is not stored:
+            raise InvalidValue(f"{name}={shortened(str(stored))} does not follow from the steps: {ours}. {AGAIN}")
+        return None
+    if not isinstance(stored, Mapping):
+        raise InvalidValue(f"{name} must be a table. The file was edited. {AGAIN}")
+    fields = ours.as_dict()
+    check_table(name, stored, tuple(fields))
+    for key, value in fields.items():
+        if not (_near(value, stored[key]) if key in ("epsilon", "epsilon_lower") else value == stored[key]):
+            raise InvalidValue(
+                f"{name}.{key}={shortened(str(stored[key]))} does not follow from the steps, which give {value}. "
+                f"The plan was edited, or made by another version. {AGAIN}"
+            )
+    return Guarantee(**stored)
+
+
+def _near(ours: Any, stored: Any) -> bool:
+    if ours is None or stored is None or isinstance(stored, bool) or not isinstance(stored, (int, float)):
+        return ours is stored
+    return math.isclose(ours, stored, rel_tol=AGREE, abs_tol=1e-12)
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of plain values, in one spelling."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

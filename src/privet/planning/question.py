@@ -1,0 +1,152 @@
+"""What a recipe asks, with its method filled in: which steps a choice of knobs means, and what they cost."""
+
+from dataclasses import dataclass, field, replace
+
+from privet._registry import written
+from privet.accounting import Guarantee, pld, spent
+from privet.accounting.base import warn_large_delta
+from privet.accounting.guarantee import LABELS, Label
+from privet.accounting.levels import levels_of
+from privet.accounting.sampling import sampling
+from privet.errors import InvalidValue, PrivetError
+from privet.planning.methods import UNSOUND_RULES, Method, Setting, method
+from privet.planning.recipe import Recipe
+from privet.planning.steps import Steps
+from privet.schedules import spelling
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A recipe and its method; the knobs (scale, count, rate) are arguments."""
+
+    recipe: Recipe
+    _prices: dict[Steps, Guarantee] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_method(self.recipe, self.method)
+
+    @property
+    def method(self) -> Method | None:
+        return None if self.recipe.method is None else method(self.recipe.method)
+
+    @property
+    def accountant(self) -> str:
+        """The recipe's own, else the paper's as published, else pld."""
+        if self.recipe.accountant is not None:
+            return self.recipe.accountant
+        return self.method.accountant if self.recipe.as_published and self.method else "pld"
+
+    @property
+    def rule(self) -> str:
+        """The clipping rule's name."""
+        if self.recipe.rule is not None or self.method is None:
+            return self.recipe.rule or "flat"
+        return self.method.published_rule if self.recipe.as_published else self.method.rule
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether the price is a closed form of the paper, not an accountant."""
+        return self.recipe.as_published and self.method is not None and self.method.claim is not None
+
+    @property
+    def moves_with_scale(self) -> bool:
+        """Whether the noise shape itself depends on its height."""
+        return self.recipe.as_published and self.method is not None and self.method.published_noise is not None
+
+    def steps(self, *, scale: float, count: int, rate: float) -> Steps:
+        """The steps of the plan at these knobs."""
+        recipe = self.recipe
+        height = recipe.noise if isinstance(recipe.noise, float) else 1.0
+        at = Setting(recipe=recipe, rate=rate, count=count, scale=scale * height)
+        shapes = [_chosen(self.method, recipe, name, at) for name in ("noise", "clip")]
+        return Steps(
+            length=count, rate=rate, scale=scale * height, noise=shapes[0], clip=shapes[1],
+            batch=recipe.batch if isinstance(recipe.batch, str) else "constant", sampling=sampling(recipe.sampling),
+        )  # fmt: skip
+
+    def price(self, steps: Steps, *, warn: bool = False) -> Guarantee:
+        """What the steps cost, by the recipe's accountant or the paper's closed form, with the weaker label."""
+        budget, row = self.recipe.budget, self.method
+        if self.has_claim:
+            assert row is not None
+            assert row.claim is not None
+            at = Setting(recipe=self.recipe, rate=steps.rate, count=steps.length, scale=steps.scale)
+            return Guarantee(
+                epsilon=row.claim(at, budget.delta), epsilon_lower=None, delta=budget.delta, label="claimed",
+                method=f"{row.name} closed form", relation=budget.relation, sampling=self.recipe.sampling,
+                unit=budget.unit, steps=steps.length,
+            )  # fmt: skip
+        if warn:
+            warn_large_delta(budget.delta, self.recipe.size)
+        if steps not in self._prices:
+            found = self._spent(steps, self.accountant)
+            paper = row if self.recipe.as_published and self.recipe.accountant is None else None
+            self._prices[steps] = _weakened(found, paper, self.rule)
+        return self._prices[steps]
+
+    def roughly(self, steps: Steps) -> float:
+        """An upper bound on the price that is quick to have and may be some per cent wide: for advice."""
+        if self.accountant != "pld" or self.has_claim or steps.sampling.name == "truncated-poisson":
+            return self.price(steps).epsilon
+        return pld.epsilon_bounds(levels_of(steps.ledger()), self.recipe.budget.delta, quick=True)[1]
+
+    def certified(self, steps: Steps) -> Guarantee | None:
+        """What `pld` proves of the same steps; None if no proof covers the clipping rule, or pld has no theorem."""
+        if self.rule in UNSOUND_RULES:
+            return None
+        try:
+            return self._spent(steps, "pld")
+        except PrivetError:
+            return None
+
+    def _spent(self, steps: Steps, accountant: str) -> Guarantee:
+        budget = self.recipe.budget
+        return spent(steps.ledger(), budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+
+
+def _weakened(found: Guarantee, row: Method | None, rule: str) -> Guarantee:
+    """The guarantee under the weaker of the accountant's label and the method's."""
+    label: Label = "claimed" if rule in UNSOUND_RULES else "certified" if row is None else row.label
+    if LABELS.index(label) <= LABELS.index(found.label):
+        return found
+    return replace(found, label=label, epsilon_lower=None)
+
+
+def _chosen(row: Method | None, recipe: Recipe, name: str, at: Setting) -> str:
+    """The spelling of a shape: the recipe's own where the method leaves it open, else the method's."""
+    own = getattr(recipe, name)
+    shape_of = None if row is None else getattr(row, name)
+    if name == "noise" and recipe.as_published and row is not None and row.published_noise is not None:
+        shape_of = row.published_noise
+    if isinstance(own, str) or shape_of is None:
+        return own if isinstance(own, str) else "constant" if name == "noise" else spelling(own)
+    shape = spelling(shape_of(at))
+    return shape if name == "noise" or own == 1 else f"{written(own)} * {shape}"
+
+
+def _check_method(recipe: Recipe, row: Method | None) -> None:
+    for name in ("rho_noise", "rho_clip"):
+        given, needed = getattr(recipe, name) is not None, row is not None and name in row.needs
+        if needed and not given:
+            raise InvalidValue(f"{name} is missing. method={recipe.method!r} needs it. Give {name}=3.3, say.")
+        if given and not needed:
+            raise InvalidValue(
+                f"{name}={getattr(recipe, name)!r} has no meaning for method={recipe.method!r}. Leave it out, or use "
+                f"method={'growing-mu' if name == 'rho_noise' else 'sensitivity-decay'!r}."
+            )
+    if row is None:
+        if recipe.as_published:
+            raise InvalidValue("as_published needs a method. It stands for a paper. Give method='dynamic', say.")
+        return
+    for name in ("noise", "clip"):
+        own = getattr(recipe, name)
+        if isinstance(own, str) and name not in row.free:
+            raise InvalidValue(
+                f"{name}={own!r} has no place in method={row.name!r}, which says it is "
+                f"{row.noise_says if name == 'noise' else row.clip_says}. Leave out {name}, or the method."
+            )
+    if recipe.as_published and row.claim is not None and recipe.accountant is not None:
+        raise InvalidValue(
+            f"accountant={recipe.accountant!r} has no place in method={row.name!r} as published: its price is a closed "
+            "form. Leave out the accountant."
+        )

@@ -1,0 +1,289 @@
+"""A recipe: what is wanted, from keywords, a TOML file or flags. A recipe says nothing that planning finds out.
+
+epsilon = 1.2            # or a [budget] table with epsilon, delta, unit, relation
+delta = 1e-5             # left out: 1 / (10 size)
+size = 60000
+batch = 256              # or rate = "256/60000"; also a schedule: "256 * linear:end=2"
+epochs = 60              # or steps = 14063
+method = "dynamic"       # `privet methods` lists them; or your own shapes in `noise` and `clip`
+rho_noise = 3.3
+rho_clip = 3.3
+clip = 1.0
+
+[training]               # kept as it is, for training
+task = "mnist"
+"""
+
+import copy
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from privet import _check, _registry
+from privet.accounting import Budget
+from privet.accounting.base import registry as accountants
+from privet.accounting.sampling import sampling as sampling_of
+from privet.errors import InvalidValue, PrivetError
+from privet.planning.methods import check_rule, method
+from privet.planning.recipe_file import BUDGET, GIVEN, overridden, read_table
+from privet.planning.steps import MOST_STEPS
+from privet.schedules import Constant, schedule, spelling
+
+Knob = Literal["noise", "steps", "batch", "epsilon"]
+KNOBS: tuple[str, ...] = get_args(Knob)
+Shape: TypeAlias = "float | str"  # a number, or the spelling of a schedule
+
+MOST_SIZE = 10**12
+NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is what is asked for
+DEFAULT_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is wanted: a budget, a dataset size, and all but one of noise, steps, batch and epsilon.
+
+    `noise`, `clip` and `batch` are numbers or schedules, as text, mapping or object; they are kept as a number or
+    as text. The height of `noise` is what planning finds, unless `solve` names another knob.
+
+    >>> recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=256, epochs=60, method="noisy-sgd")
+    >>> recipe.count, recipe.solve
+    (14063, 'noise')
+    """
+
+    budget: Budget
+    size: int
+    batch: Any = None  # Shape | None, once made
+    rate: float | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    noise: Any = None  # Shape | None
+    clip: Any = 1.0  # Shape
+    method: str | None = None
+    rho_noise: float | None = None
+    rho_clip: float | None = None
+    rule: str | None = None
+    accountant: str | None = None
+    sampling: str = "poisson"
+    as_published: bool = False
+    solve: Knob = "noise"
+    training: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.budget, Budget):
+            raise InvalidValue(f"budget={self.budget!r} must be a Budget. Write Budget(epsilon=1.2, delta=1e-5).")
+        _check.one_of(KNOBS, solve=self.solve)
+        _check.whole(size=self.size)
+        _check_most("size", self.size, MOST_SIZE)
+        for name in ("noise", "clip", "batch"):
+            object.__setattr__(self, name, _shape(name, getattr(self, name)))
+        _check_words(self)
+        _check_knobs(self)
+        _check_numbers(self)
+        for name in ("rate", "epochs", "rho_noise", "rho_clip"):  # 60 and 60.0 are one recipe, with one hash
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else float(value))
+        object.__setattr__(self, "sampling", str(sampling_of(self.sampling)))
+        object.__setattr__(self, "training", _plain(self.training))
+
+    @property
+    def base_rate(self) -> float | None:
+        """The rate before the batch's shape, if the batch is known: batch / size."""
+        if self.rate is not None:
+            return self.rate
+        return 1.0 / self.size if isinstance(self.batch, str) else self.batch and self.batch / self.size
+
+    @property
+    def count(self) -> int | None:
+        """The number of steps, if it is known."""
+        if self.steps is not None or self.epochs is None or self.base_rate is None:
+            return self.steps
+        return steps_of(self.epochs, self.base_rate)
+
+    @classmethod
+    def of(cls, **given: Any) -> "Recipe":
+        """A recipe from flat keywords: epsilon, delta, unit and relation beside the fields of `Recipe`.
+
+        Left out: delta is 1 / (10 size), and the batch is 256 records (or all there are).
+
+        >>> Recipe.of(epsilon=2.0, size=60000, epochs=15).budget.delta
+        1.6666666666666667e-06
+        """
+        given = {key: value for key, value in given.items() if value is not None}
+        _check_keys(given)
+        budget = given.pop("budget", None)
+        if budget is None:
+            budget = _budget(given)
+        elif any(key in given for key in BUDGET):
+            raise InvalidValue("budget and epsilon, delta, unit or relation are both given. Give one of them.")
+        if "size" not in given:
+            raise InvalidValue("size is missing. It is the public number of records. Give size=60000, say.")
+        if given.get("solve") != "batch" and "batch" not in given and "rate" not in given:
+            given["batch"] = min(DEFAULT_BATCH, given["size"]) if isinstance(given["size"], int) else DEFAULT_BATCH
+        return cls(budget=budget, **given)
+
+    @classmethod
+    def load(cls, path: str | Path, **overrides: Any) -> "Recipe":
+        """The recipe in a TOML file; `overrides` (as for `of`) win over the file.
+
+        Raises:
+            InvalidValue: the file is missing or not TOML, or has a key that is not known; the nearest one is named.
+        """
+        try:
+            table = read_table(Path(path))
+            return cls.of(**overridden(table, overrides))
+        except PrivetError as error:
+            raise type(error)(f"{path}: {error}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Flat plain values, what is not given left out: `Recipe.of(**recipe.as_dict()) == recipe`."""
+        budget = asdict(self.budget)
+        budget |= {key: float(budget[key]) for key in ("epsilon", "delta")}
+        if self.solve == "epsilon":
+            del budget["epsilon"]
+        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "budget"}
+        kept = {key: value for key, value in (budget | rest).items() if value is not None}
+        return kept | {"training": copy.deepcopy(dict(self.training))}
+
+
+def steps_of(epochs: float, rate: float) -> int:
+    """T = ceil(epochs / rate), less a few roundings: 0.1 epochs of 60000 in batches of 100 are 60 steps, not 61.
+
+    >>> steps_of(60, 256 / 60000), steps_of(0.1, 100 / 60000)
+    (14063, 60)
+    """
+    found = epochs / rate
+    if found > MOST_STEPS:
+        raise InvalidValue(f"epochs={epochs:g} at rate={rate:g} is more than {MOST_STEPS:.0e} steps. Use fewer.")
+    return max(1, math.ceil(found * (1 - 2.0**-49)))
+
+
+# --- checks -----------------------------------------------------------------------------------------
+
+
+def _shape(name: str, given: Any) -> "Shape | None":
+    """A number for a constant, else the spelling, which does not depend on files."""
+    if given is None:
+        return None
+    try:
+        made = schedule(given)
+        return made.value if isinstance(made, Constant) else spelling(made)
+    except PrivetError as error:
+        if isinstance(given, (int, float)):
+            raise InvalidValue(f"{name}={given!r} must be finite and > 0.") from None
+        raise type(error)(f"{name}: {error}") from None
+
+
+def _check_words(recipe: Recipe) -> None:
+    if not isinstance(recipe.as_published, bool):
+        raise InvalidValue(f"as_published={recipe.as_published!r} must be true or false.")
+    if recipe.method is not None:
+        method(recipe.method)
+    if recipe.rule is not None:
+        check_rule(recipe.rule, as_published=recipe.as_published)
+    if recipe.accountant is not None:
+        if not isinstance(recipe.accountant, str):
+            raise InvalidValue(f"accountant={recipe.accountant!r} must be a name such as 'pld'.")
+        accountants.maker(recipe.accountant)
+
+
+def _check_knobs(recipe: Recipe) -> None:
+    """All knobs but the one that is solved for, each given once; of the noise, a shape may always be given."""
+    given = {knob: [key for key in keys if _is_given(recipe, key)] for knob, keys in GIVEN.items()}
+    asked = given.pop(recipe.solve)
+    if asked and not (recipe.solve == "noise" and isinstance(recipe.noise, str)):
+        raise InvalidValue(
+            f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={_shown(recipe, asked[0])} is given. "
+            f"Leave out {asked[0]}, or solve for another of {', '.join(KNOBS)}."
+        )
+    for knob, found in given.items():
+        if len(found) != 1:
+            rule = "are both given. They say the same" if found else f"is missing. Solving for {recipe.solve} needs it"
+            raise InvalidValue(f"{' or '.join(GIVEN[knob])} {rule}. Give one.")
+
+
+def _is_given(recipe: Recipe, key: str) -> bool:
+    return recipe.budget.epsilon != NO_LIMIT if key == "epsilon" else getattr(recipe, key) is not None
+
+
+def _shown(recipe: Recipe, key: str) -> str:
+    return repr(recipe.budget.epsilon if key == "epsilon" else getattr(recipe, key))
+
+
+def _check_numbers(recipe: Recipe) -> None:
+    if recipe.rate is not None:
+        _check.rate(rate=recipe.rate)
+    if recipe.steps is not None:
+        _check.whole(steps=recipe.steps)
+        _check_most("steps", recipe.steps, MOST_STEPS)
+    if recipe.epochs is not None:
+        _check.positive(epochs=recipe.epochs)
+        if isinstance(recipe.batch, str):
+            raise InvalidValue(f"epochs={recipe.epochs!r} has no meaning when the batch changes. Give steps.")
+    for name in ("rho_noise", "rho_clip"):
+        rho = getattr(recipe, name)
+        if rho is not None:
+            _check.positive(**{name: rho})
+            if rho < 1:
+                raise InvalidValue(f"{name}={rho!r} must be >= 1: the largest over the least value. Try {1 / rho:g}.")
+    if isinstance(recipe.batch, float) and recipe.batch > recipe.size:
+        raise InvalidValue(
+            f"batch={recipe.batch:g} must be at most size={recipe.size}. A record takes part at most once in a step. "
+            "Use a smaller batch."
+        )
+    _ = recipe.count  # refuses an endless number of epochs
+
+
+def _check_most(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise InvalidValue(f"{name}={value!r} must be at most {most:.0e}. Use fewer.")
+
+
+def _plain(table: Any) -> dict[str, Any]:
+    """The training table as plain values that JSON can hold."""
+    if not isinstance(table, Mapping):
+        raise InvalidValue(f"training={table!r} must be a table. Write [training] and keys below it.")
+    try:
+        kept: dict[str, Any] = json.loads(json.dumps(dict(table), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(
+            f"training: {_registry.one_line(error)}. Use numbers, words, true, false, lists and tables."
+        ) from None
+    return kept
+
+
+# --- files and flat keywords ------------------------------------------------------------------------
+
+
+def _keys() -> list[str]:
+    return [*BUDGET, *(f.name for f in fields(Recipe))]
+
+
+def _check_keys(given: Mapping[str, Any]) -> None:
+    for key in given:
+        if key not in _keys():
+            near = difflib.get_close_matches(key.replace("-", "_"), _keys(), n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidValue(
+                f"{_registry.shortened(key)!r} is not known in a recipe.{hint} Known: {', '.join(_keys())}."
+            )
+
+
+def _budget(given: dict[str, Any]) -> Budget:
+    wanted = {key: given.pop(key) for key in BUDGET if key in given}
+    if given.get("solve") == "epsilon":
+        if "epsilon" in wanted:
+            raise InvalidValue(
+                f"solve='epsilon' asks for epsilon, but epsilon={wanted['epsilon']!r} is given. Leave it out."
+            )
+        wanted["epsilon"] = NO_LIMIT
+    elif "epsilon" not in wanted:
+        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, say, or solve='epsilon'.")
+    if "delta" not in wanted:
+        size = given.get("size")
+        _check.whole(size=size)  # type: ignore[arg-type]
+        wanted["delta"] = 1 / (10 * size)  # type: ignore[operator]
+    return Budget(**wanted)

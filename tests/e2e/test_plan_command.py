@@ -1,0 +1,283 @@
+"""`privet plan`, `privet methods` and `privet epsilon --from plan.json`, as a user types them."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from privet.cli import main
+from privet.planning import METHODS, Plan
+
+KNOBS = "--size 60000 --batch 256 --epochs 60 --delta 1e-5"
+BASE = f"plan {KNOBS} --epsilon 1.2"
+DYNAMIC = f"{BASE} --method dynamic --rho-noise 3.3 --rho-clip 3.3 --clip 1.0"
+
+
+def run(line: str, *more: str) -> Result:
+    return CliRunner().invoke(main, [*line.split(), *more])
+
+
+def answer(line: str, *more: str) -> dict:  # type: ignore[type-arg]
+    result = run(line, *more, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("\n") == 1
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("plan") / "plan.json"
+    assert run(DYNAMIC, "--out", str(file)).exit_code == 0
+    return file
+
+
+def test_the_short_answer_carries_its_label(tmp_path: Path) -> None:
+    result = run(DYNAMIC, "--out", str(tmp_path / "plan.json"))
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("epsilon <= 1.19")
+    assert "[certified: pld, true value >= 1.19" in lines[0]
+    assert "14063 steps of 256 of 60000 records" in result.stdout
+    assert lines[-1] == f"wrote {tmp_path / 'plan.json'}"
+    assert result.stderr == ""
+    assert Plan.load(tmp_path / "plan.json").guarantee.epsilon <= 1.2
+
+
+def test_json_has_the_fields_of_a_plan() -> None:
+    found = answer(DYNAMIC)
+    assert found["guarantee"]["label"] == "certified"
+    assert found["steps"] == 14063
+    assert found["noise"][0] / found["noise"][1] == pytest.approx(3.3, rel=1e-3)
+    assert found["recipe"]["rho_clip"] == 3.3
+    assert found["hash"].startswith("sha256:")
+
+
+def test_a_file_says_the_same_and_flags_win(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('epsilon = 1.2\ndelta = 1e-5\nsize = 60000\nbatch = 256\nepochs = 60\nmethod = "noisy-sgd"\n')
+    from_file, from_flags = answer("plan", str(recipe)), answer(BASE, "--method", "noisy-sgd")
+    assert from_file["hash"] == from_flags["hash"]
+    assert answer("plan", str(recipe), "--epsilon", "3")["scale"] < from_file["scale"]
+
+
+def test_a_number_and_its_shape_are_one_schedule() -> None:
+    found = answer("plan --size 60000 --steps 3000 --solve epsilon --batch 600 --batch-schedule linear:end=2 --noise 3 "
+                   "--noise-schedule exponential:end=0.5 --clip 4 --clip-schedule linear:end=0.5")  # fmt: skip
+    assert found["noise"] == pytest.approx([3.0, 1.5])
+    assert found["clip"] == pytest.approx([4.0, 2.0])
+    assert found["rate"] == pytest.approx([0.01, 0.02])
+
+
+@pytest.mark.parametrize(
+    ("more", "knob"),
+    [
+        ("--batch 600 --noise 1.1 --epsilon 2 --solve steps", "steps"),
+        ("--steps 3000 --noise 1.1 --epsilon 2 --solve batch", "batch"),
+        ("--steps 3000 --batch 600 --noise 1.1 --solve epsilon", "epsilon"),
+    ],
+)
+def test_every_knob_can_be_solved_for(more: str, knob: str) -> None:
+    found = answer(f"plan --size 60000 --delta 1e-5 {more}")
+    assert found["recipe"]["solve"] == knob
+    assert found["guarantee"]["epsilon"] <= (2 if knob != "epsilon" else 10)
+
+
+def test_as_published_is_a_claim_and_says_so() -> None:
+    text = run(BASE, "--method", "auto-linear", "--as-published").stdout
+    assert text.startswith("epsilon claimed 1.2 at delta 1e-05 [claimed")
+    assert "guarantee none" in text
+    assert answer(BASE, "--method", "auto-linear", "--as-published")["certified"] is None
+    text = run(DYNAMIC, "--as-published").stdout
+    assert text.startswith("epsilon ~ 1.2")
+    assert "certified epsilon <= 1.22" in text
+
+
+@pytest.mark.parametrize(("batch", "verdict"), [(256, "holds"), (600, "fails")])
+def test_the_closed_form_stands_beside_the_certified_noise(batch: int, verdict: str) -> None:
+    line = f"plan --size 60000 --batch {batch} --steps 60000 --epsilon 2 --delta 1e-5 --method proactive"
+    for more in ((), ("--as-published",)):
+        text = run(line, *more).stdout
+        assert f"noise 3.67599; its condition {verdict} here" in text
+        found = answer(line, *more)["closed_form"]
+        assert found == {"noise": pytest.approx(3.676, abs=5e-4), "holds": verdict == "holds"}
+
+
+def test_a_plan_can_be_checked_by_every_accountant(plan_file: Path) -> None:
+    result = run("epsilon --delta 1e-5 --json", "--from", str(plan_file))
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["epsilon"] == Plan.load(plan_file).guarantee.epsilon
+    assert "gdp" in run("epsilon --delta 1e-5 --accountant all", "--from", str(plan_file)).stdout
+
+
+def test_methods_are_listed_with_what_is_wrong() -> None:
+    text = run("methods").stdout
+    for row in METHODS.values():
+        assert row.name in text
+        assert row.wrong in text
+    assert [row["name"] for row in answer("methods")["methods"]] == list(METHODS)
+    one = run("methods auto-linear").stdout
+    assert "own norm" in one
+    assert "normalised" in one
+    assert answer("methods auto-linear")["as_published"]["label"] == "claimed"
+
+
+def test_a_large_delta_draws_one_warning() -> None:
+    result = run("plan --size 100 --batch 100 --steps 10 --delta 0.01 --epsilon 1 --json")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("privet: warning: delta=0.01 is at least 1/size")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_from_the_shell_in_a_second_and_a_half() -> None:
+    """10,000 steps, all different, start-up included. Best of three: the machine may be busy."""
+    words = f"{DYNAMIC} --batch 360"  # 10,000 steps
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "privet", *words.split()], check=True, capture_output=True, timeout=60)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1.5
+
+
+# --- bad input: one line, exit 2 --------------------------------------------------------------------
+
+FLAGS = {
+    "epsilon 0": ("--epsilon 0", "epsilon=0.0 must be finite and > 0"),
+    "epsilon below 0": ("--epsilon -1", "epsilon=-1.0"),
+    "epsilon nan": ("--epsilon nan", "'nan' is not a finite number"),
+    "epsilon inf": ("--epsilon inf", "'inf' is not a finite number"),
+    "epsilon a word": ("--epsilon lots", "'lots' is not a finite number"),
+    "epsilon tiny": ("--epsilon 1e-12 --delta 1e-200 --batch 60000", "cannot be reached: even noise x1048576"),
+    "epsilon huge": ("--epsilon 1e300", "epsilon"),
+    "delta 0": ("--delta 0", "delta=0.0 must lie strictly between"),
+    "delta 1": ("--delta 1", "delta=1.0 must lie strictly between"),
+    "delta 2": ("--delta 2", "delta=2.0"),
+    "delta nan": ("--delta nan", "'nan'"),
+    "size 0": ("--size 0", "not a whole number"),
+    "size half": ("--size 2.5", "not a whole number"),
+    "size below 0": ("--size -5", "not a whole number"),
+    "size huge": ("--size 1e13", "not a whole number"),
+    "batch above size": ("--batch 60001", "batch=60001 must be at most size=60000"),
+    "batch 0": ("--batch 0", "batch=0.0 must be finite and > 0"),
+    "batch below 0": ("--batch -3", "batch=-3.0"),
+    "batch by zero": ("--batch 1/0", "not a finite number"),
+    "rate and batch": ("--rate 0.1", "batch or rate are both given"),
+    "steps and epochs": ("--steps 5", "steps or epochs are both given"),
+    "epochs 0": ("--epochs 0", "epochs=0.0 must be finite and > 0"),
+    "epochs endless": ("--epochs 1e300", "more than 1e+12 steps"),
+    "method misspelt": ("--method dynamc", "Did you mean 'dynamic'"),
+    "method without rho": ("--method growing-mu", "rho_noise is missing"),
+    "rho without method": ("--rho-noise 3", "rho_noise=3.0 has no meaning"),
+    "rho below 1": ("--method growing-mu --rho-noise 0.3", "must be >= 1"),
+    "rho nan": ("--method growing-mu --rho-noise nan", "'nan'"),
+    "shape misspelt": ("--noise-schedule exponental:end=0.3", "Did you mean 'exponential'"),
+    "shape option misspelt": ("--noise-schedule exponential:ned=0.3", "has no option 'ned'"),
+    "shape reaches 0": ("--noise-schedule linear:decay=0.001", "values must be finite and > 0"),
+    "shape ends at 0": ("--noise-schedule exponential:end=0", "end=0 must be finite and > 0"),
+    "shape of another length": ("--noise-schedule table:1,2,3", "has 3 rows, but there are 14063 steps"),
+    "shape from no file": ("--noise-schedule table:nowhere.csv", "cannot be read"),
+    "shape that runs code": ("--noise-schedule os:system", "must be a class with values"),
+    "shape with a method": ("--method noisy-sgd --noise-schedule cosine", "has no place in method='noisy-sgd'"),
+    "clip 0": ("--clip 0", "clip=0.0 must be finite and > 0"),
+    "clip shape reaches 0": ("--clip-schedule linear:decay=0.001", "values must be finite and > 0"),
+    "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch or rate are both given"),
+    "batch shape above the size": ("--batch 40000 --batch-schedule linear:end=2 --steps 9", "steps or epochs are both"),
+    "rule misspelt": ("--rule flatt", "Did you mean 'flat'"),
+    "rule unsound": ("--rule l2_max", "has no guarantee"),
+    "accountant misspelt": ("--accountant pdl", "Did you mean 'pld'"),
+    "accountant from nowhere": ("--accountant no.where:Mine", "cannot be imported"),
+    "accountant with a floor": ("--accountant moments --epsilon 0.1", "epsilon >= 0.18"),
+    "relation misspelt": ("--relation replaced", "Did you mean 'replace'"),
+    "relation without a theorem": ("--relation replace", "has no theorem here"),
+    "unit unknown": ("--unit person", "unit='person' must be one of"),
+    "sampling misspelt": ("--sampling posson", "Did you mean 'poisson'"),
+    "sampling without a theorem": ("--sampling fixed-size", "has a theorem in 'rdp' only"),
+    "sampling without options": ("--sampling truncated-poisson", "needs the option 'cap'"),
+    "cap too small": ("--sampling truncated-poisson:cap=256,size=60000", "cap: a batch overflows"),
+    "solve unknown": ("--solve sigma", "solve='sigma' must be one of"),
+    "solve without noise": ("--solve epsilon", "asks for epsilon"),
+    "solve what is given": ("--solve steps", "asks for steps, but epochs=60.0 is given"),
+    "noise given twice over": ("--noise 1.1", "asks for noise, but noise=1.1 is given"),
+    "as published by nobody": ("--as-published", "as_published needs a method"),
+    "closed form and accountant": ("--method auto-exp --as-published --accountant rdp", "its price is a closed form"),
+    "option misspelt": ("--epsilom 3", "No such option"),
+    "out nowhere": ("--out no/such/folder/plan.json", "cannot be written"),
+    "recipe nowhere": ("nowhere.toml", "there is no such file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_bad_flags_are_one_line_and_exit_2(case: str) -> None:
+    more, words = FLAGS[case]
+    refused(run(BASE, *more.split()), words)
+
+
+def refused(result: Result, words: str) -> None:
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("privet: ")
+    assert result.stderr.count("\n") == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+RECIPES = {
+    "misspelt key": ("bacth = 256", "'bacth' is not known in a recipe. Did you mean 'batch'?"),
+    "misspelt with a hyphen": ("rho-noise = 3", "Did you mean 'rho_noise'?"),
+    "misspelt table": ("[trainning]\ntask = 'a'", "Did you mean 'training'?"),
+    "another version": ("version = 7", "version=7 must be 1"),
+    "not TOML": ("epochs = = 3", "not TOML"),
+    "given twice": ("[budget]\nepsilon = 3", "epsilon is given twice"),
+    "nan": ("rho_noise = nan", "rho_noise=nan"),
+    "infinite": ("epochs = inf", "epochs=inf"),
+    "text for a number": ("epochs = 'sixty'", "epochs='sixty'"),
+    "a number for text": ("method = 3", "method=3 is not known"),
+    "a list for a rate": ("rate = [1, 2]", "rate"),
+    "true for steps": ("steps = true", "steps=True must be a whole number"),
+    "a shape of nothing": ("noise = ''", "noise"),
+    "a date": ("[training]\nday = 2020-01-01", "training"),
+    "a shape of no kind": ("noise = { end = 0.3 }", "needs a kind"),
+}
+
+
+@pytest.mark.parametrize("case", RECIPES)
+def test_bad_recipes_are_one_line_and_exit_2(case: str, tmp_path: Path) -> None:
+    text, words = RECIPES[case]
+    recipe = tmp_path / "recipe.toml"
+    more = "" if text.startswith(("epochs", "steps")) else "epochs = 3\n"
+    recipe.write_text(f"epsilon = 1.0\ndelta = 1e-5\nsize = 60000\n{more}{text}\n")
+    result = run("plan", str(recipe))
+    refused(result, words)
+    assert str(recipe) in result.stderr
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(FLAGS) + len(RECIPES) >= 60
+
+
+def test_a_torn_or_edited_plan_is_refused_by_epsilon(plan_file: Path, tmp_path: Path) -> None:
+    torn, edited = tmp_path / "torn.json", tmp_path / "edited.json"
+    torn.write_bytes(plan_file.read_bytes()[:700])
+    edited.write_text(plan_file.read_text().replace('"epsilon": 1.2,', '"epsilon": 1.1,'))
+    refused(run("epsilon --delta 1e-5", "--from", str(torn)), "torn or edited")
+    refused(run("epsilon --delta 1e-5", "--from", str(edited)), "hash")
+
+
+def test_an_unsound_plan_has_no_epsilon(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    assert run(BASE, "--method", "dyn-s", "--as-published", "--out", str(file)).exit_code == 0
+    refused(run("epsilon --delta 1e-5", "--from", str(file)), "no accountant covers method='dyn-s' as published")
+
+
+def test_what_a_plan_says_is_not_said_again(plan_file: Path) -> None:
+    refused(run("epsilon --delta 1e-5 --noise 3", "--from", str(plan_file)), "cannot be given with --from")
+    refused(run("epsilon --delta 1e-5 --relation replace", "--from", str(plan_file)), "is not the plan's")
+
+
+def test_an_unknown_method_is_named() -> None:
+    refused(run("methods dynamc"), "Did you mean 'dynamic'")
