@@ -76,7 +76,7 @@ def _batch(question: Question) -> Steps:
 
 
 def height_of(question: Question, *, count: int, rate: float) -> float:
-    """The height of the noise shape: priced at most epsilon, and within 1e-4 of it."""
+    """The height of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
     budget, accountant = question.recipe.budget, question.accountant
     unit = question.steps(scale=1.0, count=count, rate=rate)
     ledger = unit.ledger()
