@@ -8,7 +8,7 @@ import numpy as np
 from scipy import optimize
 
 from privet.accounting.levels import Bins, Levels, binned
-from privet.accounting.moments import Direction, TooHard
+from privet.accounting.moments import Direction, TooHard, log_payoff
 
 TOLERANCE = 1e-10  # relative error in delta allowed to each source
 LINES = (0.4, 0.5, 0.62, 0.8, 1.0)  # lines to try, in units of the saddle
@@ -50,9 +50,7 @@ def line_for(levels: Levels, direction: Direction, *, delta: float | None = None
 
     def period(c: float) -> float:
         above = min(
-            (o * math.log(o) - (1 + o) * math.log1p(o) + moment - o * point.epsilon + need) / (o - c)
-            for o, moment in moments
-            if o > c * 1.01
+            (log_payoff(o) + moment - o * point.epsilon + need) / (o - c) for o, moment in moments if o > c * 1.01
         )
         return max(need / c, above, point.spread)
 

@@ -65,12 +65,13 @@ def epsilon_curve(
     steps = _steps(ledger.steps, points if quick else min(points, FEWER))
     last = spent(ledger, delta, accountant=accountant, relation=relation)  # refuses what has no theorem
     if quick:
-        lower, upper = _pld(ledger, delta, steps)
+        lower, upper = _pld(ledger, delta, steps[:-1])
     else:
-        found = [spent(ledger.first(int(n)), delta, accountant=accountant, relation=relation) for n in steps]
+        found = [spent(ledger.first(int(n)), delta, accountant=accountant, relation=relation) for n in steps[:-1]]
         lower = np.array([np.nan if g.epsilon_lower is None else g.epsilon_lower for g in found])
         upper = np.array([g.epsilon for g in found])
-    lower[-1], upper[-1] = np.nan if last.epsilon_lower is None else last.epsilon_lower, last.epsilon
+    lower = np.append(lower, np.nan if last.epsilon_lower is None else last.epsilon_lower)
+    upper = np.append(upper, last.epsilon)
     return EpsilonCurve(
         steps=steps,
         # What bounds more steps from above bounds fewer, and what bounds fewer from below bounds more: no wobble.

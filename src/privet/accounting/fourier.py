@@ -20,7 +20,16 @@ from privet.accounting.decay import Decay
 from privet.accounting.interpolation import Blend, Nodes, compress
 from privet.accounting.levels import Levels, binned
 from privet.accounting.middle import middle
-from privet.accounting.moments import ULP, Direction, Quadrature, TooHard, exponent, quadrature, tilted_law
+from privet.accounting.moments import (
+    ULP,
+    Direction,
+    Quadrature,
+    TooHard,
+    exponent,
+    log_payoff,
+    quadrature,
+    tilted_law,
+)
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
@@ -74,14 +83,13 @@ class Spectrum:
 def _aliases_above(line: Line) -> tuple[tuple[float, float], ...]:
     """(c', b) with sum_(k>=1) e^(c k A) delta(eps + k A) <= e^(b - c' eps).
 
-    By delta(x) <= m e^(K(c') - c' x), m = max_t (1 - e^-t) e^(-c' t) = c'^c' / (1 + c')^(1 + c').
+    By delta(x) <= m e^(K(c') - c' x), log m = log_payoff(c').
     """
     found = []
     for c, moment in line.moments:
         if c > line.c * 1.01:
             gap = (c - line.c) * line.period
-            log_m = -c * math.log1p(1 / c) - math.log1p(c)
-            found.append((c, log_m + moment - gap - math.log(-math.expm1(-gap))))
+            found.append((c, log_payoff(c) + moment - gap - math.log(-math.expm1(-gap))))
     return tuple(found)
 
 
@@ -153,11 +161,11 @@ def _cutoff(decay: Decay, line: Line, goal: float) -> tuple[float, float]:
     return float(u[good[0]]), float(rest[good[0]])
 
 
-def _beyond(decay: Decay, u: Floats, until: float = math.inf) -> Floats:
-    """(1/pi) integral from each u[m] to `until` of e^-decay / v^2 dv, at most."""
+def _beyond(decay: Decay, u: Floats) -> Floats:
+    """(1/pi) integral from each u[m] to infinity of e^-decay / v^2 dv, at most."""
     # Made to fall with u: only then is the sum over the frequencies left out at most the integral.
-    height = np.exp(-np.minimum.accumulate(decay.between(u, until)[::-1])[::-1])
-    return np.asarray(np.cumsum((height * (1 / u - np.append(1 / u[1:], 1 / until)))[::-1])[::-1] / math.pi)
+    height = np.exp(-np.minimum.accumulate(decay.between(u, math.inf)[::-1])[::-1])
+    return np.asarray(np.cumsum((height * (1 / u - np.append(1 / u[1:], 0.0)))[::-1])[::-1] / math.pi)
 
 
 def _sampled(

@@ -20,7 +20,7 @@ from scipy import special
 
 from privet.accounting.aim import Line
 from privet.accounting.levels import Bins, Levels, binned
-from privet.accounting.moments import ULP, Direction
+from privet.accounting.moments import ULP, Direction, log_payoff
 
 Floats = NDArray[np.float64]
 
@@ -253,9 +253,8 @@ def _wrapped(line: Line, bottom: float, top: float) -> float:
     A loss l counts e^(-c (l - eps)) (1 - e^(eps - l)) <= m(c) for each unit of tilted mass e^(cL), and outside the
     circle there is at most E[e^(cL); L < bottom] + E[e^(cL); L >= top] of that.
     """
-    log_m = line.c * math.log(line.c) - (1 + line.c) * math.log1p(line.c)
     above = min(moment - (c - line.c) * top for c, moment in line.moments if c > line.c * 1.01)
-    return log_m + float(np.logaddexp(above, line.c * bottom)) + 1e-9
+    return log_payoff(line.c) + float(np.logaddexp(above, line.c * bottom)) + 1e-9
 
 
 def _grid(rows: list[tuple[float, float, int]], direction: Direction, line: Line, quick: bool) -> tuple[float, int]:

@@ -44,6 +44,11 @@ def exponent(direction: Direction, z: float) -> float:
     return 1.0 + z if direction == "remove" else -z
 
 
+def log_payoff(c: float) -> float:
+    """log max_t (1 - e^-t) e^(-ct) = log(c^c / (1 + c)^(1 + c)): delta(eps) <= that times E[e^(c (L - eps))]."""
+    return -c * math.log1p(1 / c) - math.log1p(c)
+
+
 def loss(rate: Floats, mu: Floats, x: Floats) -> Floats:
     """log w(x) for each level (rows) at each x (columns)."""
     with np.errstate(divide="ignore"):

@@ -29,7 +29,7 @@ from privet.accounting.guarantee import Label, Relation
 from privet.accounting.lattice import compose
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.levels import Levels, binned, levels_of
-from privet.accounting.moments import DIRECTIONS, ULP, Direction, TooHard
+from privet.accounting.moments import DIRECTIONS, ULP, Direction, TooHard, log_payoff
 from privet.accounting.one_step import OUTWARD, TINY, one_step_delta, one_step_epsilon
 
 Floats = NDArray[np.float64]
@@ -141,8 +141,7 @@ def _chernoff_epsilon(levels: Levels, direction: Direction, delta: float, at: Fl
             moment = c * (c + 1) * levels.gaussian / 2 + bins.log_moment(direction, c)
         except TooHard:
             break
-        log_m = -c * math.log1p(1 / c) - math.log1p(c)
-        found = min(found, ((moment + log_m - math.log(delta)) * (1 + OUTWARD) + OUTWARD) / c)
+        found = min(found, ((moment + log_payoff(c) - math.log(delta)) * (1 + OUTWARD) + OUTWARD) / c)
     return max(0.0, found) if not math.isnan(found) else math.inf
 
 
