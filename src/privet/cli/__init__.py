@@ -1,0 +1,40 @@
+"""The command line: parse, call one verb, print. A user's mistake is one line on standard error and exit code 2.
+
+One file per command. Nothing heavy is imported until a command needs it, so that `privet --help` is quick.
+"""
+
+import click
+
+from privet.cli.epsilon import epsilon_command
+from privet.cli.methods import methods_command
+from privet.cli.plan import plan_command
+from privet.cli.schedules import schedules_command
+from privet.cli.shell import Commands
+
+
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        import privet
+
+        click.echo(f"privet {privet.__version__}")
+        context.exit()
+
+
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+              help="Show the version and exit.")  # fmt: skip
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Differentially private deep learning: what it costs, planned, spent and proven.
+
+    \b
+    Examples:
+      privet plan --size 60000 --batch 256 --epochs 60 --epsilon 2 --delta 1e-5 --out plan.json
+      privet epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for command in (epsilon_command, plan_command, methods_command, schedules_command):
+    main.add_command(command)

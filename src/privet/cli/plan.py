@@ -1,0 +1,150 @@
+"""`privet plan`: a budget in, a certified schedule out."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privet import _registry
+from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+
+if TYPE_CHECKING:
+    from privet.planning import Plan
+
+
+@click.command("plan", short_help="A budget in, a certified schedule out.")
+@click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.option("--epsilon", type=number, help="The budget.")
+@click.option("--delta", type=number, help="The delta of the budget. Default: 1 / (10 size).")
+@click.option("--size", type=integer, help="Number of records n (public).")
+@click.option("--batch", type=number, help="Expected batch size. Default: 256.")
+@click.option("--rate", type=number, help="In place of --batch: chance that a record takes part in a step.")
+@click.option("--batch-schedule", metavar="SHAPE", help="Shape that multiplies --batch over the steps.")
+@click.option("--steps", type=integer, help="Number of steps T.")
+@click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs * size / batch).")
+@click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`.")
+@click.option("--rho-noise", type=number, help="First noise over last noise, for growing-mu and dynamic.")
+@click.option("--rho-clip", type=number, help="First clip over last clip, for sensitivity-decay and dynamic.")
+@click.option("--noise", type=number, help="Noise multiplier, when another knob is solved for.")
+@click.option("--noise-schedule", metavar="SHAPE", help="Shape of the noise; see `privet schedules`.")
+@click.option("--clip", type=number, help="Clip C, the bound on one record's share. Default: 1.")
+@click.option("--clip-schedule", metavar="SHAPE", help="Shape that multiplies --clip over the steps.")
+@click.option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip.")
+@click.option("--accountant", metavar="NAME", help="Who prices the plan. Default: pld, certified.")
+@click.option("--relation", metavar="NAME", help="Neighbouring datasets: zero-out (default), add-remove or replace.")
+@click.option("--unit", metavar="NAME", help="Whom a record stands for: example (default), client or user.")
+@click.option("--sampling", metavar="NAME", help="poisson (default), truncated-poisson:..., fixed-size or shuffled.")
+@click.option("--solve", metavar="KNOB", help="noise (default), steps, batch or epsilon, given the other three.")
+@click.option("--as-published", is_flag=True, default=None, help="The paper's own rule, formula and label.")
+@click.option("--out", type=OUT, metavar="FILE", help="Write the plan (JSON).")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flags: Any) -> None:
+    """The noise that meets a budget, for every step, before any data is touched.
+
+    RECIPE is a TOML file with the same keys as the options (rho_noise for --rho-noise); options win over it.
+
+    \b
+    Examples:
+      privet plan --size 60000 --batch 256 --epochs 60 --epsilon 1.2 --delta 1e-5 \\
+          --method dynamic --rho-noise 3.3 --rho-clip 3.3 --clip 1.0 --out plan.json
+      privet plan recipe.toml --epsilon 2
+      privet plan --size 60000 --batch 256 --noise 1.1 --epsilon 2 --solve steps
+    """
+    from privet.planning import Recipe, plan
+
+    start = time.perf_counter()
+    given = _with_shapes(flags)
+    with warnings_as_lines():
+        asked = Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given)
+        found = plan(asked)
+        closed = _closed_form(found)
+    seconds = time.perf_counter() - start
+    if out is not None:
+        found.save(out)
+    if as_json:
+        print_object(_plan_object(found, seconds, out, closed))
+        return
+    _print_plan(found, seconds, closed)
+    if out is not None:
+        click.echo(f"wrote {out}")
+
+
+def _with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags as a recipe's keys: a number and its shape are one schedule."""
+    given = dict(flags)
+    if given["batch_schedule"] is not None and given["batch"] is None:
+        raise click.UsageError("--batch-schedule needs --batch, the height of the shape.")
+    for name in ("noise", "clip", "batch"):
+        shape = given.pop(f"{name}_schedule")
+        if shape is not None:
+            given[name] = shape if given[name] is None else f"{given[name]!r} * ({shape})"
+    return given
+
+
+def _closed_form(found: "Plan") -> "Plan | None":
+    """For `proactive`: the plan with the published noise, to be shown beside the certified one."""
+    from dataclasses import replace
+
+    from privet.planning import plan
+
+    if found.recipe.method != "proactive" or found.recipe.solve != "noise":
+        return None
+    return found if found.recipe.as_published else plan(replace(found.recipe, as_published=True, accountant=None))
+
+
+def _holds(closed: "Plan") -> bool:
+    return closed.certified is not None and closed.certified.epsilon <= closed.recipe.budget.epsilon
+
+
+def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan | None") -> dict[str, Any]:
+    first, last = found.steps[0], found.steps[-1]
+    said: dict[str, Any] = {
+        "guarantee": found.guarantee.as_dict(),
+        "certified": None if found.certified is None else found.certified.as_dict(),
+        "scale": found.scale,
+        "steps": len(found.steps),
+        "batch": found.batch,
+        "noise": [first.noise, last.noise],
+        "clip": [first.clip, last.clip],
+        "rate": [first.rate, last.rate],
+        "shapes": found.shapes,
+        "rule": found.rule,
+        "recipe": found.recipe.as_dict(),
+        "hash": found.hash,
+        "seconds": seconds,
+        "out": None if out is None else str(out),
+    }
+    return said if closed is None else said | {"closed_form": {"noise": closed.scale, "holds": _holds(closed)}}
+
+
+def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
+    from privet.accounting.guarantee import rounded
+
+    recipe, steps = found.recipe, found.steps
+    click.echo(str(found.guarantee))
+    if found.is_unsound:
+        click.echo(
+            f"  guarantee none: no proof covers the clipping rule {found.rule!r} (privet methods {recipe.method})"
+        )
+    elif found.certified is not None and found.certified != found.guarantee:
+        click.echo(f"  certified {found.certified}")
+    if closed is not None and closed.certified is not None:
+        verdict = "holds" if _holds(closed) else "fails"
+        proven = rounded(closed.certified.epsilon, up=True)
+        click.echo(f"  formula   noise {closed.scale:.6g}; its condition {verdict} here: certified epsilon {proven}")
+    click.echo(
+        f"  noise     {_span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height {found.scale:.6g})"
+    )
+    click.echo(f"  clip      {_span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
+    epochs = len(steps) * steps[0].rate
+    click.echo(f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} records ({epochs:.4g} epochs)")
+    click.echo(f"  time      {seconds:.3f} s")
+
+
+def _span(first: float, last: float) -> str:
+    return f"{first:.6g}" + ("" if first == last else f" to {last:.6g}")
+
+
+def _shown(shape: str) -> str:
+    return _registry.shortened(shape, 60)

@@ -1,0 +1,118 @@
+"""What every command shares: one line for each failure, numbers as people write them, JSON on standard output."""
+
+import json
+import math
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privet import _registry
+from privet.errors import InvalidValue, PrivetError
+
+MOST_STEPS = 10**12
+MOST_SCHEDULED = 10**7  # one value is held for each
+
+
+class Commands(click.Group):
+    """Turns every failure into one line and an exit code: 2 a user's mistake, 1 ours, 130 Ctrl-C."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, prog_name or "privet", complete_var, standalone_mode=False, **extra)
+            sys.stdout.flush()
+            sys.exit(code if isinstance(code, int) else 0)
+        except (click.exceptions.Abort, KeyboardInterrupt):
+            _fail("interrupted", 130)
+        except BrokenPipeError:
+            # The reader left (`| head`). Nothing can be said; a second failure at exit must not be either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except click.ClickException as error:
+            _fail(_usage(error), 2)
+        except PrivetError as error:
+            _debug()
+            _fail(str(error), 2)
+        except Exception as error:
+            _debug()
+            _fail(f"internal error: {type(error).__name__}: {error} (PRIVET_DEBUG=1 shows where)", 1)
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    hint = f" See {context.command_path} --help." if context is not None else ""
+    return error.format_message().rstrip(".") + "." + hint
+
+
+def _debug() -> None:
+    if os.environ.get("PRIVET_DEBUG", "") not in ("", "0"):
+        traceback.print_exc()
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"privet: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Warnings raised inside are printed on standard error, one line each."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for message in dict.fromkeys(" ".join(str(w.message).split()) for w in caught):
+        click.echo(f"privet: warning: {message}", err=True)
+
+
+# --- values ------------------------------------------------------------------------------------------
+
+
+def number(text: str) -> float:
+    """A finite number, or a fraction such as 256/60000."""
+    try:
+        found = float(_registry.number(text.strip()))
+    except (ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise click.BadParameter(f"{text!r} is not a finite number or a fraction such as 256/60000")
+    return found
+
+
+def integer(text: str | int) -> int:
+    """A whole number of at least 1; 6e4 is one too."""
+    try:
+        found = float(text)
+    except (ValueError, OverflowError):
+        found = 0.0
+    if not (1 <= found <= MOST_STEPS and found.is_integer()):
+        raise click.BadParameter(f"{text!r} is not a whole number from 1 to {MOST_STEPS:.0e}")
+    return int(found)
+
+
+OUT = click.Path(path_type=Path)
+
+
+def check_scheduled(steps: int) -> None:
+    if steps > MOST_SCHEDULED:
+        raise InvalidValue(
+            f"steps={steps} of a schedule must be at most {MOST_SCHEDULED:.0e}. One value is held for each."
+        )
+
+
+def print_object(value: dict[str, Any]) -> None:
+    click.echo(json.dumps(value, allow_nan=False))
