@@ -1,0 +1,163 @@
+"""clipped_sum: the one entry to per-example gradients. One forward, one backward, then norms and the clipped sum."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privet import _check
+from privet.engine import layer as _layer  # registers the rules
+from privet.engine.batches import mapped, size_of, tensors_with_keys
+from privet.engine.clip import Rule, rule_for
+from privet.engine.intercept import tracking
+from privet.engine.knowledge import Known, known_of, shares_of, trainable
+from privet.engine.share import Share
+from privet.engine.summing import ClippedSum, clipped, nothing
+from privet.engine.tape import Facts, Tape, Unforeseen, names_of
+from privet.engine.whole import WAYS, shares_in_chunks
+from privet.errors import InvalidValue
+
+assert _layer
+
+Loss = Callable[..., Tensor]
+Force = Mapping[str, str] | str
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss_fn: "Loss | Tensor",
+    batch: Sequence[Any],
+    rule: "str | Rule" = "flat",
+    clip: float = 1.0,
+    *,
+    views: int = 1,
+    force: Force = "auto",
+    as_published: bool = False,
+) -> ClippedSum:
+    """The sum over the batch of per-example gradients, each clipped by `rule` to `clip`.
+
+    `batch` is (inputs, targets), every tensor with its examples along dimension 0; inputs may be a tensor, a tuple
+    (positional arguments of the model) or a dict (keyword arguments). `loss_fn(model(inputs), targets)` gives one
+    loss per example; losses computed inside `recording(model)` may be given in its place. An example whose gradient is
+    not finite counts as zero.
+
+    Args:
+        views: rows of each example, lying together; their losses are averaged before clipping, so the bound stays.
+        force: "vmap" or "loop" runs the whole model example by example; {"fc1": "vmap"} takes the general rule there.
+
+    >>> model = nn.Linear(3, 2)
+    >>> x, y = torch.randn(5, 3), torch.randint(2, (5,))
+    >>> c = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), (x, y), rule="flat", clip=1.0)
+    >>> c.norm_bound, sorted(c.grads), bool(c.grads["weight"].norm() <= 5.0)
+    (1.0, ['bias', 'weight'], True)
+
+    Raises:
+        Unsupported: the model couples examples, or does what no rule covers; names the module and the way out.
+    """
+    _check.positive(clip=clip)
+    chosen = rule_for(rule, as_published=as_published)
+    if isinstance(loss_fn, Tensor):
+        from privet.engine.recording import recorded
+
+        return recorded(model, loss_fn, views=views, rule=chosen, clip=clip)
+    work = work_on(model, loss_fn, batch, views=views, force=force)
+    if work.size == 0:
+        return nothing(work.named, chosen, clip)
+    for again in (False, True):
+        known = work.known(again=again)
+        if known.facts is None:
+            break
+        with suppress(Unforeseen):  # the model took another way with this batch
+            return clipped(work.shares(known.facts), work.named, work.size, chosen, clip)
+    parts = [clipped(shares, work.named, count, chosen, clip) for shares, count in work.in_chunks()]
+    return sum(parts[1:], parts[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A model, a loss and a batch of examples, `views` rows each."""
+
+    model: nn.Module
+    loss_fn: Loss
+    inputs: Any
+    targets: Any
+    size: int
+    views: int
+    named: dict[str, nn.Parameter]
+    force: Force
+
+    def losses(self, model: Any = None, take: Callable[[Tensor], Tensor] = lambda t: t) -> Tensor:
+        """One loss per row of what `take` takes of the batch."""
+        inputs, targets = mapped(self.inputs, take), mapped(self.targets, take)
+        model = self.model if model is None else model
+        if isinstance(inputs, dict):
+            out = model(**inputs)
+        else:
+            out = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        found = self.loss_fn(out, targets)
+        check_losses(found, size_of((inputs, targets)))
+        return found
+
+    def known(self, *, again: bool = False) -> Known:
+        if isinstance(self.force, str) and self.force != "auto":
+            return Known(None, [], f"force={self.force!r}")
+        tensors = tensors_with_keys((self.inputs, self.targets))
+        signature = (self.model.training, tuple(self.named), tuple((key, t.dim(), t.dtype) for key, t in tensors),
+                     tuple(sorted(self.forced)))  # fmt: skip
+        return known_of(self.model, signature, self.losses, self.forced, again=again)
+
+    @property
+    def forced(self) -> Mapping[str, str]:
+        return {} if isinstance(self.force, str) else self.force
+
+    def shares(self, facts: Facts) -> dict[str, Share]:
+        """One forward, one backward."""
+        tape = Tape(names_of(self.model), facts, self.size, self.size * self.views, self.forced)
+        with torch.enable_grad(), tracking(list(self.named.values()), tape):
+            losses = self.losses()
+        return shares_of(tape.uses, losses / self.views if self.views > 1 else losses, self.named, self.size)
+
+    def in_chunks(self) -> Iterator[tuple[dict[str, Share], int]]:
+        return shares_in_chunks(self, by=self.force if isinstance(self.force, str) else "auto")
+
+
+def work_on(model: nn.Module, loss_fn: Loss, batch: Any, *, views: int = 1, force: Force = "auto") -> Work:
+    """The work, checked."""
+    model = plain_model(model)
+    named = trainable(model)
+    if not named:
+        raise InvalidValue("model has no trainable parameter. Nothing can be clipped. Set requires_grad on some.")
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        raise InvalidValue(
+            f"batch={type(batch).__name__} must be a pair (inputs, targets). Inputs may be a tensor, a tuple or a dict."
+        )
+    _check.whole(views=views)
+    rows = size_of(tuple(batch))
+    if rows % views:
+        raise InvalidValue(f"views={views} must divide the {rows} rows of the batch. Give each example {views} rows.")
+    if isinstance(force, str):
+        _check.one_of(WAYS, force=force)
+    return Work(model, loss_fn, batch[0], batch[1], rows // views, views, named, force)
+
+
+def check_losses(losses: Any, rows: int) -> None:
+    """Raise unless there is one loss for each row, and a parameter enters it."""
+    if not isinstance(losses, Tensor) or losses.shape != (rows,):
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise InvalidValue(
+            f"loss_fn gave {shape}, not one loss for each of {rows} examples. Use reduction='none', and average what "
+            "is left of each example."
+        )
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """The model under torch.compile or a parallel wrapper, whose parameters are the same."""
+    while type(model).__module__.startswith("torch.") and len(list(model.children())) == 1:
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            break
+        model = inner
+    return model

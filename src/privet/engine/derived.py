@@ -1,0 +1,112 @@
+"""Shares of a parameter that was used through a function of it: a slice, a transpose, a low-rank update, a scaling.
+
+Let D = f(p). Example b's gradient of p is the pull-back of its gradient of D. The pull-back is linear, so a weighted
+sum is pulled back once, after the sum; only norms need it for each example, and a view keeps the norm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from privet.engine.share import Dense, Share, chunked_norms, total
+
+
+def share_of(parameter: Tensor, pairs: Sequence[tuple[Tensor, Share]], batch: int) -> Share:
+    """The share of a parameter from those of the tensors it was used through."""
+    direct = [share for tensor, share in pairs if tensor is parameter]
+    if len(direct) == len(pairs):
+        return total(direct, batch, parameter.numel())
+    views = [(tensor, share) for tensor, share in pairs if _is_view(tensor, parameter)]
+    if len(views) == len(pairs) and _are_apart([tensor for tensor, _ in views]):
+        return Blocks(parameter, tuple(views), batch)
+    shares = [s if t is parameter else PulledBack(parameter, t, s, batch) for t, s in pairs]
+    return total(shares, batch, parameter.numel())
+
+
+def _is_view(tensor: Tensor, parameter: Tensor) -> bool:
+    """Whether each element of the tensor is one of the parameter's own."""
+    if tensor is parameter:
+        return True
+    spread = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor._is_view() and tensor._base is parameter and tensor.dtype == parameter.dtype and not spread
+
+
+def _are_apart(tensors: Sequence[Tensor]) -> bool:
+    """Whether the views share no element: the ranges of memory that they span do not meet."""
+    spans = sorted((t.storage_offset(), t.storage_offset() + _length(t)) for t in tensors)
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+def _length(tensor: Tensor) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+@dataclass(slots=True)
+class Blocks:
+    """Views of one parameter that share no element, so that squared norms add."""
+
+    parameter: Tensor
+    views: tuple[tuple[Tensor, Share], ...]
+    batch: int
+
+    def sq_norms(self) -> Tensor:
+        found = self.views[0][1].sq_norms()
+        for _, share in self.views[1:]:
+            found = found + share.sq_norms()
+        return found
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        found = torch.zeros_like(self.parameter, dtype=weights.dtype, memory_format=torch.contiguous_format)
+        for view, share in self.views:
+            _place(found, self.parameter, view).add_(share.weighted_sum(weights))
+        return found
+
+    def dense(self) -> Tensor:
+        grads = [share.dense() for _, share in self.views]
+        found = grads[0].new_zeros(self.batch, *self.parameter.shape)
+        for (view, _), grad in zip(self.views, grads, strict=True):
+            for b in range(self.batch):
+                _place(found[b], self.parameter, view).add_(grad[b])
+        return found
+
+    def part(self, rows: Tensor, dtype: torch.dtype) -> "Blocks":
+        return Blocks(self.parameter, tuple((view, s.part(rows, dtype)) for view, s in self.views), len(rows))
+
+
+def _place(whole: Tensor, parameter: Tensor, view: Tensor) -> Tensor:
+    """The part of `whole`, a contiguous tensor like the parameter, that the view is of the parameter."""
+    offset = whole.storage_offset() + view.storage_offset() - parameter.storage_offset()
+    return whole.as_strided(view.shape, view.stride(), offset)
+
+
+@dataclass(slots=True)
+class PulledBack:
+    """The gradient of p from that of D = f(p), through autograd's graph of f."""
+
+    parameter: Tensor
+    derived: Tensor
+    inner: Share
+    batch: int
+
+    def sq_norms(self) -> Tensor:
+        return chunked_norms(self, self.batch, max(self.parameter.numel(), self.derived.numel()))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        summed = self.inner.weighted_sum(weights).to(self.derived.dtype)
+        return self._pull(summed, batched=False).to(weights.dtype)
+
+    def dense(self) -> Tensor:
+        grads = self.inner.dense()
+        return self._pull(grads.to(self.derived.dtype), batched=True).to(grads.dtype)
+
+    def _pull(self, grad: Tensor, *, batched: bool) -> Tensor:
+        found: Tensor = torch.autograd.grad(
+            self.derived, self.parameter, grad, retain_graph=True, is_grads_batched=batched
+        )[0]
+        return found
+
+    def part(self, rows: Tensor, dtype: torch.dtype) -> "Dense | PulledBack":
+        return PulledBack(self.parameter, self.derived, self.inner.part(rows, dtype), len(rows))

@@ -1,0 +1,98 @@
+"""Interception by use of the parameter: every torch function that a tracked tensor enters passes through here.
+
+While a model runs, its trainable parameters carry the class `TrackedParameter`. The objects stay the same, so tied
+weights, functional calls, keyword calls and lists of weights inside recurrent layers are all seen. A function of
+parameters alone gives another tracked tensor; a function of parameters and data is a use, and is recorded.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Listener(Protocol):
+    """What is told of each function call that a tracked tensor enters."""
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
+
+
+_listeners: list[Listener] = []  # the innermost is last; empty outside of `tracking`
+
+
+class _Tracked:
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        inner = _OPENED.get(func)
+        if inner is not None:  # go inside: what it calls is seen one by one
+            return inner(*args, **(kwargs or {}))
+        with torch._C.DisableTorchFunctionSubclass():
+            if not _listeners or func in _SILENT or not torch.is_grad_enabled():
+                return func(*args, **(kwargs or {}))
+            return _listeners[-1].call(func, args, kwargs or {})
+
+
+class TrackedParameter(_Tracked, nn.Parameter):
+    """A trainable parameter while its model runs."""
+
+
+class TrackedTensor(_Tracked, Tensor):
+    """A function of trainable parameters alone."""
+
+
+def _getters() -> set[Any]:
+    """Reading a property of a tensor is no use of it, except for the transposes."""
+    named: dict[str, Any] = {name: getattr(Tensor, name, None) for name in dir(Tensor)}
+    found = {value.__get__ for value in named.values() if type(value).__name__ in ("getset_descriptor", "property")}
+    return found - {named[name].__get__ for name in ("T", "mT", "H", "mH", "real", "imag")}
+
+
+_SILENT: set[Any] = _getters() | {
+    Tensor.size, Tensor.dim, Tensor.stride, Tensor.numel, Tensor.nelement, Tensor.is_floating_point, Tensor.__len__,
+    Tensor.is_contiguous, Tensor.storage_offset, Tensor.data_ptr, Tensor.element_size, Tensor.get_device,
+    Tensor.is_complex, Tensor.__repr__, Tensor.__hash__, Tensor.requires_grad_, Tensor.untyped_storage,
+    Tensor.detach, Tensor.item, Tensor.tolist, torch.is_floating_point,
+    torch.is_complex, torch.numel, Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full,
+    Tensor.new_tensor, torch.zeros_like, torch.ones_like, torch.empty_like, torch.full_like, torch.rand_like,
+    torch.randn_like, Tensor.register_hook, torch.isnan, torch.isfinite, torch.isinf,
+}  # fmt: skip
+
+
+def _opened(func: Any) -> Any:
+    """The same Python function without its check for tracked arguments, so that it can be gone into."""
+    inside = {**func.__globals__, "has_torch_function": lambda _: False}
+    return FunctionType(func.__code__, inside, func.__name__, func.__defaults__, func.__closure__)
+
+
+_OPENED: dict[Any, Any] = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forward)}
+
+
+def is_tracked(value: Any) -> bool:
+    return type(value) is TrackedParameter or type(value) is TrackedTensor
+
+
+def tracked(value: Tensor) -> Tensor:
+    """The same tensor, tracked from now on."""
+    value.__class__ = TrackedTensor
+    return value
+
+
+@contextmanager
+def tracking(parameters: Sequence[nn.Parameter], listener: Listener) -> Iterator[None]:
+    """Tell `listener` of every use of the parameters inside."""
+    classes = [type(p) for p in parameters]
+    _listeners.append(listener)
+    try:
+        for p in parameters:
+            p.__class__ = TrackedParameter
+        yield
+    finally:
+        for p, kind in zip(parameters, classes, strict=True):
+            p.__class__ = kind
+        _listeners.pop()

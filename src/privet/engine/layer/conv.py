@@ -1,0 +1,133 @@
+"""Convolutions in one to three dimensions, ordinary and transposed, with any stride, padding, dilation and groups."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from privet.engine.intercept import is_tracked
+from privet.engine.layer.base import Function, Ran, bound, plain, register
+from privet.engine.share import Dense, Share, widened
+
+if TYPE_CHECKING:
+    from privet.engine.tape import Use
+
+_CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+
+
+def _tuple(value: Any, dims: int, default: int) -> list[int]:
+    value = default if value is None else value
+    return [int(value)] * dims if isinstance(value, int) else [int(v) for v in value] * (dims // len(value))
+
+
+def weight_grads(
+    x: Tensor, g: Tensor, kernel: Sequence[int], *, stride: list[int], padding: list[int], dilation: list[int],
+    groups: int
+) -> Tensor:  # fmt: skip
+    """The weight gradient of each example, (N, O, C / groups, *kernel), x (N, C, ...) and g (N, O, ...).
+
+    One convolution whose groups are the examples: example n's channels see example n's gradients only.
+    """
+    n, c, o = x.shape[0], x.shape[1], g.shape[1]
+    if c == 1:
+        return _one_channel(x, g, kernel, stride=stride, padding=padding, dilation=dilation)
+    dummy = x.new_empty(1).expand(n * o, c // groups, *kernel)
+    found: Tensor = torch.ops.aten.convolution_backward(
+        g.reshape(1, n * o, *g.shape[2:]), x.reshape(1, n * c, *x.shape[2:]), dummy, None, stride, padding, dilation,
+        False, [0] * len(kernel), n * groups, [False, True, False],
+    )[1]  # fmt: skip
+    return found.view(n, o, c // groups, *kernel)
+
+
+def _one_channel(
+    x: Tensor, g: Tensor, kernel: Sequence[int], *, stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    """With one input channel: a strided view of the input, nothing copied, and one batched product."""
+    around = [p for pad in reversed(padding) for p in (pad, pad)]
+    x = F.pad(x, around) if any(around) else x.contiguous()
+    n, o, places = x.shape[0], g.shape[1], g.shape[2:]
+    inside = x.stride()[2:]
+    windows = x.as_strided(
+        (n, *places, *kernel),
+        (x.stride(0), *(s * i for s, i in zip(stride, inside, strict=True)),
+         *(d * i for d, i in zip(dilation, inside, strict=True))),
+    )  # fmt: skip
+    flat = windows.reshape(n, places.numel(), -1)
+    return (g.reshape(n, o, -1) @ flat).view(n, o, 1, *kernel)
+
+
+def _same_padding(x: Tensor, kernel: Sequence[int], dilation: list[int]) -> Tensor:
+    """`padding="same"`: as much on both sides, one more at the end where the total is odd."""
+    around: list[int] = []
+    for k, d in zip(reversed(kernel), reversed(dilation), strict=True):
+        whole = d * (k - 1)
+        around += [whole // 2, whole - whole // 2]
+    return F.pad(x, around)
+
+
+@register(F.conv1d, F.conv2d, F.conv3d)
+class Convolution:
+    """Per-example weight gradients by a convolution grouped over the examples."""
+
+    name = "convolution"
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        x, weight, *_ = bound(_CONV, args, kwargs)
+        return not is_tracked(x) and x.dim() == weight.dim()
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        return plain(func, args, kwargs)
+
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+        x, weight, bias, stride, padding, dilation, groups = bound(_CONV, use.args, use.kwargs)
+        kernel, dims = weight.shape[2:], weight.dim() - 2
+        steps, spread = _tuple(stride, dims, 1), _tuple(dilation, dims, 1)
+        g, a = widened(grads[0]), widened(x.detach())
+        if padding == "same":
+            a, padding = _same_padding(a, kernel, spread), 0
+        padding = 0 if padding == "valid" else padding
+        where = use.fact.outputs[0]
+        if use.is_tracked(weight):
+            found = weight_grads(a, g, kernel, stride=steps, padding=_tuple(padding, dims, 0), dilation=spread,
+                                 groups=groups or 1)  # fmt: skip
+            yield weight, Dense(_joined(use, found, where))
+        if use.is_tracked(bias):
+            yield bias, Dense(_joined(use, g.flatten(2).sum(2), where))
+
+
+def _joined(use: "Use", found: Tensor, where: Any) -> Tensor:
+    """(B, ...) from one row for each image: an example may have several."""
+    if found.shape[0] == use.batch:
+        return found
+    return use.first(found, where).sum(1)
+
+
+@register(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+class TransposedConvolution:
+    """The convolution's adjoint, so its weight gradient is that of a convolution with input and gradient swapped."""
+
+    name = "transposed convolution"
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        x, weight, *_ = bound(_TRANSPOSED, args, kwargs)
+        return not is_tracked(x) and x.dim() == weight.dim()
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        return plain(func, args, kwargs)
+
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+        x, weight, bias, stride, padding, _, groups, dilation = bound(_TRANSPOSED, use.args, use.kwargs)
+        kernel, dims = weight.shape[2:], weight.dim() - 2
+        g, a = widened(grads[0]), widened(x.detach())
+        where = use.fact.outputs[0]
+        if use.is_tracked(weight):
+            found = weight_grads(
+                g, a, kernel, stride=_tuple(stride, dims, 1), padding=_tuple(padding, dims, 0),
+                dilation=_tuple(dilation, dims, 1), groups=groups or 1,
+            )  # fmt: skip
+            yield weight, Dense(_joined(use, found, where))
+        if use.is_tracked(bias):
+            yield bias, Dense(_joined(use, g.flatten(2).sum(2), where))

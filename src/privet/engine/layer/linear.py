@@ -1,0 +1,84 @@
+"""Linear maps: F.linear with any leading dimensions, products with a matrix or vector, and addmm."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from privet.engine.intercept import is_tracked
+from privet.engine.layer.base import Function, Ran, bound, plain, register
+from privet.engine.share import Dense, Outer, Share, widened
+
+if TYPE_CHECKING:
+    from privet.engine.tape import Use
+
+
+def positions(value: Tensor) -> Tensor:
+    """(B, T, D) from (B, rows, ..., D)."""
+    return widened(value).flatten(1, -2)
+
+
+@register(F.linear)
+class Linear:
+    """y = x W^T + b: example b has weight gradient sum_t g_bt a_bt^T and bias gradient sum_t g_bt."""
+
+    name = "linear"
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        x, weight, _ = bound(("input", "weight", "bias"), args, kwargs)
+        return not is_tracked(x) and weight.dim() == 2
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        return plain(func, args, kwargs)
+
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+        x, weight, bias = bound(("input", "weight", "bias"), use.args, use.kwargs)
+        g = positions(use.output(grads[0]))
+        if use.is_tracked(weight):
+            yield weight, Outer(positions(use.input(x)), g)
+        if use.is_tracked(bias):
+            yield bias, Dense(g[:, 0] if g.shape[1] == 1 else g.sum(1))
+
+
+@register(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
+class Product:
+    """y = x W with a matrix or vector on the right: the transpose of `Linear`."""
+
+    name = "product"
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        return not kwargs and not is_tracked(args[0]) and args[1].dim() <= 2 and args[0].dim() >= 2
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        return plain(func, args, kwargs)
+
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+        x, weight = use.args
+        a, g = positions(use.input(x)), use.output(grads[0])
+        if weight.dim() == 1:
+            yield weight, Dense(torch.einsum("bti,bt->bi", a, widened(g).flatten(1)))
+        else:
+            yield weight, Outer(positions(g), a)
+
+
+@register(torch.addmm, Tensor.addmm)
+class AddProduct:
+    """y = b + x W with a matrix on the right."""
+
+    name = "product"
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        return not kwargs and not is_tracked(args[1]) and args[2].dim() == 2 and args[0].dim() == 1
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        return plain(func, args, kwargs)
+
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+        bias, x, weight = use.args
+        g = positions(use.output(grads[0]))
+        if use.is_tracked(weight):
+            yield weight, Outer(g, positions(use.input(x)))
+        if use.is_tracked(bias):
+            yield bias, Dense(g.sum(1))

@@ -1,0 +1,154 @@
+"""Recording: a user's own forward pass, watched, so that losses alone are enough for the clipped sum.
+
+with recording(model):
+    losses = loss_fn(model(x), y)          # one per example
+c = clipped_sum(model, losses, (x, y))
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privet.engine.batches import mapped, size_of, tensors_with_keys
+from privet.engine.clip import Rule
+from privet.engine.intercept import tracking
+from privet.engine.knowledge import known_of, shares_of, trainable
+from privet.engine.summing import ClippedSum, clipped
+from privet.engine.tape import Tape, Unforeseen, Use, names_of, tensors_in
+from privet.errors import InvalidValue, Unsupported
+
+_finished: "weakref.WeakKeyDictionary[nn.Module, Recording]" = weakref.WeakKeyDictionary()
+_apart: "weakref.WeakKeyDictionary[nn.Module, set[tuple[str, ...]]]" = weakref.WeakKeyDictionary()
+MOST_NODES = 200
+WAY_OUT = "Give clipped_sum the loss function and the batch in place of losses."
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Recording:
+    """The uses of a model's parameters in the calls of it so far."""
+
+    model: nn.Module
+    forced: Mapping[str, str]
+    uses: list[Use] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    tape: Tape | None = None
+    probing: bool = False
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if self.probing:
+            return func(*args, **kwargs)
+        if self.tape is None:
+            raise Unsupported(
+                f"{getattr(func, '__name__', func)}: a trainable parameter is used outside of model(...), where its "
+                f"examples cannot be followed. {WAY_OUT}"
+            )
+        try:
+            return self.tape.call(func, args, kwargs)
+        except Unforeseen as error:
+            raise Unsupported(f"the model took another way than before: {error}. {WAY_OUT}") from None
+
+    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.probing or not torch.is_grad_enabled():
+            return
+        rows = size_of((args, kwargs))
+        if rows == 0:
+            raise InvalidValue("batch has no example. An empty batch is released without a call of the model.")
+        self.probing = True
+        try:
+            tensors = tensors_with_keys((args, kwargs))
+            signature = ("recorded", model.training, tuple(trainable(model)), tuple(sorted(self.forced)),
+                         tuple((key, t.dim(), t.dtype) for key, t in tensors))  # fmt: skip
+
+            def run(model: nn.Module, take: Callable[[Tensor], Tensor]) -> Tensor:
+                return _probe_loss(model(*mapped(args, take), **mapped(kwargs, take)), size_of((args, kwargs)), take)
+
+            known = known_of(model, signature, run, self.forced)
+        finally:
+            self.probing = False
+        if known.facts is None:
+            raise Unsupported(f"the rules do not cover this model: {known.why}. {WAY_OUT}")
+        self.tape = Tape(names_of(model), known.facts, rows, rows, self.forced, self.uses)
+
+    def after(self, model: nn.Module, args: Any, out: Any) -> None:
+        if not self.probing and self.tape is not None:
+            self.tape = None
+            self.outputs += tensors_in(out)
+
+
+def _probe_loss(out: Any, rows: int, take: Callable[[Tensor], Tensor]) -> Tensor:
+    """Some loss of each row of the output, for the probe: the user's own is not known yet."""
+    count = take(torch.zeros(rows, 1)).shape[0]
+    total = torch.zeros(count)
+    for i, t in enumerate(tensors_in(out)):
+        if t.is_floating_point() and t.dim() and t.shape[0] == count:
+            flat = t.reshape(count, -1).float()
+            total = total + (flat * torch.cos(torch.arange(flat.shape[1]) + i).to(flat)).sum(1) + flat.square().mean(1)
+    if not total.requires_grad:
+        raise Unsupported(f"the model's output has no row for each example along dimension 0. {WAY_OUT}")
+    return total
+
+
+@contextmanager
+def recording(model: nn.Module, *, force: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Watch the model's calls inside, until `clipped_sum(model, losses, ...)` takes what was seen."""
+    watch = Recording(model, force or {})
+    hooks = [model.register_forward_pre_hook(watch.before, with_kwargs=True), model.register_forward_hook(watch.after)]
+    try:
+        with tracking(list(trainable(model).values()), watch):
+            yield
+        _finished[model] = watch
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def recorded(model: nn.Module, losses: Tensor, *, views: int, rule: Rule, clip: float) -> ClippedSum:
+    """The clipped sum from losses of a recorded pass, which is then used up."""
+    watch = _finished.pop(model, None)
+    if watch is None:
+        raise InvalidValue("losses were not computed inside `with recording(model):`. Put the forward pass there.")
+    rows = watch.uses[0].rows if watch.uses else 0
+    if losses.dim() != 1 or losses.shape[0] != rows or rows % views:
+        raise InvalidValue(
+            f"losses={tuple(losses.shape)} must be one loss for each of {rows} examples. Use reduction='none'."
+        )
+    _check_rows_apart(model, losses, watch.outputs)
+    size = rows // views
+    for use in watch.uses:
+        use.batch = size
+    shares = shares_of(watch.uses, losses / views if views > 1 else losses, trainable(model), size)
+    return clipped(shares, trainable(model), size, rule, clip)
+
+
+def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -> None:
+    """Raise if the loss of one example depends on another example's output; asked once for each way of computing it."""
+    watched = [t for t in outputs if t.requires_grad and t.dim() and t.shape[0] == len(losses)]
+    way = _way(losses, {t.grad_fn for t in watched})
+    if way in _apart.setdefault(model, set()):
+        return
+    for row in {0, len(losses) - 1}:
+        grads = torch.autograd.grad(losses[row], watched, retain_graph=True, allow_unused=True)
+        for g in grads:
+            if g is not None and bool((g[torch.arange(len(g), device=g.device) != row] != 0).any()):
+                raise Unsupported(
+                    "the loss of one example depends on the outputs of others, so no clip bounds what one of them "
+                    "does. Use a loss of one example at a time."
+                )
+    _apart[model].add(way)
+
+
+def _way(losses: Tensor, ends: set[Any]) -> tuple[str, ...]:
+    """The names of autograd's nodes from the losses down to the model's outputs."""
+    names: list[str] = []
+    left = [losses.grad_fn]
+    while left and len(names) < MOST_NODES:
+        node = left.pop()
+        if node is not None and node not in ends:
+            names.append(node.name())
+            left += [below for below, _ in node.next_functions]
+    return tuple(names)

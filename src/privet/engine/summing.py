@@ -1,0 +1,132 @@
+"""From shares to the clipped sum: norms, factors, weighted sums; what is huge or not finite is taken with care."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privet.engine.clip import Rule
+from privet.engine.share import Share
+from privet.errors import InvalidValue
+
+HUGE = 1e30  # a squared norm above this is taken again in float64
+ROUNDED = 8  # roundings of the norm allowed for, so that a clipped example stays within the bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedSum:
+    """The clipped sum of per-example gradients. All but `norm_bound` is computed from data without noise."""
+
+    grads: Mapping[str, Tensor]
+    norm_bound: float  # the most one example can move the sum
+    raw_norms: Tensor  # (B,), of whole gradients, before clipping
+    raw_batch: int
+    raw_bits: Tensor | None = None  # summed over the batch: what an adaptive rule releases beside the gradient
+
+    def __add__(self, other: "ClippedSum") -> "ClippedSum":
+        """The sum over both batches: pieces of one logical batch, clipped by one rule."""
+        if self.norm_bound != other.norm_bound or self.grads.keys() != other.grads.keys():
+            raise InvalidValue(
+                f"norm_bound={other.norm_bound!r} must be {self.norm_bound!r}. Pieces of a batch share one clip. "
+                "Clip them alike."
+            )
+        return ClippedSum(
+            grads={name: grad + other.grads[name] for name, grad in self.grads.items()}, norm_bound=self.norm_bound,
+            raw_norms=torch.cat([self.raw_norms, other.raw_norms]), raw_batch=self.raw_batch + other.raw_batch,
+            raw_bits=None if self.raw_bits is None or other.raw_bits is None else self.raw_bits + other.raw_bits,
+        )  # fmt: skip
+
+
+Named = Mapping[str, nn.Parameter]
+
+
+@torch.no_grad()
+def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
+    """The sum over examples of what `rule` leaves of each one's gradient."""
+    adaptive = getattr(rule, "adaptive", False)
+    if adaptive:
+        clip = rule.threshold(clip)  # type: ignore[attr-defined]
+        shares = {name: rule.transformed(name, share) for name, share in shares.items()}  # type: ignore[attr-defined]
+    groups = [[n for n in group if n in shares] for group in rule.groups(list(named))]
+    sq = torch.stack([_sq_norms(shares, group, size, named) for group in groups], 1)  # (B, G)
+    whole = sq.sum(1)
+    fine = whole <= HUGE  # neither NaN nor near overflow
+    if bool(fine.all()):
+        weights = rule.factors(sq.sqrt(), clip * _safety(sq.dtype))
+        grads = _summed(shares, groups, weights, named)
+    else:
+        grads, whole = _summed_with_care(shares, groups, sq, fine, rule, clip, named)
+    norms = whole.sqrt()
+    return ClippedSum(
+        grads=grads, norm_bound=rule.norm_bound(clip, len(groups)), raw_norms=norms, raw_batch=size,
+        raw_bits=rule.bits(norms, clip).sum(0) if adaptive else None,  # type: ignore[attr-defined]
+    )  # fmt: skip
+
+
+def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
+    """No example: nothing is computed, the sum is zero."""
+    some = next(iter(named.values()))
+    adaptive = getattr(rule, "adaptive", False)
+    clip = rule.threshold(clip) if adaptive else clip  # type: ignore[attr-defined]
+    norms = torch.zeros(0, device=some.device, dtype=_wide(some))
+    return ClippedSum(
+        grads={name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in named.items()},
+        norm_bound=rule.norm_bound(clip, len(rule.groups(list(named)))), raw_norms=norms, raw_batch=0,
+        raw_bits=rule.bits(norms, clip).sum(0) if adaptive else None,  # type: ignore[attr-defined]
+    )  # fmt: skip
+
+
+def _safety(dtype: torch.dtype) -> float:
+    return 1 - ROUNDED * torch.finfo(dtype).eps
+
+
+def _sq_norms(shares: Mapping[str, Share], group: list[str], size: int, named: Named) -> Tensor:
+    found = [shares[name].sq_norms() for name in group]
+    if not found:
+        some = next(iter(named.values()))
+        return torch.zeros(size, device=some.device, dtype=_wide(some))
+    total = found[0]
+    for more in found[1:]:
+        total = total + more
+    return total
+
+
+def _summed(shares: Mapping[str, Share], groups: list[list[str]], weights: Tensor, named: Named) -> dict[str, Tensor]:
+    """{name: sum_b weight_b gradient_b}; zero for what no example touched."""
+    columns = {name: k for k, group in enumerate(groups) for name in group}
+    found: dict[str, Tensor] = {}
+    for name, p in named.items():
+        if name in columns:
+            dtype = _wide(p)
+            found[name] = shares[name].weighted_sum(weights[:, columns[name]].to(dtype)).to(dtype).view(p.shape)
+        else:
+            found[name] = torch.zeros_like(p, dtype=_wide(p), requires_grad=False)
+    return found
+
+
+def _summed_with_care(
+    shares: Mapping[str, Share], groups: list[list[str]], sq: Tensor, fine: Tensor, rule: Rule, clip: float,
+    named: Named,
+) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
+    """Some examples are huge or not finite: those again in float64; what is still not finite counts as zero."""
+    good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
+    usual = {name: share.part(good, sq.dtype) for name, share in shares.items()}
+    grads = _summed(usual, groups, rule.factors(sq[good].sqrt(), clip * _safety(sq.dtype)), named)
+    careful = {name: share.part(rest, torch.float64) for name, share in shares.items()}
+    sq_rest = torch.stack([_sq_norms(careful, group, len(rest), named).double() for group in groups], 1)
+    whole = sq.sum(1)
+    whole[rest] = sq_rest.sum(1).to(whole.dtype)
+    finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
+    if len(finite):
+        kept = {name: share.part(finite, torch.float64) for name, share in careful.items()}
+        weights = rule.factors(sq_rest[finite].sqrt(), clip * _safety(sq.dtype))
+        columns = {name: k for k, group in enumerate(groups) for name in group}
+        for name, share in kept.items():
+            more = share.weighted_sum(weights[:, columns[name]])
+            grads[name] = grads[name] + more.to(grads[name].dtype).view_as(grads[name])
+    return grads, whole
+
+
+def _wide(p: Tensor) -> torch.dtype:
+    return p.dtype if p.dtype in (torch.float32, torch.float64) else torch.float32

@@ -1,0 +1,196 @@
+"""The tape: what a model did with its parameters in one forward pass, and where the examples lie in each tensor."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from privet.engine.intercept import is_tracked, tracked
+from privet.engine.layer.base import Rule, rule_of
+from privet.errors import PrivetError
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the examples lie in a tensor: along `dim`, an example's rows together (`major`) or strided."""
+
+    dim: int
+    major: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What analysis found out of one call: where the examples lie in its plain arguments and in its outputs."""
+
+    inputs: tuple[Where | None, ...]
+    outputs: tuple[Where | None, ...]
+
+    @property
+    def is_use(self) -> bool:
+        """Parameters meet data; otherwise the outputs are functions of parameters alone."""
+        return any(where is not None for where in self.outputs)
+
+
+Key = tuple[Callable[..., Any], tuple[str, ...]]
+Facts = Mapping[Key, Sequence[Fact]]
+
+
+class Unforeseen(PrivetError):
+    """A call that analysis has not seen: the model took another way with this batch."""
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """One meeting of parameters and data, kept until the gradients of its outputs are known."""
+
+    name: str
+    rule: Rule
+    func: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    fact: Fact
+    batch: int
+    rows: int  # of the batch: more than one for each example if it has several views
+    edges: list[GradientEdge]
+    plain: list[Tensor]
+    tracked: list[Tensor]
+    kept: Any = None  # what the rule wants to remember
+    versions: list[int] = field(default_factory=list)
+
+    def is_tracked(self, value: Any) -> bool:
+        return any(value is t for t in self.tracked)
+
+    def first(self, value: Tensor, where: Where | None) -> Tensor:
+        """The tensor with its examples in front: (B, rows of an example, ...)."""
+        assert where is not None
+        found = examples_first(value, where, self.rows)
+        return found if self.rows == self.batch else found.reshape(self.batch, -1, *found.shape[2:])
+
+    def input(self, value: Tensor) -> Tensor:
+        """A plain argument with its examples in front."""
+        at = next(i for i, t in enumerate(self.plain) if t is value)
+        return self.first(value, self.fact.inputs[at])
+
+    def output(self, value: Tensor, at: int = 0) -> Tensor:
+        """A tensor of the shape of output `at`, its gradient say, with its examples in front."""
+        return self.first(value, self.fact.outputs[at])
+
+    def check_unchanged(self) -> None:
+        for value, version in zip(self.plain, self.versions, strict=True):
+            if value._version != version:
+                raise RuntimeError(
+                    f"{self.name}: its input was changed in place after use, so its gradient cannot be had; PyTorch "
+                    "refuses this too. Leave out inplace=True there."
+                )
+
+
+def examples_first(value: Tensor, where: Where, batch: int) -> Tensor:
+    """(B, rows of an example, ...) from a tensor whose examples lie at `where`."""
+    value = value if where.dim == 0 else value.movedim(where.dim, 0)
+    rows, rest = divmod(value.shape[0], batch)
+    if rest:
+        raise Unforeseen(f"{value.shape[0]} rows cannot belong to {batch} examples")
+    if where.major:
+        return value.reshape(batch, rows, *value.shape[1:])
+    return value.reshape(rows, batch, *value.shape[1:]).movedim(1, 0)
+
+
+def tensors_in(value: Any) -> Iterable[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def plain_tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The arguments that are not tracked and have a dimension."""
+    return [t for t in tensors_in((list(args), kwargs)) if not is_tracked(t) and t.dim() > 0]
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """A function's name for people; a property's getter is called by the property."""
+    name = getattr(func, "__name__", "function")
+    return str(getattr(getattr(func, "__self__", None), "__name__", name)) if name == "__get__" else name
+
+
+@dataclass(slots=True)
+class Names:
+    """Names for tracked tensors, so that a call in one pass is found again in the next."""
+
+    parameters: dict[int, str]
+    seen: Counter[Key] = field(default_factory=Counter)
+
+    def key(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Key, int]:
+        names = tuple(self.of(t) for t in tensors_in((list(args), kwargs)) if is_tracked(t))
+        key = (func, names)
+        turn = self.seen[key]
+        self.seen[key] += 1
+        return key, turn
+
+    def of(self, value: Tensor) -> str:
+        found = self.parameters.get(id(value))
+        return value.__dict__.get("privet_name", "another model's parameter") if found is None else found
+
+    def derive(self, outputs: Any, key: Key, turn: int, arguments: Any) -> None:
+        """Track what is a function of parameters alone, and remember of which."""
+        sources = frozenset().union(*(roots(t) for t in tensors_in(arguments) if is_tracked(t)))
+        for i, out in enumerate(tensors_in(outputs)):
+            if out.is_floating_point() and out.requires_grad and not is_tracked(out):
+                tracked(out).__dict__.update(
+                    privet_name=f"{name_of(key[0])}({','.join(key[1])})[{turn}.{i}]", privet_roots=sources
+                )
+
+
+def roots(value: Tensor) -> frozenset[int]:
+    """The identities of the parameters that a tracked tensor is a function of."""
+    return value.__dict__.get("privet_roots") or frozenset((id(value),))
+
+
+def names_of(model: nn.Module) -> Names:
+    return Names({id(p): name for name, p in model.named_parameters() if p.requires_grad})
+
+
+@dataclass(slots=True)
+class Tape:
+    """Listens to one forward pass and keeps its uses."""
+
+    names: Names
+    facts: Facts
+    batch: int
+    rows: int
+    forced: Mapping[str, str] = field(default_factory=dict)
+    uses: list[Use] = field(default_factory=list)
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        key, turn = self.names.key(func, args, kwargs)
+        known = self.facts.get(key)
+        if known is None:
+            raise Unforeseen(f"{name_of(func)} of {', '.join(key[1])} was not seen when the model was analysed")
+        fact = known[min(turn, len(known) - 1)]
+        if not fact.is_use:
+            out = func(*args, **kwargs)
+            self.names.derive(out, key, turn, (list(args), kwargs))
+            return out
+        rule = rule_of(func, args, kwargs, forced=is_forced(key[1], self.forced))
+        out, watched, kept = rule.run(func, args, kwargs)
+        everything = list(tensors_in((list(args), kwargs)))
+        plain = [t for t in everything if not is_tracked(t) and t.dim() > 0]
+        self.uses.append(
+            Use(
+                name=f"{name_of(func)} of {key[1][0]}", rule=rule, func=func, args=args, kwargs=kwargs, fact=fact,
+                batch=self.batch, rows=self.rows, edges=[get_gradient_edge(t) for t in watched], plain=plain,
+                tracked=[t for t in everything if is_tracked(t)], kept=kept, versions=[t._version for t in plain],
+            )
+        )  # fmt: skip
+        return out
+
+
+def is_forced(names: Sequence[str], forced: Mapping[str, str]) -> bool:
+    """Whether the user wants the general rule for one of these parameters, named by the module they belong to."""
+    return any(name == start or name.startswith(f"{start}.") for name in names for start in forced)
