@@ -60,8 +60,11 @@ demo: setup  ## what a schedule costs, step by step: a table and a figure
 	@$(BIN)/privet epsilon --rate 256/60000 --noise 2.0 --noise-schedule exponential:end=1/3.3 --steps 14063 \
 	    --delta 1e-5 --size 60000 --accountant all --curve demo/epsilon.png
 
-bench: setup  ## speed and tightness beside the peers (most of an hour; OPTIONS=--quick: a minute)
+bench: setup  ## speed and tightness beside the peers (hours; OPTIONS=--quick: some minutes)
 	@$(BIN)/python benchmarks/accounting.py $(OPTIONS)
+	@$(BIN)/python benchmarks/planning.py $(OPTIONS)
+	@$(BIN)/python benchmarks/engine.py $(OPTIONS)
+	@$(BIN)/python benchmarks/sampling.py
 
 format: setup  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix .

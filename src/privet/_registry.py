@@ -10,7 +10,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from privet._check import suggestion
@@ -133,25 +133,31 @@ class Registry(Generic[T]):
         return f"{cls.__module__}:{cls.__qualname__}"
 
     def _imported(self, address: str) -> Maker[T]:
-        module_name, _, attribute = address.partition(":")
-        try:
-            module = importlib.import_module(module_name)
-        except Exception as error:  # a user's own module may fail in any way
-            raise InvalidValue(
-                f"{self.kind}={address!r} cannot be imported: {one_line(error)}. Check its name and PYTHONPATH."
-                f"{suggestion(module_name, self._makers)}"
-            ) from (None if isinstance(error, ModuleNotFoundError) else error)
-        try:
-            found: Maker[T] = getattr(module, attribute)
-        except AttributeError:
-            raise InvalidValue(
-                f"{self.kind}={address!r} is not there: {module_name} has no {attribute!r}."
-                f"{suggestion(attribute, dir(module))}"
-            ) from None
+        found: Maker[T] = imported(address, kind=self.kind, known=self._makers)
         missing = [method for method in self.needs if not callable(getattr(found, method, None))]
         if self.needs and (missing or not isinstance(found, type)):
             raise InvalidValue(f"{self.kind}={address!r} must be a class with {', '.join(self.needs)}().")
         return found
+
+
+def imported(address: str, *, kind: str, known: Iterable[str] = ()) -> Any:
+    """What stands at `my.module:name`, a user's own."""
+    module_name, _, attribute = address.partition(":")
+    if not module_name or not attribute:
+        raise InvalidValue(f"{kind}={address!r} must be an address such as my.module:name.")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's own module may fail in any way
+        raise InvalidValue(
+            f"{kind}={address!r} cannot be imported: {one_line(error)}. Check its name and PYTHONPATH."
+            f"{suggestion(module_name, known)}"
+        ) from (None if isinstance(error, ModuleNotFoundError) else error)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise InvalidValue(
+            f"{kind}={address!r} is not there: {module_name} has no {attribute!r}.{suggestion(attribute, dir(module))}"
+        ) from None
 
 
 def number(text: str) -> int | float:

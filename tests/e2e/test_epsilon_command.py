@@ -346,16 +346,3 @@ def test_ctrl_c_in_a_real_run() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
         assert process.stderr.read().split() == ["privet:", "interrupted"]
-
-
-@pytest.mark.slow
-def test_starting_is_quick() -> None:
-    """The help is there well within a second, also on a slow machine."""
-    best = min(_seconds("--help") for _ in range(3))
-    assert best < 1.0
-
-
-def _seconds(*words: str) -> float:
-    start = time.perf_counter()
-    assert shell(*words).returncode == 0
-    return time.perf_counter() - start

@@ -1,9 +1,6 @@
 """`privet plan`, `privet methods` and `privet epsilon --from plan.json`, as a user types them."""
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -106,6 +103,28 @@ def test_the_closed_form_stands_beside_the_certified_noise(batch: int, verdict: 
         assert found == {"noise": pytest.approx(3.676, abs=5e-4), "holds": verdict == "holds"}
 
 
+@pytest.mark.parametrize(
+    ("more", "method"),
+    [
+        ("--trials-mean 10 --trials-law geometric", "rdp, best of geometric(10) runs"),
+        ("--trials 3", "pld, all of 3 runs"),
+        ("--trials 3 --trials-law disjoint", "pld, 3 runs on disjoint parts"),
+    ],
+)
+def test_tuning_is_charged_and_one_run_is_shown(more: str, method: str, tmp_path: Path) -> None:
+    text = run(f"{BASE} {more}", "--out", str(tmp_path / "plan.json")).stdout
+    assert text.startswith("epsilon <= 1.19")
+    assert f"[certified: {method}" in text
+    assert "\n  one run   epsilon <= " in text
+    assert "\n  tuning    " in text
+    assert Plan.load(tmp_path / "plan.json").guarantee.method == method
+    found = answer(f"{BASE} {more}")
+    assert found["guarantee"]["method"] == method
+    assert found["one_run"]["method"] == "pld"
+    assert (found["selection_epsilon"] is None) == ("disjoint" not in more)
+    assert found["recipe"]["trials_law"] in method.replace("all", "fixed")
+
+
 def test_a_plan_can_be_checked_by_every_accountant(plan_file: Path) -> None:
     result = run("epsilon --delta 1e-5 --json", "--from", str(plan_file))
     assert result.exit_code == 0, result.output
@@ -130,18 +149,6 @@ def test_a_large_delta_draws_one_warning() -> None:
     assert result.exit_code == 0
     assert result.stderr.startswith("privet: warning: delta=0.01 is at least 1/size")
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_from_the_shell_in_a_second_and_a_half() -> None:
-    """10,000 steps, all different, start-up included. Best of three: the machine may be busy."""
-    words = f"{DYNAMIC} --batch 360"  # 10,000 steps
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "privet", *words.split()], check=True, capture_output=True, timeout=60)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1.5
 
 
 # --- bad input: one line, exit 2 --------------------------------------------------------------------
@@ -205,6 +212,17 @@ FLAGS = {
     "noise given twice over": ("--noise 1.1", "asks for noise, but noise=1.1 is given"),
     "as published by nobody": ("--as-published", "as_published needs a method"),
     "closed form and accountant": ("--method auto-exp --as-published --accountant rdp", "its price is a closed form"),
+    "a mean without a law": ("--trials-mean 10", "needs a law"),
+    "a law without a mean": ("--trials-law poisson", "trials_mean is missing"),
+    "a law misspelt": ("--trials-mean 10 --trials-law poison", "Did you mean 'poisson'"),
+    "a mean below 1": ("--trials-mean 0.5 --trials-law poisson", "trials_mean=0.5 must be >= 1"),
+    "no trials": ("--trials 0", "not a whole number"),
+    "trials and their mean": ("--trials 3 --trials-mean 3", "trials_mean=3.0 has no meaning"),
+    "trials and the limit theorem": (
+        "--trials-mean 9 --trials-law geometric --accountant gdp",
+        "accountant='gdp' has no theorem for trials_law='geometric'",
+    ),
+    "trials as published": ("--trials 3 --method noisy-sgd --as-published", "no paper's formula charges for tuning"),
     "option misspelt": ("--epsilom 3", "No such option"),
     "out nowhere": ("--out no/such/folder/plan.json", "cannot be written"),
     "recipe nowhere": ("nowhere.toml", "there is no such file"),
@@ -241,6 +259,8 @@ RECIPES = {
     "true for steps": ("steps = true", "steps=True must be a whole number"),
     "a shape of nothing": ("noise = ''", "noise"),
     "a date": ("[training]\nday = 2020-01-01", "training"),
+    "trials in words": ("trials = 'three'", "trials='three' must be a whole number"),
+    "a law of no kind": ("trials_mean = 3\ntrials_law = ['geometric']", "trials_law=['geometric'] must be one of"),
     "a shape of no kind": ("noise = { end = 0.3 }", "needs a kind"),
 }
 

@@ -5,11 +5,16 @@ One file per command. Nothing heavy is imported until a command needs it, so tha
 
 import click
 
+from privet.cli.ahead import ahead_command
+from privet.cli.compare import compare_command
+from privet.cli.doctor import doctor_command
 from privet.cli.epsilon import epsilon_command
 from privet.cli.methods import methods_command
 from privet.cli.plan import plan_command
 from privet.cli.schedules import schedules_command
+from privet.cli.search import search_command
 from privet.cli.shell import Commands
+from privet.cli.swap import swap_command
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -36,5 +41,16 @@ def main(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (epsilon_command, plan_command, methods_command, schedules_command):
+COMMANDS = (
+    plan_command,
+    compare_command,
+    search_command,
+    ahead_command,
+    swap_command,
+    epsilon_command,
+    methods_command,
+    doctor_command,
+    schedules_command,
+)
+for command in COMMANDS:
     main.add_command(command)

@@ -106,7 +106,7 @@ def _check_question(*, delta: float | None, at: float | None, accountant: str, f
 
 
 def check_figure(option: str, path: Path) -> None:
-    from privet.reporting.figures import check_path
+    from privet.reporting.drawing import check_path
 
     check_path(path, option=option)
 
@@ -136,6 +136,11 @@ def _planned_ledger(planned: "Plan", source: str | None, relation: str | None, g
         raise Unsupported(
             f"{source}: no accountant covers method={planned.recipe.method!r} as published: its clipping rule "
             f"{planned.rule!r} bounds nothing that is charged. Plan without --as-published."
+        )
+    if planned.recipe.tuning is not None:
+        raise Unsupported(
+            f"{source}: its guarantee is for {planned.recipe.tuning.name} together: {planned.guarantee}. "
+            "`privet plan` shows it, and what one run costs."
         )
     return planned.ledger()
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 @click.option("--unit", metavar="NAME", help="Whom a record stands for: example (default), client or user.")
 @click.option("--sampling", metavar="NAME", help="poisson (default), truncated-poisson:..., fixed-size or shuffled.")
 @click.option("--solve", metavar="KNOB", help="noise (default), steps, batch or epsilon, given the other three.")
+@click.option("--trials", type=integer, help="The budget is for so many runs together; see --trials-law.")
+@click.option("--trials-mean", type=number, help="The budget is for the best of a random number of runs: its mean.")
+@click.option("--trials-law", metavar="LAW", help="geometric or poisson (with a mean); fixed or disjoint (a number).")
 @click.option("--as-published", is_flag=True, default=None, help="The paper's own rule, formula and label.")
 @click.option("--out", type=OUT, metavar="FILE", help="Write the plan (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
@@ -50,6 +53,7 @@ def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flag
           --method dynamic --rho-noise 3.3 --rho-clip 3.3 --clip 1.0 --out plan.json
       privet plan recipe.toml --epsilon 2
       privet plan --size 60000 --batch 256 --noise 1.1 --epsilon 2 --solve steps
+      privet plan --size 60000 --epochs 15 --epsilon 2 --trials-mean 10 --trials-law geometric
     """
     from privet.planning import Recipe, plan
 
@@ -88,7 +92,7 @@ def _closed_form(found: "Plan") -> "Plan | None":
 
     from privet.planning import plan
 
-    if found.recipe.method != "proactive" or found.recipe.solve != "noise":
+    if found.recipe.method != "proactive" or found.recipe.solve != "noise" or found.recipe.tuning is not None:
         return None
     return found if found.recipe.as_published else plan(replace(found.recipe, as_published=True, accountant=None))
 
@@ -115,6 +119,12 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
         "seconds": seconds,
         "out": None if out is None else str(out),
     }
+    if found.recipe.tuning is not None:
+        said |= {
+            "one_run": None if found.one_run is None else found.one_run.as_dict(),
+            "selection_epsilon": found.selection_epsilon,
+            "tuning": found.recipe.tuning.rule(found.guarantee.epsilon),
+        }
     return said if closed is None else said | {"closed_form": {"noise": closed.scale, "holds": _holds(closed)}}
 
 
@@ -129,6 +139,7 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         )
     elif found.certified is not None and found.certified != found.guarantee:
         click.echo(f"  certified {found.certified}")
+    _print_tuning(found)
     if closed is not None and closed.certified is not None:
         verdict = "holds" if _holds(closed) else "fails"
         proven = rounded(closed.certified.epsilon, up=True)
@@ -138,8 +149,19 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
     )
     click.echo(f"  clip      {_span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
     epochs = len(steps) * steps[0].rate
-    click.echo(f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} records ({epochs:.4g} epochs)")
+    each = "" if recipe.tuning is None else " in each run"
+    click.echo(
+        f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} records ({epochs:.4g} epochs){each}"
+    )
     click.echo(f"  time      {seconds:.3f} s")
+
+
+def _print_tuning(found: "Plan") -> None:
+    if found.recipe.tuning is None:
+        return
+    if found.one_run is not None:
+        click.echo(f"  one run   {found.one_run}")
+    click.echo(f"  tuning    {found.recipe.tuning.rule(found.guarantee.epsilon)}")
 
 
 def _span(first: float, last: float) -> str:

@@ -33,6 +33,7 @@ class Commands(click.Group):
     ) -> Any:
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        sys.path.append(os.getcwd())  # a user's own class, my.module:Class, may stand in the folder they are in
         try:
             code = super().main(args, prog_name or "privet", complete_var, standalone_mode=False, **extra)
             sys.stdout.flush()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privet import _check
 from privet.engine import layer as _layer  # registers the rules
-from privet.engine.batches import mapped, size_of, tensors_with_keys
+from privet.engine.batches import kinds, mapped, size_of
 from privet.engine.clip import Rule, rule_for
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import Known, known_of, shares_of, trainable
@@ -23,6 +23,7 @@ from privet.errors import InvalidValue
 assert _layer
 
 Loss = Callable[..., Tensor]
+_FLAT = rule_for("flat")  # by far the most used, and it has no state
 Force = Mapping[str, str] | str
 
 
@@ -58,7 +59,7 @@ def clipped_sum(
         Unsupported: the model couples examples, or does what no rule covers; names the module and the way out.
     """
     _check.positive(clip=clip)
-    chosen = rule_for(rule, as_published=as_published)
+    chosen = _FLAT if rule == "flat" else rule_for(rule, as_published=as_published)
     if isinstance(loss_fn, Tensor):
         from privet.engine.recording import recorded
 
@@ -89,24 +90,26 @@ class Work:
     named: dict[str, nn.Parameter]
     force: Force
 
-    def losses(self, model: Any = None, take: Callable[[Tensor], Tensor] = lambda t: t) -> Tensor:
-        """One loss per row of what `take` takes of the batch."""
-        inputs, targets = mapped(self.inputs, take), mapped(self.targets, take)
+    def losses(self, model: Any = None, take: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """One loss per row of what `take` takes of the batch: all, if it is not given."""
+        inputs, targets, rows = self.inputs, self.targets, self.size * self.views
+        if take is not None:
+            inputs, targets = mapped((inputs, targets), take)
+            rows = size_of((inputs, targets))
         model = self.model if model is None else model
         if isinstance(inputs, dict):
             out = model(**inputs)
         else:
             out = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
         found = self.loss_fn(out, targets)
-        check_losses(found, size_of((inputs, targets)))
+        check_losses(found, rows)
         return found
 
     def known(self, *, again: bool = False) -> Known:
         if isinstance(self.force, str) and self.force != "auto":
             return Known(None, [], f"force={self.force!r}")
-        tensors = tensors_with_keys((self.inputs, self.targets))
-        signature = (self.model.training, tuple(self.named), tuple((key, t.dim(), t.dtype) for key, t in tensors),
-                     tuple(sorted(self.forced)))  # fmt: skip
+        signature = (self.model.training, tuple(self.named), tuple(sorted(self.forced)),
+                     kinds((self.inputs, self.targets)))  # fmt: skip
         return known_of(self.model, signature, self.losses, self.forced, again=again)
 
     @property
@@ -115,7 +118,7 @@ class Work:
 
     def shares(self, facts: Facts) -> dict[str, Share]:
         """One forward, one backward."""
-        tape = Tape(names_of(self.model), facts, self.size, self.size * self.views, self.forced)
+        tape = Tape(names_of(self.named), facts, self.size, self.size * self.views, self.forced)
         with torch.enable_grad(), tracking(list(self.named.values()), tape):
             losses = self.losses()
         return shares_of(tape.uses, losses / self.views if self.views > 1 else losses, self.named, self.size)

@@ -20,18 +20,28 @@ def share_of(parameter: Tensor, pairs: Sequence[tuple[Tensor, Share]], batch: in
     if len(direct) == len(pairs):
         return total(direct, batch, parameter.numel())
     views = [(tensor, share) for tensor, share in pairs if _is_view(tensor, parameter)]
-    if len(views) == len(pairs) and _are_apart([tensor for tensor, _ in views]):
+    if len(views) == len(pairs) and parameter.is_contiguous() and _are_apart([tensor for tensor, _ in views]):
         return Blocks(parameter, tuple(views), batch)
     shares = [s if t is parameter else PulledBack(parameter, t, s, batch) for t, s in pairs]
     return total(shares, batch, parameter.numel())
 
 
 def _is_view(tensor: Tensor, parameter: Tensor) -> bool:
-    """Whether each element of the tensor is one of the parameter's own."""
+    """Whether each element of the tensor is one of the parameter's own, each at most once."""
     if tensor is parameter:
         return True
-    spread = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor._is_view() and tensor._base is parameter and tensor.dtype == parameter.dtype and not spread
+    own = tensor._is_view() and tensor._base is parameter and tensor.dtype == parameter.dtype
+    return own and parameter.is_contiguous() and not _overlaps(tensor)
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether two places of the tensor may be one in memory, as after expand or unfold."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 def _are_apart(tensors: Sequence[Tensor]) -> bool:

@@ -5,6 +5,7 @@ weights, functional calls, keyword calls and lists of weights inside recurrent l
 parameters alone gives another tracked tensor; a function of parameters and data is a use, and is recorded.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
@@ -21,7 +22,14 @@ class Listener(Protocol):
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any: ...
 
 
-_listeners: list[Listener] = []  # the innermost is last; empty outside of `tracking`
+class _Here(threading.local):
+    """What this thread listens with: models may train side by side."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []  # the innermost is last; empty outside of `tracking`
+
+
+_here = _Here()
 
 
 class _Tracked:
@@ -33,9 +41,10 @@ class _Tracked:
         if inner is not None:  # go inside: what it calls is seen one by one
             return inner(*args, **(kwargs or {}))
         with torch._C.DisableTorchFunctionSubclass():
-            if not _listeners or func in _SILENT or not torch.is_grad_enabled():
+            listeners = _here.listeners
+            if not listeners or func in _SILENT or not torch.is_grad_enabled():
                 return func(*args, **(kwargs or {}))
-            return _listeners[-1].call(func, args, kwargs or {})
+            return listeners[-1].call(func, args, kwargs or {})
 
 
 class TrackedParameter(_Tracked, nn.Parameter):
@@ -87,7 +96,7 @@ def tracked(value: Tensor) -> Tensor:
 def tracking(parameters: Sequence[nn.Parameter], listener: Listener) -> Iterator[None]:
     """Tell `listener` of every use of the parameters inside."""
     classes = [type(p) for p in parameters]
-    _listeners.append(listener)
+    _here.listeners.append(listener)
     try:
         for p in parameters:
             p.__class__ = TrackedParameter
@@ -95,4 +104,4 @@ def tracking(parameters: Sequence[nn.Parameter], listener: Listener) -> Iterator
     finally:
         for p, kind in zip(parameters, classes, strict=True):
             p.__class__ = kind
-        _listeners.pop()
+        _here.listeners.pop()

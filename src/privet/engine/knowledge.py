@@ -1,8 +1,8 @@
 """What was found out of a model by running it on a few examples: made once for each kind of batch, and checked."""
 
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,12 @@ from privet.engine.derived import share_of
 from privet.engine.intercept import tracking
 from privet.engine.layer.base import TooHard
 from privet.engine.share import Share
-from privet.engine.tape import Facts, Tape, Unforeseen, Use, names_of, roots
+from privet.engine.survey import first, same_start, set_aside
+from privet.engine.tape import Facts, Tape, Unforeseen, Use, name_of, names_of, roots
 
-AGREE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of the whole gradient; coarser types are rough themselves
+AGREE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a parameter's gradient; coarser types are rough themselves
 ROUGH = 0.1
+NOISE = 0.01  # of the tolerance: what a parameter whose gradients cancel may be off, beside the whole gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Known:
     facts: Facts | None
     calls: list[Call]
     why: str = ""
+    is_sure: bool = True  # some example was finite, so that the rules could be compared with autograd
 
 
 _known: "weakref.WeakKeyDictionary[nn.Module, dict[Any, Known]]" = weakref.WeakKeyDictionary()
@@ -35,18 +38,23 @@ _known: "weakref.WeakKeyDictionary[nn.Module, dict[Any, Known]]" = weakref.WeakK
 def known_of(model: nn.Module, signature: Any, run: Run, forced: Mapping[str, str], *, again: bool = False) -> Known:
     """What is known of the model for batches of this signature; `run(model, take)` gives losses, one per example."""
     of_model = _known.setdefault(model, {})
-    if again or signature not in of_model:
-        of_model[signature] = _find_out(model, run, forced)
-    return of_model[signature]
+    signature = (signature, tuple([module.training for module in model.modules()]))
+    found = None if again else of_model.get(signature)
+    if found is None:
+        found = _find_out(model, run, forced)
+        if found.is_sure:
+            of_model[signature] = found
+    return found
 
 
 def _find_out(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Known:
-    try:
-        facts, calls = analyse(model, run, forced=forced)
-        _check_agreement(model, run, facts, forced)
-    except (TooHard, Unforeseen) as error:
-        return Known(None, [], str(error))
-    return Known(facts, calls)
+    with set_aside(model):
+        try:
+            facts, calls = analyse(model, run, forced=forced)
+            is_sure = _agree(model, run, facts, forced)
+        except (TooHard, Unforeseen) as error:
+            return Known(None, [], str(error))
+    return Known(facts, calls, is_sure=is_sure)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -56,6 +64,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter], size: int) -> dict[str, Share]:
     """The share of each parameter that was used; parameters' own gradients are never computed."""
     edges = [edge for use in uses for edge in use.edges]
+    _check_counts(uses)
     if not edges:
         return {}
     grads = list(torch.autograd.grad(losses.sum(), edges, allow_unused=True))
@@ -73,50 +82,62 @@ def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter]
     return {name: share_of(p, found[id(p)], size) for name, p in named.items() if id(p) in found}
 
 
-def _check_agreement(model: nn.Module, run: Run, facts: Facts, forced: Mapping[str, str]) -> None:
-    """Raise TooHard unless the rules give what autograd gives, on a few examples with the same random numbers."""
+def _check_counts(uses: list[Use]) -> None:
+    """Raise if a function was called another number of times than when its calls were told apart by their order."""
+    counts = Counter(use.name for use in uses if use.fact.calls)
+    for use in uses:
+        if use.fact.calls and use.fact.calls != counts[use.name]:
+            raise Unforeseen(f"{name_of(use.name[0])} of {', '.join(use.name[1])} was called another number of times")
+
+
+def _agree(model: nn.Module, run: Run, facts: Facts, forced: Mapping[str, str]) -> bool:
+    """Raise TooHard unless the rules give what autograd gives, on a few examples with the same random numbers.
+
+    False if none of the examples has a finite gradient, so that nothing could be compared.
+    """
     named = trainable(model)
-
-    def take(t: Tensor) -> Tensor:
-        return t[torch.arange(MANY, device=t.device) % t.shape[0]]
-
-    devices = sorted({p.device.index or 0 for p in named.values() if p.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices), torch.enable_grad(), _buffers_kept(model):
-        torch.manual_seed(0)
-        tape = Tape(names_of(model), facts, MANY, MANY, forced)
-        with tracking(list(named.values()), tape):
-            losses = run(model, take)
-        shares = shares_of(tape.uses, losses, named, MANY)
-        torch.manual_seed(0)
-        losses = run(model, take)
-        _compare(shares, losses, named)
-
-
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    kept = [(b, b.detach().clone()) for b in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in kept:
-                buffer.copy_(before)
+    with torch.enable_grad():
+        with same_start(model):
+            tape = Tape(names_of(named), facts, MANY, MANY, forced)
+            with tracking(list(named.values()), tape):
+                losses = run(model, first(MANY))
+            try:
+                shares = shares_of(tape.uses, losses, named, MANY)
+                mine = [_row(shares, named, row) for row in range(MANY)]
+            except RuntimeError as error:
+                raise TooHard(f"the rules fail: {error}") from None
+        with same_start(model):
+            losses = run(model, first(MANY))
+        compared = [_compared(mine[row], losses[row], named) for row in range(MANY)]
+        return any(compared)
 
 
-def _compare(shares: Mapping[str, Share], losses: Tensor, named: Mapping[str, nn.Parameter]) -> None:
-    for row in range(MANY):
-        grads = torch.autograd.grad(losses[row], list(named.values()), retain_graph=True, allow_unused=True)
-        size = torch.stack([g.double().norm() for g in grads if g is not None]).norm()
-        if not bool(size.isfinite()):
-            continue
-        weights = torch.zeros(MANY, device=losses.device)
+Row = dict[str, tuple[Tensor, Tensor]]  # the gradient of each parameter for one example, and its norm
+
+
+@torch.no_grad()
+def _row(shares: Mapping[str, Share], named: Mapping[str, nn.Parameter], row: int) -> Row:
+    found: Row = {}
+    for name, share in shares.items():
+        p = named[name]
+        weights = torch.zeros(MANY, device=p.device, dtype=p.dtype if p.dtype in AGREE else torch.float32)
         weights[row] = 1
-        for (name, p), grad in zip(named.items(), grads, strict=True):
-            true = torch.zeros_like(p) if grad is None else grad
-            wide = p.dtype if p.dtype in AGREE else torch.float32
-            mine = shares[name].weighted_sum(weights.to(wide)).view(p.shape) if name in shares else torch.zeros_like(p)
-            off = (mine.double() - true.double()).norm()
-            norm = shares[name].sq_norms()[row].double().sqrt() if name in shares else off * 0
-            off = torch.maximum(off, (norm - true.double().norm()).abs())
-            if off > AGREE.get(p.dtype, ROUGH) * size + 1e-30:
-                raise TooHard(f"the rules for {name} do not agree with autograd (off by {float(off / size):.1g})")
+        found[name] = share.weighted_sum(weights).view(p.shape).double(), share.sq_norms()[row].double().sqrt()
+    return found
+
+
+def _compared(mine: Row, loss: Tensor, named: Mapping[str, nn.Parameter]) -> bool:
+    """Whether the example's gradient is finite; raise TooHard if the rules' is another."""
+    grads = torch.autograd.grad(loss, list(named.values()), retain_graph=True, allow_unused=True)
+    size = torch.stack([loss.new_zeros(()).double(), *(g.double().norm() for g in grads if g is not None)]).norm()
+    if not bool(size.isfinite()):
+        return False
+    rough = torch.is_autocast_enabled(loss.device.type)
+    for (name, p), grad in zip(named.items(), grads, strict=True):
+        true = torch.zeros_like(p, dtype=torch.float64) if grad is None else grad.double()
+        found, norm = mine.get(name, (torch.zeros_like(true), torch.zeros_like(size)))
+        off = torch.maximum((found - true).norm(), (norm - true.norm()).abs())
+        allowed = ROUGH if rough else AGREE.get(p.dtype, ROUGH)
+        if off > allowed * (true.norm() + NOISE * size) + 1e-30:
+            raise TooHard(f"the rules for {name} do not agree with autograd (off by {float(off / size):.1g})")
+    return True

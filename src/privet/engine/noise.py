@@ -108,10 +108,10 @@ def draw(flat: Tensor, *, std: float, generator: Randomness, hardened: bool = Fa
 
     torch's float32 normal never exceeds 5.77 standard deviations: beyond that a shifted value betrays itself, in one
     step with chance Phi(1/noise - 5.77), near 1e-6 at noise 1. So values beyond 4 are drawn again from the exact law
-    there, in double precision. That costs a tenth of the time.
+    there, in double precision. That costs a tenth to a third of the time.
 
     `hardened` sums four double-precision draws made from the operating system's cryptographic generator, and halves
-    the sum. Fewer bits of a value then betray the draw. This is hardening without a theorem, 30 to 50 times slower.
+    the sum. Fewer bits of a value then betray the draw. This is hardening without a theorem, some 50 times slower.
 
     >>> draw(torch.empty(3), std=2.0, generator=Randomness(0)).shape
     torch.Size([3])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privet.engine.batches import mapped, size_of, tensors_with_keys
+from privet.engine.batches import kinds, mapped, size_of
 from privet.engine.clip import Rule
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import known_of, shares_of, trainable
@@ -32,7 +32,6 @@ WAY_OUT = "Give clipped_sum the loss function and the batch in place of losses."
 class Recording:
     """The uses of a model's parameters in the calls of it so far."""
 
-    model: nn.Module
     forced: Mapping[str, str]
     uses: list[Use] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
@@ -60,9 +59,8 @@ class Recording:
             raise InvalidValue("batch has no example. An empty batch is released without a call of the model.")
         self.probing = True
         try:
-            tensors = tensors_with_keys((args, kwargs))
-            signature = ("recorded", model.training, tuple(trainable(model)), tuple(sorted(self.forced)),
-                         tuple((key, t.dim(), t.dtype) for key, t in tensors))  # fmt: skip
+            named = trainable(model)
+            signature = ("recorded", model.training, tuple(named), tuple(sorted(self.forced)), kinds((args, kwargs)))
 
             def run(model: nn.Module, take: Callable[[Tensor], Tensor]) -> Tensor:
                 return _probe_loss(model(*mapped(args, take), **mapped(kwargs, take)), size_of((args, kwargs)), take)
@@ -72,7 +70,7 @@ class Recording:
             self.probing = False
         if known.facts is None:
             raise Unsupported(f"the rules do not cover this model: {known.why}. {WAY_OUT}")
-        self.tape = Tape(names_of(model), known.facts, rows, rows, self.forced, self.uses)
+        self.tape = Tape(names_of(named), known.facts, rows, rows, self.forced, self.uses)
 
     def after(self, model: nn.Module, args: Any, out: Any) -> None:
         if not self.probing and self.tape is not None:
@@ -96,7 +94,7 @@ def _probe_loss(out: Any, rows: int, take: Callable[[Tensor], Tensor]) -> Tensor
 @contextmanager
 def recording(model: nn.Module, *, force: Mapping[str, str] | None = None) -> Iterator[None]:
     """Watch the model's calls inside, until `clipped_sum(model, losses, ...)` takes what was seen."""
-    watch = Recording(model, force or {})
+    watch = Recording(force or {})
     hooks = [model.register_forward_pre_hook(watch.before, with_kwargs=True), model.register_forward_hook(watch.after)]
     try:
         with tracking(list(trainable(model).values()), watch):
@@ -117,11 +115,19 @@ def recorded(model: nn.Module, losses: Tensor, *, views: int, rule: Rule, clip: 
         raise InvalidValue(
             f"losses={tuple(losses.shape)} must be one loss for each of {rows} examples. Use reduction='none'."
         )
+    if any(use.rows != rows for use in watch.uses):
+        raise Unsupported(
+            f"the model was called with {sorted({use.rows for use in watch.uses})} rows, so it is not known whose they "
+            f"are. Call it with one row for each example every time. {WAY_OUT}"
+        )
     _check_rows_apart(model, losses, watch.outputs)
     size = rows // views
     for use in watch.uses:
         use.batch = size
-    shares = shares_of(watch.uses, losses / views if views > 1 else losses, trainable(model), size)
+    try:
+        shares = shares_of(watch.uses, losses / views if views > 1 else losses, trainable(model), size)
+    except Unforeseen as error:
+        raise Unsupported(f"the model took another way than before: {error}. {WAY_OUT}") from None
     return clipped(shares, trainable(model), size, rule, clip)
 
 
@@ -131,15 +137,23 @@ def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -
     way = _way(losses, {t.grad_fn for t in watched})
     if way in _apart.setdefault(model, set()):
         return
-    for row in {0, len(losses) - 1}:
-        grads = torch.autograd.grad(losses[row], watched, retain_graph=True, allow_unused=True)
-        for g in grads:
-            if g is not None and bool((g[torch.arange(len(g), device=g.device) != row] != 0).any()):
-                raise Unsupported(
-                    "the loss of one example depends on the outputs of others, so no clip bounds what one of them "
-                    "does. Use a loss of one example at a time."
-                )
+    signs = torch.randn(len(losses), generator=torch.Generator().manual_seed(0)).to(losses)
+    usual = torch.autograd.grad(losses.sum(), watched, retain_graph=True, allow_unused=True)
+    mixed = torch.autograd.grad(losses @ signs, watched, retain_graph=True, allow_unused=True)
+    for one, other in zip(usual, mixed, strict=True):
+        if one is not None and other is not None and _differ(one.flatten(1) * signs.to(one)[:, None], other.flatten(1)):
+            raise Unsupported(
+                "the loss of one example depends on the outputs of others, so no clip bounds what one of them does. "
+                "Use a loss of one example at a time."
+            )
     _apart[model].add(way)
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Whether the weights of the losses went elsewhere than to their own rows."""
+    fine = one.isfinite().all(1) & other.isfinite().all(1)
+    scale = torch.maximum(one[fine].abs(), other[fine].abs()).amax() if bool(fine.any()) else 0.0
+    return bool(((one - other)[fine].abs() > 1e-3 * scale).any())
 
 
 def _way(losses: Tensor, ends: set[Any]) -> tuple[str, ...]:

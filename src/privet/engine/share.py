@@ -8,11 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 GRAM_FLOAT32 = 16  # positions up to which a Gram norm in float32 keeps six digits; above, it is taken in float64
+ALLOWED, FELT = 2, 150  # roundings: allowed for in a Gram norm, and how many of the result are then too many
+LARGE = 1 << 22  # numbers: gradients beyond this cost more to keep than a second product
 MOST_HELD = 1 << 26  # numbers of per-example gradients held at once: a quarter of a gigabyte in float32
+MOST_ROWS = 2**31 - 1
+BLOCK = 1024  # numbers whose norm is taken at once: torch adds one by one, and loses a digit for each ten times more
 SHORT = 64  # tokens up to which comparing each with each is quicker than sorting
 
 
@@ -46,8 +52,12 @@ class Dense:
 
     def sq_norms(self) -> Tensor:
         flat = self.grads.flatten(1) if self.grads.dim() > 1 else self.grads[:, None]
-        norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-        return norms.square()
+        whole = flat.shape[1] // BLOCK * BLOCK
+        norms: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1)
+        if not whole:
+            return norms.square()
+        blocks = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
+        return norms.square() + blocks.square().sum(1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         shape = self.grads.shape
@@ -67,21 +77,34 @@ class Outer:
     a: Tensor  # (B, T, I)
     g: Tensor  # (B, T, O)
     _held: Tensor | None = field(default=None, repr=False)
+    _felt: Tensor | None = field(default=None, repr=False)  # examples whose positions cancel: summed in float64
 
     def sq_norms(self) -> Tensor:
         (_, t, i), o = self.a.shape, self.g.shape[2]
         if t == 1:
             return _sq(self.a[:, 0]) * _sq(self.g[:, 0])
-        if t * (i + o) * (1 if t <= GRAM_FLOAT32 else 2) <= i * o or self.a.shape[0] * i * o > MOST_HELD:
-            return gram(self.a, self.g)
+        if t * (i + o) <= i * o:
+            return gram(self)
+        if self.a.shape[0] * i * o > MOST_HELD:
+            return chunked_norms(self, self.a.shape[0], i * o, self.a.dtype)
         self._held = self.dense()
         return Dense(self._held).sq_norms()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         if self._held is not None:
             return Dense(self._held).weighted_sum(weights)
-        g = self.g * weights[:, None, None]
-        return g.flatten(0, 1).T @ self.a.flatten(0, 1)
+        if self._felt is not None:
+            return with_care(self, self._felt, weights)
+        a, g = self.a, self.g
+        if a.shape[1] == 1:
+            return (g[:, 0] * weights[:, None]).T @ a[:, 0]
+        if a.shape[2] < g.shape[2]:  # the smaller of the two is weighted
+            a = a * weights[:, None, None]
+        else:
+            g = g * weights[:, None, None]
+        if a.transpose(0, 1).is_contiguous():  # positions first: the order of the rows does not matter, a copy does
+            a, g = a.transpose(0, 1), g.transpose(0, 1)
+        return g.flatten(0, 1).T @ a.flatten(0, 1)
 
     def dense(self) -> Tensor:
         return self._held if self._held is not None else self.g.mT @ self.a
@@ -90,15 +113,29 @@ class Outer:
         return Outer(self.a[rows].to(dtype), self.g[rows].to(dtype))
 
 
-def gram(a: Tensor, g: Tensor) -> Tensor:
+def gram(share: Outer) -> Tensor:
     """|sum_t g_t a_t^T|^2 = sum_ts <a_t, a_s> <g_t, g_s>: T x T numbers in place of O x I.
 
-    Positions that cancel cost digits, about (sum_t |g_t| |a_t| / norm)^2 roundings: hence float64 for many positions.
+    Where positions cancel, rounding is large beside the sum: about roundings of (sum_t |g_t| |a_t|)^2. That much is
+    added, so that the norm is never too small; where it would be felt, the norm is taken from the gradient itself.
     """
-    if a.shape[1] > GRAM_FLOAT32:
-        a, g = a.double(), g.double()
-    found: Tensor = torch.linalg.vecdot((a @ a.mT).flatten(1), (g @ g.mT).flatten(1))
-    return found.clamp_(min=0)  # rounding may leave a cancelled sum just below zero
+    aa, gg = share.a @ share.a.mT, share.g @ share.g.mT  # (B, T, T)
+    size = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sqrt().sum(1).square()
+    allowed = ALLOWED * torch.finfo(size.dtype).eps * size
+    found = aa.mul_(gg).sum((1, 2)).clamp_(min=0).add_(allowed)
+    felt = allowed > FELT * torch.finfo(size.dtype).eps * found
+    if bool(felt.any()):
+        share._felt = rows = felt.nonzero()[:, 0]
+        part = share.part(rows, torch.float64)
+        found[rows] = chunked_norms(part, len(rows), part.a.shape[2] * part.g.shape[2]).to(found.dtype)
+    return found
+
+
+def with_care(share: Share, felt: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sum with some examples in float64: rounding of what cancels would be large beside what is left."""
+    careful = share.part(felt, torch.float64).weighted_sum(weights[felt].double())
+    rest = torch.ones_like(weights, dtype=torch.bool).index_fill_(0, felt, False).nonzero()[:, 0]
+    return share.part(rest, weights.dtype).weighted_sum(weights[rest]) + careful.to(weights.dtype)
 
 
 @dataclass(slots=True)
@@ -109,6 +146,8 @@ class Rows:
     g: Tensor  # (B, T, D)
     shape: tuple[int, ...]  # of the table: (V, ...), D numbers in each of V rows
     padding: int | None = None
+    _pooled: bool = field(default=False, repr=False)  # whether all positions of an example have one gradient
+    _felt: Tensor | None = field(default=None, repr=False)  # examples whose positions cancel: summed in float64
 
     def __post_init__(self) -> None:
         if self.padding is not None:
@@ -117,25 +156,39 @@ class Rows:
     def sq_norms(self) -> Tensor:
         if self.index.shape[1] == 1:
             return _sq(self.g[:, 0])
-        if self.index.shape[1] <= SHORT:
-            same = self.index[:, :, None] == self.index[:, None, :]
-            g = self.g.double() if self.g.shape[1] > GRAM_FLOAT32 else self.g
-            return ((g @ g.mT) * same).sum((1, 2)).clamp_(min=0)
-        if _constant_over_positions(self.g):
-            return _sq(self.g[:, 0]) * _pairs(self.index).to(self.g.dtype)
-        return self._by_sorting()
+        if self.index.shape[1] > SHORT:
+            self._pooled = torch.equal(self.g, self.g[:, :1].expand_as(self.g))
+        if self._pooled:
+            return _sq(self.g[:, 0]) * _pairs(self.index).to(self.g)
+        found, most = self._by_comparing() if self.index.shape[1] <= SHORT else self._by_sorting()
+        felt = most > FELT / ALLOWED * found
+        if self.g.dtype != torch.float64 and bool(felt.any()):
+            self._felt = felt.nonzero()[:, 0]
+            found[self._felt] = self.part(self._felt, torch.float64).sq_norms().to(found.dtype)
+        return found
 
-    def _by_sorting(self) -> Tensor:
+    def _by_comparing(self) -> tuple[Tensor, Tensor]:
+        """Each position gets the sum over all positions of its row; and what there would be if none cancelled."""
+        same = (self.index[:, :, None] == self.index[:, None, :]).to(self.g.dtype)  # (B, T, T)
+        counts, sizes = same.sum(2), torch.linalg.vecdot(self.g, self.g)  # (B, T)
+        sums = same @ self.g
+        return (torch.linalg.vecdot(sums, sums) / counts).sum(1), (sizes * counts).sum(1)
+
+    def _by_sorting(self) -> tuple[Tensor, Tensor]:
         b, t = self.index.shape
         keys = self.index + torch.arange(b, device=self.index.device)[:, None] * self.shape[0]
-        found, where = torch.unique(keys.flatten(), return_inverse=True)
-        sums = self.g.new_zeros(len(found), self.g.shape[2]).index_add_(0, where, self.g.reshape(b * t, -1))
-        return self.g.new_zeros(b).index_add_(0, found // self.shape[0], _sq(sums))
+        found, where, counts = torch.unique(keys.flatten(), return_inverse=True, return_counts=True)
+        g = self.g.reshape(b * t, -1)
+        sums = self.g.new_zeros(len(found), g.shape[1]).index_add_(0, where, g)
+        most = (_sq(g) * counts[where]).view(b, t).sum(1)
+        return self.g.new_zeros(b).index_add_(0, found // self.shape[0], _sq(sums)), most
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        table = self.g.new_zeros(self.shape[0], self.g.shape[2])
-        table.index_add_(0, self.index.flatten(), (self.g * weights[:, None, None]).flatten(0, 1))
-        return table.view(self.shape)
+        if self._pooled:
+            return _scattered(self.index, self.g[:, 0] * weights[:, None], self.shape)
+        if self._felt is not None:
+            return with_care(self, self._felt, weights)
+        return _scattered(self.index.flatten()[:, None], (self.g * weights[:, None, None]).flatten(0, 1), self.shape)
 
     def dense(self) -> Tensor:
         (b, _), d = self.index.shape, self.g.shape[2]
@@ -146,27 +199,59 @@ class Rows:
         return Rows(self.index[rows], self.g[rows].to(dtype), self.shape, self.padding)
 
 
+@dataclass(slots=True)
+class Viewed:
+    """The same share for a tensor of another shape with as many elements."""
+
+    inner: Share
+    shape: tuple[int, ...]
+
+    def sq_norms(self) -> Tensor:
+        return self.inner.sq_norms()
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return self.inner.weighted_sum(weights).reshape(self.shape)
+
+    def dense(self) -> Tensor:
+        found = self.inner.dense()
+        return found.reshape(len(found), *self.shape)
+
+    def part(self, rows: Tensor, dtype: torch.dtype) -> "Viewed":
+        return Viewed(self.inner.part(rows, dtype), self.shape)
+
+
 def _sq(t: Tensor) -> Tensor:
     """The squared norm of each row, (B, D) -> (B,)."""
     found: Tensor = torch.linalg.vecdot(t, t)
     return found
 
 
-def _constant_over_positions(g: Tensor) -> bool:
-    """Whether all positions of an example have one gradient, as after mean or sum pooling."""
-    return bool((g[:1] == g[:1, :1]).all()) and bool((g == g[:, :1]).all())
+def _scattered(index: Tensor, g: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The table whose row index_bt is the sum of g_b, (B, D), over all places where it stands."""
+    size, (b, t) = shape[0], index.shape
+    if g.is_cuda or size > MOST_ROWS:
+        source = g[:, None].expand(b, t, -1).reshape(b * t, -1)
+        return g.new_zeros(size, g.shape[1]).index_add_(0, index.flatten(), source).view(shape)
+    # As a sparse product: eight times as fast as index_add_ on a processor, and g is not repeated for each position.
+    ones = np.ones(b * t, dtype=g.numpy().dtype)
+    starts = np.arange(0, b * t + 1, t, dtype=np.int32)
+    counts = sparse.csr_matrix((ones, index.flatten().numpy().astype(np.int32), starts), shape=(b, size))
+    return torch.from_numpy(counts.T @ g.numpy()).view(shape)
 
 
 def _pairs(index: Tensor) -> Tensor:
     """sum_v count_v^2 of each row: how many pairs of positions hold the same value."""
-    ordered = index.sort(dim=1).values
-    b, t = index.shape
-    starts = torch.ones(b, t + 1, dtype=torch.bool, device=index.device)
-    torch.ne(ordered[:, 1:], ordered[:, :-1], out=starts[:, 1:-1])
-    rows, places = starts.nonzero(as_tuple=True)
-    lengths = places[1:] - places[:-1]
-    lengths = lengths.clamp_(min=0)  # from the end of a row to the start of the next
-    return torch.zeros(b, dtype=torch.int64, device=index.device).index_add_(0, rows[:-1], lengths.square())
+    if index.is_cuda:
+        ordered = index.sort(dim=1).values
+    else:  # NumPy sorts short rows ten times as fast
+        ordered = torch.from_numpy(np.sort(index.numpy().astype(np.int32), axis=1))
+    found = torch.full((len(index),), index.shape[1], device=index.device)
+    for apart in range(1, index.shape[1]):
+        same = (ordered[:, apart:] == ordered[:, :-apart]).sum(1)
+        if not bool(same.any()):
+            break
+        found += 2 * same
+    return found
 
 
 def total(shares: Sequence[Share], batch: int, numel: int) -> Share:
@@ -209,10 +294,10 @@ class Several:
         return Several(tuple(share.part(rows, dtype) for share in self.shares), len(rows), self.numel)
 
 
-def chunked_norms(share: Share, batch: int, numel: int) -> Tensor:
+def chunked_norms(share: Share, batch: int, numel: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Norms from the gradients themselves, some examples at a time so that memory stays bounded."""
     at_once = max(1, MOST_HELD // max(numel, 1))
     if batch <= at_once:
         return Dense(share.dense()).sq_norms()
     rows = torch.arange(batch)
-    return torch.cat([Dense(share.part(r, torch.float32).dense()).sq_norms() for r in torch.split(rows, at_once)])
+    return torch.cat([Dense(share.part(r, dtype).dense()).sq_norms() for r in torch.split(rows, at_once)])

@@ -1,7 +1,7 @@
 """The tape: what a model did with its parameters in one forward pass, and where the examples lie in each tensor."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from privet.engine.intercept import is_tracked, tracked
 from privet.engine.layer.base import Rule, rule_of
-from privet.errors import PrivetError
+from privet.errors import PrivetError, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Fact:
 
     inputs: tuple[Where | None, ...]
     outputs: tuple[Where | None, ...]
+    calls: int = 0  # how many uses of this kind there must be; 0 if all of them are alike, so that it does not matter
 
     @property
     def is_use(self) -> bool:
@@ -46,7 +47,7 @@ class Unforeseen(PrivetError):
 class Use:
     """One meeting of parameters and data, kept until the gradients of its outputs are known."""
 
-    name: str
+    name: Key
     rule: Rule
     func: Callable[..., Any]
     args: Sequence[Any]
@@ -66,6 +67,8 @@ class Use:
     def first(self, value: Tensor, where: Where | None) -> Tensor:
         """The tensor with its examples in front: (B, rows of an example, ...)."""
         assert where is not None
+        if where.dim == 0 and value.shape[0] == self.batch:
+            return value.unsqueeze(1)
         found = examples_first(value, where, self.rows)
         return found if self.rows == self.batch else found.reshape(self.batch, -1, *found.shape[2:])
 
@@ -81,9 +84,9 @@ class Use:
     def check_unchanged(self) -> None:
         for value, version in zip(self.plain, self.versions, strict=True):
             if value._version != version:
-                raise RuntimeError(
-                    f"{self.name}: its input was changed in place after use, so its gradient cannot be had; PyTorch "
-                    "refuses this too. Leave out inplace=True there."
+                raise Unsupported(
+                    f"{name_of(self.name[0])} of {self.name[1][0]}: its input was changed in place after use, so its "
+                    "gradient cannot be had; PyTorch refuses this too. Leave out inplace=True there."
                 )
 
 
@@ -98,19 +101,26 @@ def examples_first(value: Tensor, where: Where, batch: int) -> Tensor:
     return value.reshape(rows, batch, *value.shape[1:]).movedim(1, 0)
 
 
-def tensors_in(value: Any) -> Iterable[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors of a nest of lists, tuples and dicts, in order."""
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    found: list[Tensor] = []
+    if isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
+            if isinstance(item, Tensor):
+                found.append(item)
+            elif item is not None and isinstance(item, (list, tuple, dict)):
+                found += tensors_in(item)
+    return found
 
 
-def plain_tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The arguments that are not tracked and have a dimension."""
-    return [t for t in tensors_in((list(args), kwargs)) if not is_tracked(t) and t.dim() > 0]
+def split(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """The arguments that are tracked, and the plain ones that have a dimension."""
+    everything = tensors_in(args if not kwargs else [args, kwargs])
+    return [t for t in everything if is_tracked(t)], [t for t in everything if not is_tracked(t) and t.dim()]
 
 
 def name_of(func: Callable[..., Any]) -> str:
@@ -126,9 +136,9 @@ class Names:
     parameters: dict[int, str]
     seen: Counter[Key] = field(default_factory=Counter)
 
-    def key(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Key, int]:
-        names = tuple(self.of(t) for t in tensors_in((list(args), kwargs)) if is_tracked(t))
-        key = (func, names)
+    def key(self, func: Callable[..., Any], entering: Sequence[Tensor]) -> tuple[Key, int]:
+        """A name for this call of `func`, which tracked tensors are entering, and how often it was made before."""
+        key = (func, tuple([self.of(t) for t in entering]))
         turn = self.seen[key]
         self.seen[key] += 1
         return key, turn
@@ -137,9 +147,9 @@ class Names:
         found = self.parameters.get(id(value))
         return value.__dict__.get("privet_name", "another model's parameter") if found is None else found
 
-    def derive(self, outputs: Any, key: Key, turn: int, arguments: Any) -> None:
+    def derive(self, outputs: Any, key: Key, turn: int, entering: Sequence[Tensor]) -> None:
         """Track what is a function of parameters alone, and remember of which."""
-        sources = frozenset().union(*(roots(t) for t in tensors_in(arguments) if is_tracked(t)))
+        sources: frozenset[int] = frozenset().union(*(roots(t) for t in entering))
         for i, out in enumerate(tensors_in(outputs)):
             if out.is_floating_point() and out.requires_grad and not is_tracked(out):
                 tracked(out).__dict__.update(
@@ -152,8 +162,8 @@ def roots(value: Tensor) -> frozenset[int]:
     return value.__dict__.get("privet_roots") or frozenset((id(value),))
 
 
-def names_of(model: nn.Module) -> Names:
-    return Names({id(p): name for name, p in model.named_parameters() if p.requires_grad})
+def names_of(named: Mapping[str, nn.Parameter]) -> Names:
+    return Names({id(p): name for name, p in named.items()})
 
 
 @dataclass(slots=True)
@@ -168,24 +178,23 @@ class Tape:
     uses: list[Use] = field(default_factory=list)
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        key, turn = self.names.key(func, args, kwargs)
+        entering, plain = split(args, kwargs)
+        key, turn = self.names.key(func, entering)
         known = self.facts.get(key)
         if known is None:
             raise Unforeseen(f"{name_of(func)} of {', '.join(key[1])} was not seen when the model was analysed")
         fact = known[min(turn, len(known) - 1)]
         if not fact.is_use:
             out = func(*args, **kwargs)
-            self.names.derive(out, key, turn, (list(args), kwargs))
+            self.names.derive(out, key, turn, entering)
             return out
-        rule = rule_of(func, args, kwargs, forced=is_forced(key[1], self.forced))
+        rule = rule_of(func, args, kwargs, forced=bool(self.forced) and is_forced(key[1], self.forced))
         out, watched, kept = rule.run(func, args, kwargs)
-        everything = list(tensors_in((list(args), kwargs)))
-        plain = [t for t in everything if not is_tracked(t) and t.dim() > 0]
         self.uses.append(
             Use(
-                name=f"{name_of(func)} of {key[1][0]}", rule=rule, func=func, args=args, kwargs=kwargs, fact=fact,
+                name=key, rule=rule, func=func, args=args, kwargs=kwargs, fact=fact,
                 batch=self.batch, rows=self.rows, edges=[get_gradient_edge(t) for t in watched], plain=plain,
-                tracked=[t for t in everything if is_tracked(t)], kept=kept, versions=[t._version for t in plain],
+                tracked=entering, kept=kept, versions=[t._version for t in plain],
             )
         )  # fmt: skip
         return out

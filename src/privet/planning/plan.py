@@ -29,7 +29,8 @@ class Plan:
     """A recipe, the steps that answer it, and what they cost. Made by `plan`; read back by `Plan.load`.
 
     `guarantee` is the answer of the recipe's accountant; `certified` is what `pld` proves of the same steps (the same
-    guarantee where that is the accountant), or None if no proof covers the method as published.
+    guarantee where that is the accountant), or None if no proof covers the method as published. With tuning, both are
+    for all runs together, the steps are those of one run, and `one_run` is what is proven of one.
     """
 
     recipe: Recipe
@@ -37,6 +38,7 @@ class Plan:
     guarantee: Guarantee
     certified: Guarantee | None
     versions: Mapping[str, str] = field(hash=False)
+    one_run: Guarantee | None = None
 
     @property
     def scale(self) -> float:
@@ -68,8 +70,14 @@ class Plan:
         """SHA-256 of the content: equal plans have equal hashes."""
         return digest(self._content())
 
+    @property
+    def selection_epsilon(self) -> float | None:
+        """For trials on disjoint parts: the epsilon that choosing one may spend, on a part of its own."""
+        tuning = self.recipe.tuning
+        return self.guarantee.epsilon if tuning is not None and tuning.law == "disjoint" else None
+
     def ledger(self) -> Ledger:
-        """What will be spent, as an accountant sees it."""
+        """What one run will spend, as an accountant sees it."""
         return self.steps.ledger()
 
     def save(self, path: str | Path) -> None:
@@ -99,12 +107,15 @@ class Plan:
 
     def _content(self) -> dict[str, Any]:
         steps = {name: getattr(self.steps, name) for name in _STEPS} | {"sampling": str(self.steps.sampling)}
-        certified = self.certified
         return {
             "format": FORMAT, "version": VERSION, "recipe": self.recipe.as_dict(), "steps": steps,
-            "guarantee": self.guarantee.as_dict(), "certified": None if certified is None else certified.as_dict(),
+            "guarantee": self.guarantee.as_dict(), "certified": _plain(self.certified),
             "versions": dict(self.versions),
-        }  # fmt: skip
+        } | ({} if self.recipe.tuning is None else {"one_run": _plain(self.one_run)})  # fmt: skip
+
+
+def _plain(guarantee: Guarantee | None) -> dict[str, Any] | None:
+    return None if guarantee is None else guarantee.as_dict()
 
 
 def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
@@ -127,8 +138,11 @@ def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
 
 def _made(question: Question, steps: Steps, made_by: Mapping[str, str], *, warn: bool) -> Plan:
     guarantee = question.price(steps, warn=warn)
-    proven = guarantee if guarantee.method == "pld" and guarantee.label == "certified" else question.certified(steps)
-    return Plan(recipe=question.recipe, steps=steps, guarantee=guarantee, certified=proven, versions=dict(made_by))
+    proven = guarantee if question.proves(guarantee) else question.certified(steps)
+    return Plan(
+        recipe=question.recipe, steps=steps, guarantee=guarantee, certified=proven, versions=dict(made_by),
+        one_run=question.one_run(steps),
+    )  # fmt: skip
 
 
 @cache
@@ -152,7 +166,8 @@ def from_dict(found: Any) -> Plan:
         raise InvalidValue(f"is not a plan: it has no format={FORMAT!r}. Make one with `privet plan --out`.")
     if found.get("version") != VERSION:
         raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. {AGAIN}")
-    check_table("the plan", found, _KEYS)
+    tuned = any(key.startswith("trials") for key in table(found, "recipe")) if "recipe" in found else False
+    check_table("the plan", found, (*_KEYS, "one_run") if tuned else _KEYS)
     if digest({key: value for key, value in found.items() if key != "hash"}) != found["hash"]:
         raise InvalidValue(f"hash: the content is not what was hashed. The file was edited or is damaged. {AGAIN}")
     made_by = table(found, "versions")
@@ -162,10 +177,11 @@ def from_dict(found: Any) -> Plan:
     made = _made(question, _steps(question, table(found, "steps")), made_by, warn=False)
     guarantee = agreeing("guarantee", made.guarantee, found["guarantee"])
     certified = agreeing("certified", made.certified, found["certified"])
+    one_run = agreeing("one_run", made.one_run, found["one_run"]) if tuned else None
     assert guarantee is not None
     if guarantee.epsilon > question.recipe.budget.epsilon:
         raise InvalidValue(f"guarantee.epsilon={guarantee.epsilon!r} is above the recipe's budget. {AGAIN}")
-    return replace(made, guarantee=guarantee, certified=certified)
+    return replace(made, guarantee=guarantee, certified=certified, one_run=one_run)
 
 
 def _steps(question: Question, stored: Mapping[str, Any]) -> Steps:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field, replace
 
 from privet._registry import written
-from privet.accounting import Guarantee, pld, spent
+from privet.accounting import Guarantee, Ledger, pld, spent
 from privet.accounting.base import warn_large_delta
 from privet.accounting.guarantee import LABELS, Label
 from privet.accounting.levels import levels_of
 from privet.accounting.sampling import sampling
+from privet.accounting.tuning import best_of
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.methods import UNSOUND_RULES, Method, Setting, method
 from privet.planning.recipe import Recipe
@@ -31,9 +32,11 @@ class Question:
 
     @property
     def accountant(self) -> str:
-        """The recipe's own, else the paper's as published, else pld."""
+        """The recipe's own, else the paper's as published, else rdp for a random number of runs, else pld."""
         if self.recipe.accountant is not None:
             return self.recipe.accountant
+        if self.recipe.tuning is not None and self.recipe.tuning.is_random:
+            return "rdp"
         return self.method.accountant if self.recipe.as_published and self.method else "pld"
 
     @property
@@ -64,6 +67,11 @@ class Question:
             batch=recipe.batch if isinstance(recipe.batch, str) else "constant", sampling=sampling(recipe.sampling),
         )  # fmt: skip
 
+    def charged(self, steps: Steps) -> Ledger:
+        """The releases that are charged: those of one run, or of all trials where their number is fixed."""
+        tuning, ledger = self.recipe.tuning, steps.ledger()
+        return ledger if tuning is None else tuning.charged(ledger)
+
     def price(self, steps: Steps, *, warn: bool = False) -> Guarantee:
         """What the steps cost, by the recipe's accountant or the paper's closed form, with the weaker label."""
         budget, row = self.recipe.budget, self.method
@@ -88,10 +96,18 @@ class Question:
         """An upper bound on the price that is quick to have and may be some per cent wide: for advice."""
         if self.accountant != "pld" or self.has_claim or steps.sampling.name == "truncated-poisson":
             return self.price(steps).epsilon
-        return pld.epsilon_bounds(levels_of(steps.ledger()), self.recipe.budget.delta, quick=True)[1]
+        return pld.epsilon_bounds(levels_of(self.charged(steps)), self.recipe.budget.delta, quick=True)[1]
+
+    def proves(self, guarantee: Guarantee) -> bool:
+        """Whether a price is already what `certified` would say."""
+        random = self.recipe.tuning is not None and self.recipe.tuning.is_random
+        return guarantee.label == "certified" and not self.has_claim and (random or self.accountant == "pld")
 
     def certified(self, steps: Steps) -> Guarantee | None:
-        """What `pld` proves of the same steps; None if no proof covers the clipping rule, or pld has no theorem."""
+        """What is proven of the same steps, tuning included; None if no proof covers the rule, or no theorem.
+
+        By `pld`, or for a random number of runs by the one theorem there is.
+        """
         if self.rule in UNSOUND_RULES:
             return None
         try:
@@ -99,9 +115,35 @@ class Question:
         except PrivetError:
             return None
 
+    def one_run(self, steps: Steps) -> Guarantee | None:
+        """What is proven of one run of several; None if there is no tuning."""
+        if self.recipe.tuning is None or self.rule in UNSOUND_RULES:
+            return None
+        for accountant in ("pld", self.accountant):
+            try:
+                found = self._one(steps.ledger(), accountant)
+            except PrivetError:
+                continue
+            if found.label == "certified":
+                return found
+        return None
+
     def _spent(self, steps: Steps, accountant: str) -> Guarantee:
+        budget, tuning = self.recipe.budget, self.recipe.tuning
+        if tuning is None:
+            return self._one(steps.ledger(), accountant)
+        if tuning.is_random:
+            return best_of(
+                steps.ledger(), budget.delta, law=tuning.law, mean=tuning.runs, relation=budget.relation,
+                unit=budget.unit,
+            )  # fmt: skip
+        found = self._one(self.charged(steps), accountant)
+        count = steps.length * (int(tuning.runs) if tuning.law == "fixed" else 1)
+        return replace(found, method=f"{found.method}, {tuning.name}", steps=count)
+
+    def _one(self, ledger: Ledger, accountant: str) -> Guarantee:
         budget = self.recipe.budget
-        return spent(steps.ledger(), budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+        return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
 
 
 def _weakened(found: Guarantee, row: Method | None, rule: str) -> Guarantee:

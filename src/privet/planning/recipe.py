@@ -9,28 +9,39 @@ method = "dynamic"       # `privet methods` lists them; or your own shapes in `n
 rho_noise = 3.3
 rho_clip = 3.3
 clip = 1.0
+trials_mean = 10         # the budget is for the best of so many runs; planning/trials.py has the laws
+trials_law = "geometric"
 
 [training]               # kept as it is, for training
 task = "mnist"
 """
 
 import copy
-import difflib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from privet import _check, _registry
+from privet import _check
 from privet.accounting import Budget
 from privet.accounting.base import registry as accountants
 from privet.accounting.sampling import sampling as sampling_of
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.methods import check_rule, method
-from privet.planning.recipe_file import BUDGET, GIVEN, overridden, read_table
+from privet.planning.recipe_file import (
+    BUDGET,
+    GIVEN,
+    NO_LIMIT,
+    budget_of,
+    check_keys,
+    overridden,
+    plain,
+    read_table,
+    size_in,
+)
 from privet.planning.steps import MOST_STEPS
+from privet.planning.trials import Tuning, check_accountant, tuning_of
 from privet.schedules import Constant, schedule, spelling
 
 Knob = Literal["noise", "steps", "batch", "epsilon"]
@@ -38,7 +49,6 @@ KNOBS: tuple[str, ...] = get_args(Knob)
 Shape: TypeAlias = "float | str"  # a number, or the spelling of a schedule
 
 MOST_SIZE = 10**12
-NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is what is asked for
 DEFAULT_BATCH = 256
 
 
@@ -70,6 +80,9 @@ class Recipe:
     sampling: str = "poisson"
     as_published: bool = False
     solve: Knob = "noise"
+    trials: int | None = None
+    trials_mean: float | None = None
+    trials_law: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -83,11 +96,18 @@ class Recipe:
         _check_words(self)
         _check_knobs(self)
         _check_numbers(self)
-        for name in ("rate", "epochs", "rho_noise", "rho_clip"):  # 60 and 60.0 are one recipe, with one hash
+        _check_tuning(self)
+        for name in (
+            "rate",
+            "epochs",
+            "rho_noise",
+            "rho_clip",
+            "trials_mean",
+        ):  # 60 and 60.0 are one recipe, with one hash
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
         object.__setattr__(self, "sampling", str(sampling_of(self.sampling)))
-        object.__setattr__(self, "training", _plain(self.training))
+        object.__setattr__(self, "training", plain(self.training))
 
     @property
     def base_rate(self) -> float | None:
@@ -103,6 +123,11 @@ class Recipe:
             return self.steps
         return steps_of(self.epochs, self.base_rate)
 
+    @property
+    def tuning(self) -> Tuning | None:
+        """The law by which runs are tried, if more than one is: the budget is for all of them together."""
+        return tuning_of(trials=self.trials, trials_mean=self.trials_mean, trials_law=self.trials_law)
+
     @classmethod
     def of(cls, **given: Any) -> "Recipe":
         """A recipe from flat keywords: epsilon, delta, unit and relation beside the fields of `Recipe`.
@@ -113,14 +138,13 @@ class Recipe:
         1.6666666666666667e-06
         """
         given = {key: value for key, value in given.items() if value is not None}
-        _check_keys(given)
+        check_keys(given, [*BUDGET, *(f.name for f in fields(cls))])
         budget = given.pop("budget", None)
         if budget is None:
-            budget = _budget(given)
+            budget = budget_of(given)
         elif any(key in given for key in BUDGET):
             raise InvalidValue("budget and epsilon, delta, unit or relation are both given. Give one of them.")
-        if "size" not in given:
-            raise InvalidValue("size is missing. It is the public number of records. Give size=60000, say.")
+        size_in(given)
         if given.get("solve") != "batch" and "batch" not in given and "rate" not in given:
             given["batch"] = min(DEFAULT_BATCH, given["size"]) if isinstance(given["size"], int) else DEFAULT_BATCH
         return cls(budget=budget, **given)
@@ -237,53 +261,12 @@ def _check_numbers(recipe: Recipe) -> None:
     _ = recipe.count  # refuses an endless number of epochs
 
 
+def _check_tuning(recipe: Recipe) -> None:
+    tuning = recipe.tuning
+    check_accountant(tuning, accountant=recipe.accountant, as_published=recipe.as_published)
+    object.__setattr__(recipe, "trials_law", None if tuning is None else tuning.law)
+
+
 def _check_most(name: str, value: int, most: int) -> None:
     if value > most:
         raise InvalidValue(f"{name}={value!r} must be at most {most:.0e}. Use fewer.")
-
-
-def _plain(table: Any) -> dict[str, Any]:
-    """The training table as plain values that JSON can hold."""
-    if not isinstance(table, Mapping):
-        raise InvalidValue(f"training={table!r} must be a table. Write [training] and keys below it.")
-    try:
-        kept: dict[str, Any] = json.loads(json.dumps(dict(table), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidValue(
-            f"training: {_registry.one_line(error)}. Use numbers, words, true, false, lists and tables."
-        ) from None
-    return kept
-
-
-# --- files and flat keywords ------------------------------------------------------------------------
-
-
-def _keys() -> list[str]:
-    return [*BUDGET, *(f.name for f in fields(Recipe))]
-
-
-def _check_keys(given: Mapping[str, Any]) -> None:
-    for key in given:
-        if key not in _keys():
-            near = difflib.get_close_matches(key.replace("-", "_"), _keys(), n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise InvalidValue(
-                f"{_registry.shortened(key)!r} is not known in a recipe.{hint} Known: {', '.join(_keys())}."
-            )
-
-
-def _budget(given: dict[str, Any]) -> Budget:
-    wanted = {key: given.pop(key) for key in BUDGET if key in given}
-    if given.get("solve") == "epsilon":
-        if "epsilon" in wanted:
-            raise InvalidValue(
-                f"solve='epsilon' asks for epsilon, but epsilon={wanted['epsilon']!r} is given. Leave it out."
-            )
-        wanted["epsilon"] = NO_LIMIT
-    elif "epsilon" not in wanted:
-        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, say, or solve='epsilon'.")
-    if "delta" not in wanted:
-        size = given.get("size")
-        _check.whole(size=size)  # type: ignore[arg-type]
-        wanted["delta"] = 1 / (10 * size)  # type: ignore[operator]
-    return Budget(**wanted)

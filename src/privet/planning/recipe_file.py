@@ -1,16 +1,20 @@
-"""Recipes in files: TOML, its [budget] unfolded, and flags that win over it."""
+"""Recipes as people write them: TOML, its [budget] unfolded, flags that win over it, and flat keywords."""
 
+import difflib
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from privet import _check, _registry
+from privet.accounting import Budget
 from privet.errors import InvalidValue, PrivetError
 
 VERSION = 1
 MOST_BYTES = 16 * 2**20
 BUDGET = ("epsilon", "delta", "unit", "relation")
+NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is what is asked for
 GIVEN = {"noise": ("noise",), "steps": ("steps", "epochs"), "batch": ("batch", "rate"), "epsilon": ("epsilon",)}
 
 
@@ -21,7 +25,7 @@ def overridden(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[s
     if "solve" in flags and flags["solve"] != merged.get("solve", "noise"):
         for key in GIVEN.get(str(flags["solve"]), ()):
             merged.pop(key, None)
-    for group in GIVEN.values():
+    for group in (*GIVEN.values(), ("trials", "trials_mean")):
         if any(key in flags for key in group):
             for key in group:
                 merged.pop(key, None)
@@ -65,7 +69,58 @@ def _unfolded(table: dict[str, Any]) -> dict[str, Any]:
         if key in table:
             raise InvalidValue(f"{key} is given twice, in [budget] and above it. Keep one.")
     merged = table | dict(budget)
-    for key in ("epsilon", "delta", "rate", "epochs", "rho_noise", "rho_clip"):
+    for key in ("epsilon", "delta", "rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):
         if isinstance(merged.get(key), str):  # a fraction, such as "256/60000"
             merged[key] = _registry.value(merged[key])
     return merged
+
+
+# --- flat keywords ----------------------------------------------------------------------------------
+
+
+def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
+    """Raise at the first key that a recipe does not have; the nearest one is named."""
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InvalidValue(
+                f"{_registry.shortened(key)!r} is not known in a recipe.{hint} Known: {', '.join(known)}."
+            )
+
+
+def size_in(given: Mapping[str, Any]) -> Any:
+    """The size that was given."""
+    if given.get("size") is None:
+        raise InvalidValue("size is missing. It is the public number of records. Give size=60000, say.")
+    return given["size"]
+
+
+def budget_of(given: dict[str, Any]) -> Budget:
+    """The budget in flat keywords, which it takes out of them."""
+    wanted = {key: given.pop(key) for key in BUDGET if key in given}
+    if given.get("solve") == "epsilon":
+        if "epsilon" in wanted:
+            raise InvalidValue(
+                f"solve='epsilon' asks for epsilon, but epsilon={wanted['epsilon']!r} is given. Leave it out."
+            )
+        wanted["epsilon"] = NO_LIMIT
+    elif "epsilon" not in wanted:
+        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, say, or solve='epsilon'.")
+    if "delta" not in wanted:
+        _check.whole(size=size_in(given))
+        wanted["delta"] = 1 / (10 * given["size"])
+    return Budget(**wanted)
+
+
+def plain(table: Any) -> dict[str, Any]:
+    """The training table as plain values that JSON can hold."""
+    if not isinstance(table, Mapping):
+        raise InvalidValue(f"training={table!r} must be a table. Write [training] and keys below it.")
+    try:
+        kept: dict[str, Any] = json.loads(json.dumps(dict(table), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(
+            f"training: {_registry.one_line(error)}. Use numbers, words, true, false, lists and tables."
+        ) from None
+    return kept

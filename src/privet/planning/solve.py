@@ -79,7 +79,7 @@ def height_of(question: Question, *, count: int, rate: float) -> float:
     """The height of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
     budget, accountant = question.recipe.budget, question.accountant
     unit = question.steps(scale=1.0, count=count, rate=rate)
-    ledger = unit.ledger()
+    ledger = question.charged(unit)
 
     def priced(height: float) -> float:
         return question.price(question.steps(scale=height, count=count, rate=rate)).epsilon
@@ -140,7 +140,9 @@ def _start(question: Question, make: Callable[[int], Steps], power: float) -> in
     """About where the central limit theorem meets the budget: mu^2 grows like n^power. Anything will do."""
     budget, trial = question.recipe.budget, min(100, question.recipe.size)
     try:
-        grown = (gdp.mu_of(budget.epsilon, budget.delta) / gdp.extended_clt_mu(make(trial).ledger())) ** (2 / power)
+        grown = (gdp.mu_of(budget.epsilon, budget.delta) / gdp.extended_clt_mu(question.charged(make(trial)))) ** (
+            2 / power
+        )
     except (PrivetError, ArithmeticError):
         return 1000
     return int(min(max(trial * grown, 1), 1e12)) if math.isfinite(grown) else 1000

@@ -3,8 +3,6 @@
 matplotlib is loaded when used.
 """
 
-import csv
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,26 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privet.errors import InvalidValue, MissingExtra
+from privet.reporting.drawing import COLOURS, DASHES, STYLE, pyplot, save, write
 
 Floats = NDArray[np.float64]
-
-SUFFIXES = (".png", ".svg", ".pdf", ".csv")
-
-# Blue, orange, green, purple: told apart in grey and by the colour-blind (Okabe and Ito).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-_STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "privet",  # the same figure is the same file
-}
 
 
 class Curve(Protocol):
@@ -59,17 +40,6 @@ class Tradeoff(Protocol):
     def __call__(self, alpha: ArrayLike, /) -> Floats: ...
 
 
-def check_path(path: Path, *, option: str = "path") -> None:
-    """Raise unless a figure can be written at `path`; asked before anything is computed."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise InvalidValue(f"{option}={str(path)!r} must end in {', '.join(SUFFIXES)}.")
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a directory" if path.is_dir() else "lies in a directory that does not exist"
-        raise InvalidValue(f"{option}={str(path)!r} {what}. Give a file in a directory that exists.")
-    if path.suffix.lower() != ".csv":
-        _pyplot()
-
-
 def save_epsilon(
     curves: Sequence[Curve],
     path: Path,
@@ -84,11 +54,11 @@ def save_epsilon(
         noise: if it changes, it is drawn below on the same steps: `noise[k]` holds from step `starts[k]` on.
     """
     if path.suffix.lower() == ".csv":
-        _write(path, _epsilon_rows(curves))
+        write(path, _epsilon_rows(curves))
         return
-    plt = _pyplot()
+    plt = pyplot()
     dynamic = noise is not None and starts is not None and len(noise) > 1
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
             2 if dynamic else 1, 1, figsize=(7, 5.2 if dynamic else 4.0), sharex=True, squeeze=False,
             gridspec_kw={"height_ratios": [3, 1]} if dynamic else None, layout="constrained",
@@ -107,7 +77,7 @@ def save_epsilon(
             axes[1, 0].set(ylabel="noise multiplier", ylim=(0, None))
         axes[-1, 0].set(xlabel="step", xlim=(0, None))
         axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
-        _save(figure, path)
+        save(figure, path)
         plt.close(figure)
 
 
@@ -119,15 +89,15 @@ def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
         rows += [
             (a, c.method, c.label, b) for c in curves for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)
         ]
-        _write(path, rows)
+        write(path, rows)
         return
-    plt = _pyplot()
-    with plt.rc_context(_STYLE):
+    plt = pyplot()
+    with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 4.0), layout="constrained")
         left.plot([0, 1], [1, 0], color="#999999", linewidth=1, linestyle=":", label="guessing")
         right.plot(alpha[1:], alpha[1:], color="#999999", linewidth=1, linestyle=":", label="guessing")
         for place, curve in enumerate(curves):
-            style = {"color": _COLOURS[place % len(_COLOURS)], "linestyle": _DASHES[place % len(_DASHES)]}
+            style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
             left.plot(alpha, curve(alpha), label=f"{curve.label}: {curve.method}", **style)
             right.plot(alpha[1:], 1 - curve(alpha[1:]), label=f"{curve.label}: {curve.method}", **style)
         left.set(xlabel="false alarms (type I error)", ylabel="misses (type II error), at least",
@@ -135,13 +105,13 @@ def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
         right.set(xlabel="false-positive rate", ylabel="true-positive rate, at most", xscale="log", yscale="log",
                   title="The attacker's best power", xlim=(1e-6, 1), ylim=(1e-6, 1.2))  # fmt: skip
         left.legend(loc="upper right")
-        _save(figure, path)
+        save(figure, path)
         plt.close(figure)
 
 
 def _draw(axes: Any, curve: Curve, place: int) -> None:
     name = f"{curve.label}: {curve.method}"
-    colour, dash = _COLOURS[place % len(_COLOURS)], _DASHES[place % len(_DASHES)]
+    colour, dash = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
     if curve.lower is not None:
         upper = np.asarray(curve.upper)
         thin = bool(np.all(upper - np.asarray(curve.lower) <= 0.004 * upper.max()))
@@ -165,32 +135,3 @@ def _epsilon_rows(curves: Sequence[Curve]) -> list[tuple[object, ...]]:
         lower = [""] * len(steps) if curve.lower is None else np.asarray(curve.lower).tolist()
         rows += [(s, curve.method, curve.label, a, b) for s, a, b in zip(steps, lower, upper, strict=True)]
     return rows
-
-
-def _write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-    except OSError as error:
-        raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
-
-
-def _save(figure: Any, path: Path) -> None:
-    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-    try:
-        figure.savefig(path, dpi=160, metadata=metadata)
-    except OSError as error:
-        raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
-
-
-def _pyplot() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what matplotlib's own dependencies deprecate is not the user's matter
-            import matplotlib
-
-            matplotlib.use("Agg")
-            import matplotlib.pyplot as plt
-    except ImportError:
-        raise MissingExtra("matplotlib is not installed. Figures need it. Run: pip install 'privet[plots]'") from None
-    return plt

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privet.engine.intercept import is_tracked
 from privet.engine.layer.base import Function, Ran, bound, plain, register
-from privet.engine.share import Dense, Share, widened
+from privet.engine.share import Dense, Outer, Share, Viewed, widened
 
 if TYPE_CHECKING:
     from privet.engine.tape import Use
@@ -32,8 +32,8 @@ def weight_grads(
     One convolution whose groups are the examples: example n's channels see example n's gradients only.
     """
     n, c, o = x.shape[0], x.shape[1], g.shape[1]
-    if c == 1:
-        return _one_channel(x, g, kernel, stride=stride, padding=padding, dilation=dilation)
+    if c == 1 and set(stride) == {1}:
+        return _one_channel(x, g, kernel, padding=padding, dilation=dilation)
     dummy = x.new_empty(1).expand(n * o, c // groups, *kernel)
     found: Tensor = torch.ops.aten.convolution_backward(
         g.reshape(1, n * o, *g.shape[2:]), x.reshape(1, n * c, *x.shape[2:]), dummy, None, stride, padding, dilation,
@@ -42,21 +42,15 @@ def weight_grads(
     return found.view(n, o, c // groups, *kernel)
 
 
-def _one_channel(
-    x: Tensor, g: Tensor, kernel: Sequence[int], *, stride: list[int], padding: list[int], dilation: list[int]
-) -> Tensor:
-    """With one input channel: a strided view of the input, nothing copied, and one batched product."""
+def _one_channel(x: Tensor, g: Tensor, kernel: Sequence[int], *, padding: list[int], dilation: list[int]) -> Tensor:
+    """With one input channel and stride 1, where shifted images are quick to copy: one batched product with them."""
     around = [p for pad in reversed(padding) for p in (pad, pad)]
     x = F.pad(x, around) if any(around) else x.contiguous()
-    n, o, places = x.shape[0], g.shape[1], g.shape[2:]
-    inside = x.stride()[2:]
-    windows = x.as_strided(
-        (n, *places, *kernel),
-        (x.stride(0), *(s * i for s, i in zip(stride, inside, strict=True)),
-         *(d * i for d, i in zip(dilation, inside, strict=True))),
-    )  # fmt: skip
-    flat = windows.reshape(n, places.numel(), -1)
-    return (g.reshape(n, o, -1) @ flat).view(n, o, 1, *kernel)
+    n, o, places, inside = x.shape[0], g.shape[1], g.shape[2:], x.stride()[2:]
+    shifted = x.as_strided(
+        (n, *kernel, *places), (x.stride(0), *(d * i for d, i in zip(dilation, inside, strict=True)), *inside)
+    ).reshape(n, -1, places.numel())
+    return (g.reshape(n, o, -1) @ shifted.mT).view(n, o, 1, *kernel)
 
 
 def _same_padding(x: Tensor, kernel: Sequence[int], dilation: list[int]) -> Tensor:
@@ -88,14 +82,23 @@ class Convolution:
         g, a = widened(grads[0]), widened(x.detach())
         if padding == "same":
             a, padding = _same_padding(a, kernel, spread), 0
-        padding = 0 if padding == "valid" else padding
+        padding = 0 if padding in ("valid", None) or not any(_tuple(padding, dims, 0)) else padding
         where = use.fact.outputs[0]
-        if use.is_tracked(weight):
+        if use.is_tracked(weight) and kernel.numel() == 1 and (groups or 1) == 1 and padding == 0:
+            yield weight, _pointwise(use, a[(..., *(slice(None, None, s) for s in steps))], g)
+        elif use.is_tracked(weight):
             found = weight_grads(a, g, kernel, stride=steps, padding=_tuple(padding, dims, 0), dilation=spread,
                                  groups=groups or 1)  # fmt: skip
             yield weight, Dense(_joined(use, found, where))
         if use.is_tracked(bias):
             yield bias, Dense(_joined(use, g.flatten(2).sum(2), where))
+
+
+def _pointwise(use: "Use", a: Tensor, g: Tensor) -> Share:
+    """A kernel of one pixel is a linear map at each place."""
+    o, c = g.shape[1], a.shape[1]
+    inner = [use.first(t.flatten(2).mT, use.fact.outputs[0]).flatten(1, 2) for t in (a, g)]  # (B, T, C), (B, T, O)
+    return Viewed(Outer(*inner), (o, c, *[1] * (g.dim() - 2)))
 
 
 def _joined(use: "Use", found: Tensor, where: Any) -> Tensor:

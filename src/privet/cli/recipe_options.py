@@ -1,0 +1,82 @@
+"""The options that describe recipes and profiles, for the commands that plan more than once."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from privet._registry import number as number_of
+from privet.cli.shell import integer, number
+
+if TYPE_CHECKING:
+    from privet.planning.utility import Profile
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+BUDGET = (
+    click.option("--epsilon", type=number, help="The budget."),
+    click.option("--delta", type=number, help="The delta of the budget. Default: 1 / (10 size)."),
+    click.option("--size", type=integer, help="Number of records n (public)."),
+    click.option("--batch", type=number, help="Expected batch size. Default: 256."),
+    click.option("--rate", type=number, help="In place of --batch: chance that a record takes part in a step."),
+    click.option("--steps", type=integer, help="Number of steps T."),
+    click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs * size / batch)."),
+    click.option("--rho-noise", type=number, help="First noise over last noise, for growing-mu and dynamic."),
+    click.option("--rho-clip", type=number, help="First clip over last clip, for sensitivity-decay and dynamic."),
+    click.option("--clip", type=number, help="Clip C, the bound on one record's share. Default: 1."),
+    click.option("--accountant", metavar="NAME", help="Who prices the plans. Default: pld, certified."),
+    click.option("--relation", metavar="NAME", help="Neighbours: zero-out (default), add-remove or replace."),
+    click.option("--unit", metavar="NAME", help="Whom a record stands for: example (default), client or user."),
+    click.option("--sampling", metavar="NAME", help="poisson (default), truncated-poisson:..., fixed-size, shuffled."),
+)  # fmt: skip
+PROFILE = (
+    click.option("--profile", metavar="FILE", help="For the estimate: norms of one example's gradient over the run, "
+                 "measured on public data, as a CSV or a list such as 2,1,0.5."),
+    click.option("--dimension", type=integer, help="For the estimate: number of parameters. Default: 26010."),
+    click.option("--half-life", type=number, help="For the estimate: steps that halve the loss without noise. "
+                 "Default: 200."),
+)  # fmt: skip
+
+
+def budget_options(command: Command) -> Command:
+    """The options of `privet plan` that describe a budget and a run."""
+    return _decorated(command, BUDGET)
+
+
+def profile_options(command: Command) -> Command:
+    """The options of the utility estimate."""
+    return _decorated(command, PROFILE)
+
+
+def profile_of(flags: dict[str, Any]) -> "Profile":
+    """The profile the options describe; they are taken out of `flags`."""
+    from privet.planning.utility import Profile
+
+    text = flags.pop("profile")
+    rest = {key: value for key in ("dimension", "half_life") if (value := flags.pop(key)) is not None}
+    if text is None:
+        return Profile(**rest)
+    norms = _numbers(text)
+    return Profile.load(Path(text), **rest) if norms is None else Profile(norms=norms, **rest)
+
+
+def words_of(option: str, text: str) -> list[str]:
+    """The words between commas, each once; none may be empty."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(words):
+        raise click.UsageError(f"{option}={text!r} has an empty name. Write names with commas between them.")
+    return list(dict.fromkeys(words))
+
+
+def _numbers(text: str) -> tuple[float, ...] | None:
+    try:
+        return tuple(float(number_of(part)) for part in text.split(","))
+    except ValueError:
+        return None
+
+
+def _decorated(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,153 @@
+"""Does any example see another? One is changed, and every tensor of the others must stay as it was."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from privet.engine.layer.base import TooHard
+from privet.engine.survey import MANY, Run, Survey, exchanged, first, losses, second_and_third
+from privet.errors import Unsupported
+
+TOLERANCE = 1e-5  # relative: kernels may add in another order
+ROUGH = {torch.float64: 1e-6, torch.float32: 1e-2}  # the same, where batches of two sizes are compared
+ADVICE = "Use a layer that stays within an example (nn.GroupNorm, nn.LayerNorm), or take the statistic out."
+
+
+def refuse_batch_norm(model: nn.Module) -> None:
+    """Raise if a batch norm would mix the examples: the commonest mistake gets its own advice."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+            channels = module.num_features
+            raise Unsupported(
+                f"{name or 'the model'}: {type(module).__name__} mixes the examples of a batch, so no clip bounds what "
+                f"one of them does. Use nn.GroupNorm({_groups(channels)}, {channels}) in its place, or call "
+                f"{name + '.' if name else ''}eval() to freeze its statistics."
+            )
+
+
+def _groups(channels: int) -> int:
+    return next((g for g in range(32, 1, -1) if channels % g == 0 and channels > g), 1)
+
+
+# --- where examples lie -----------------------------------------------------------------------------
+
+
+def place(few: Tensor, many: Tensor) -> int | None:
+    """The dimension that holds the examples: the one whose size grows as their number does, from 2 to 3."""
+    if few.dim() != many.dim():
+        raise TooHard("a tensor changes its number of dimensions with the number of examples")
+    grown = [d for d in range(few.dim()) if few.shape[d] != many.shape[d]]
+    if not grown:
+        return None
+    if len(grown) > 1 or few.shape[grown[0]] * MANY != many.shape[grown[0]] * (MANY - 1):
+        raise TooHard(f"sizes {tuple(few.shape)} and {tuple(many.shape)} do not follow the number of examples")
+    return grown[0]
+
+
+def moved(a: Tensor, b: Tensor, dim: int, tolerance: float = TOLERANCE) -> Tensor:
+    """Which rows differ, (rows,)."""
+    x, y = _rows(a, dim), _rows(b, dim)
+    if not x.is_floating_point() and not x.is_complex():
+        return (x != y).any(1)
+    scale = x.nan_to_num(0, 0, 0).abs().amax() if x.numel() else x.new_zeros(())
+    return ((x - y).abs() > tolerance * scale).any(1) | (x.isfinite() != y.isfinite()).any(1)
+
+
+def _rows(t: Tensor, dim: int) -> Tensor:
+    return t.movedim(dim, 0).flatten(1) if t.dim() > 1 else t[:, None]
+
+
+# --- checks -----------------------------------------------------------------------------------------
+
+
+def check_buffers(base: Survey, other: Survey) -> None:
+    """Raise if other data leave other values in a buffer."""
+    for name, before in base.buffers.items():
+        if not torch.equal(before, other.buffers[name]):
+            raise Unsupported(
+                f"{name}: the model writes its data into this buffer, without noise. Leave it out, or freeze it by "
+                "eval()."
+            )
+
+
+def check_path(base: Survey) -> None:
+    """Raise TooHard if values of the data decide what the model does: each example must then be run alone."""
+    if base.decisions:
+        raise TooHard(f"its path depends on the data, by {base.decisions[0]}")
+
+
+def check_apart(few: Survey, base: Survey, other: Survey, which: int) -> None:
+    """Raise if a change of one example moved a row of another."""
+    for small, big, changed in zip(few.modules, base.modules, other.modules, strict=True):
+        name = big[0]
+        if _leaks(small[2], big[2], changed[2], which) and not _leaks(small[1], big[1], changed[1], which):
+            raise Unsupported(
+                f"{name or 'the model itself'}: an example's output depends on the other examples of the batch, so no "
+                f"clip bounds what one of them does. {ADVICE}"
+            )
+    if _leaks(few.outputs, base.outputs, other.outputs, which):
+        raise Unsupported(f"the loss of one example depends on the others. {ADVICE}")
+
+
+def _leaks(few: Sequence[Tensor], base: Sequence[Tensor], other: Sequence[Tensor], which: int) -> bool:
+    """Whether the row of an example that was not changed has moved."""
+    for small, a, b in zip(few, base, other, strict=False):
+        try:
+            dim = place(small, a)
+        except TooHard:
+            continue  # packed or otherwise shapeless: judged by what comes of it
+        if dim is None or a.shape != b.shape:
+            continue
+        changed = moved(a, b, dim).cpu()
+        rows = torch.arange(len(changed))
+        together, strided = rows // (len(rows) // MANY) != which, rows % MANY != which
+        if bool(changed[together].any()) and bool(changed[strided].any()):
+            return True
+    return False
+
+
+def check_alone(model: nn.Module, run: Run, *, is_random: bool) -> None:
+    """Raise if an example's loss depends on how many others there are, or on its place among them."""
+    with _evaluating(model, wanted=is_random):
+        base, other = losses(model, run, first(MANY))[1:], losses(model, run, second_and_third)
+    if bool(moved(base, other, 0, ROUGH.get(base.dtype, 0.1)).any()) and not _noisy(model, run, is_random=is_random):
+        raise Unsupported(
+            "the loss of one example depends on the size of the batch, or on its place there, so the others move when "
+            "one is added. Leave len(batch) out of the model and the loss; the plan divides by the batch it expects."
+        )
+
+
+def _noisy(model: nn.Module, run: Run, *, is_random: bool) -> bool:
+    """Whether two passes over the same examples differ though the model is evaluating: nothing can then be said."""
+    if not is_random:
+        return False
+    with _evaluating(model, wanted=True):
+        before, after = losses(model, run, first(MANY)), losses(model, run, first(MANY), seed=2)
+    return bool(moved(before, after, 0).any())
+
+
+@contextmanager
+def _evaluating(model: nn.Module, *, wanted: bool) -> Iterator[None]:
+    """Dropout off, if wanted."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        if wanted:
+            model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def check_whole_batch(model: nn.Module, run: Run) -> None:
+    """Raise if, in a batch of this size, exchanging half of the examples moves the losses of the other half."""
+    base = losses(model, run, lambda t: t)
+    if len(base) <= MANY:
+        return
+    half = torch.randperm(len(base), generator=torch.Generator().manual_seed(0)) % 2 == 0
+    for rows in (half, ~half):
+        other = losses(model, run, exchanged(rows))
+        if bool(moved(base, other, 0).cpu()[~rows].any()):
+            raise Unsupported(f"the loss of one example depends on the others in a batch of {len(base)}. {ADVICE}")

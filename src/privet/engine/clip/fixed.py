@@ -1,0 +1,85 @@
+"""Rules without a memory: flat, per layer, normalised."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from privet import _check
+from privet.engine.clip.base import register
+
+
+def all_together(names: Sequence[str]) -> list[list[str]]:
+    """One group."""
+    return [list(names)]
+
+
+def by_layer(names: Sequence[str]) -> list[list[str]]:
+    """One group for each module that has parameters of its own: a layer's weight and bias are clipped together.
+
+    This is what Wei and Liu mean by the M layers of a network, and what users count as layers.
+
+    >>> by_layer(["conv.weight", "conv.bias", "fc.weight", "fc.parametrizations.bias.original", "scale"])
+    [['conv.weight', 'conv.bias'], ['fc.weight', 'fc.parametrizations.bias.original'], ['scale']]
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        module = name.partition(".parametrizations.")[0] if ".parametrizations." in name else name.rpartition(".")[0]
+        groups.setdefault(module, []).append(name)
+    return list(groups.values())
+
+
+@register("flat")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat:
+    """The whole gradient is clipped: g min(1, clip / |g|)."""
+
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        return all_together(names)
+
+    def factors(self, norms: Tensor, clip: float) -> Tensor:
+        return clip / norms.clamp(min=clip)
+
+    def norm_bound(self, clip: float, groups: int) -> float:
+        return clip
+
+
+@register("per_layer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerLayer:
+    """Equal shares: each of M layers is clipped to clip / sqrt(M), and M (clip / sqrt(M))^2 = clip^2."""
+
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        return by_layer(names)
+
+    def factors(self, norms: Tensor, clip: float) -> Tensor:
+        each = clip / math.sqrt(norms.shape[1])
+        return each / norms.clamp(min=each)
+
+    def norm_bound(self, clip: float, groups: int) -> float:
+        return clip
+
+
+@register("normalised")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalised:
+    """Every gradient gets nearly the same norm: clip g / (|g| + gamma), of norm below clip; nothing to tune.
+
+    Called automatic clipping by its authors. `clip` is only a scale: with learning rate eta it acts as clip * eta, and
+    noise moves along. Source: Bu, Wang, Zha, Karypis 2022, arXiv:2206.07136.
+    """
+
+    gamma: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check.positive(gamma=self.gamma)
+
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        return all_together(names)
+
+    def factors(self, norms: Tensor, clip: float) -> Tensor:
+        return clip / (norms + self.gamma)
+
+    def norm_bound(self, clip: float, groups: int) -> float:
+        return clip

@@ -1,0 +1,190 @@
+"""Recurrent layers: LSTM, GRU and RNN, whole sequences and single cells, from the gradients of their gates.
+
+With gates = W_ih x_t + W_hh h_(t-1) + biases at each step t and g_t their gradient, example b has sum_t g_bt x_bt^T for
+W_ih, sum_t g_bt h_b(t-1)^T for W_hh and sum_t g_bt for a bias. One Gram matrix <g_t, g_s> serves all four norms.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from privet.engine.layer.base import Function, Ran, bound, register
+from privet.engine.layer.sweep import Gru, Lstm, ReluRnn, Rnn, Sweep, Weights, through
+from privet.engine.share import ALLOWED, FELT, LARGE, Dense, Outer, Share, chunked_norms
+from privet.errors import Unsupported
+
+if TYPE_CHECKING:
+    from privet.engine.tape import Use
+
+_SEQUENCE = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
+_CELL = ("input", "hx", "w_ih", "w_hh", "b_ih", "b_hh")
+_KINDS: dict[Function, type[Sweep]] = {
+    torch.lstm: Lstm, torch.gru: Gru, torch.rnn_tanh: Rnn, torch.rnn_relu: ReluRnn,
+    torch.lstm_cell: Lstm, torch.gru_cell: Gru, torch.rnn_tanh_cell: Rnn, torch.rnn_relu_cell: ReluRnn,
+}  # fmt: skip
+
+
+# --- shares -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Gates:
+    """The gradients of the gates, shared by all that enters them: their Gram matrix is computed once."""
+
+    g: Tensor  # (B, T, O)
+    width: int  # of all inputs together
+    _gram: Tensor | None = field(default=None, repr=False)
+
+    def gram(self) -> Tensor:
+        """<g_t, g_s> of each example, (B, T, T)."""
+        if self._gram is None:
+            self._gram = self.g @ self.g.mT
+        return self._gram
+
+    @property
+    def pays(self) -> bool:
+        """Whether Gram matrices are cheaper than the gradients themselves."""
+        (b, t, o), held = self.g.shape, self.width * self.g.shape[2]
+        return t * (self.width + o) <= held * (1.0 if b * held > LARGE else 0.5)
+
+
+@dataclass(slots=True)
+class OverTime(Outer):
+    """An `Outer` of tensors that lie time-major in memory, with the Gram matrix of the gates shared."""
+
+    gates: Gates | None = None
+
+    def sq_norms(self) -> Tensor:
+        if self.gates is None or self.a.shape[1] == 1 or not self.gates.pays:
+            return Outer.sq_norms(self)
+        return self._from_grams(self.a @ self.a.mT, self.gates.gram())
+
+    def _from_grams(self, aa: Tensor, gg: Tensor) -> Tensor:
+        """sum_ts <a_t, a_s> <g_t, g_s>, with what rounding may have taken added; by the gradient where that is felt."""
+        size = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sqrt().sum(1).square()
+        allowed = ALLOWED * torch.finfo(size.dtype).eps * size
+        found = aa.mul_(gg).sum((1, 2)).clamp_(min=0).add_(allowed)
+        felt = allowed > FELT * torch.finfo(size.dtype).eps * found
+        if bool(felt.any()):
+            rows = felt.nonzero()[:, 0]
+            part = self.part(rows, torch.float64)
+            found[rows] = chunked_norms(part, len(rows), part.a.shape[2] * part.g.shape[2]).to(found.dtype)
+        return found
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        if self._held is not None:
+            return Dense(self._held).weighted_sum(weights)
+        a, g = self.a.transpose(0, 1), self.g.transpose(0, 1)  # as they lie: nothing is copied but the smaller one
+        each = weights[:, None]
+        a, g = (a * each, g) if a.shape[2] <= g.shape[2] else (a, g * each)
+        found: Tensor = a.flatten(0, 1).T @ g.flatten(0, 1)  # this way round is the faster product
+        return found.T.contiguous()
+
+
+# --- rules ------------------------------------------------------------------------------------------
+
+
+@register(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+class Recurrent:
+    """Whole sequences: any number of layers, both directions, dropout between layers, projections."""
+
+    name = "recurrent"
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        return True
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        if "batch_sizes" in kwargs or (len(args) > 1 and getattr(args[1], "dtype", None) is torch.int64):
+            from privet.engine.tape import Unforeseen  # late: the tape imports the rules
+
+            raise Unforeseen("packed sequences do not say which rows belong to which example")
+        x, hx, _, _, layers, dropout, train, _, batch_first = bound(_SEQUENCE, args, kwargs)
+        h, c = hx if _KINDS[func] is Lstm else (hx, None)
+        sweeps: list[Sweep] = []
+        anchors, last = [], []
+        x = x.transpose(0, 1) if batch_first else x  # (T, N, I)
+        for number, directions in enumerate(_layers(_KINDS[func], args, kwargs)):
+            outs = []
+            for sweep in directions:
+                k = len(sweeps)
+                (out, *states), anchor = through(sweep, x, h[k], None if c is None else c[k])
+                sweeps.append(sweep)
+                anchors.append(anchor)
+                last.append(states)
+                outs.append(out)
+            x = outs[0] if len(outs) == 1 else torch.cat(outs, -1)
+            if dropout and train and number < layers - 1:
+                x = F.dropout(x, dropout)
+        out = x.transpose(0, 1) if batch_first else x
+        return (out, *(torch.stack(states) for states in zip(*last, strict=True))), anchors, sweeps
+
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+        *_, batch_first = bound(_SEQUENCE, use.args, use.kwargs)
+        yield from _shares(use, grads, 0 if batch_first else 1)
+
+
+def _layers(kind: type[Sweep], args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[list[Sweep]]:
+    """The sweeps of one layer after the other, from the flat list of weights."""
+    _, hx, params, has_biases, layers, _, _, bidirectional, _ = bound(_SEQUENCE, args, kwargs)
+    projected = kind is Lstm and hx[0].shape[2] != hx[1].shape[2]
+    left = iter(params)
+    for _ in range(layers):
+        found: list[Sweep] = []
+        for reverse in (False, True)[: 1 + bool(bidirectional)]:
+            ih, hh = next(left), next(left)
+            b, c = (next(left), next(left)) if has_biases else (None, None)
+            found.append(kind(Weights(ih, hh, b, c, next(left) if projected else None), reverse=reverse))
+        yield found
+
+
+@register(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
+class Cell:
+    """One step: a sequence of length one."""
+
+    name = "recurrent cell"
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        return True
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        x, hx, *weights = bound(_CELL, args, kwargs)
+        sweep = _KINDS[func](Weights(*weights), reverse=False)
+        h, c = hx if isinstance(sweep, Lstm) else (hx, None)
+        (_, *states), anchor = through(sweep, x[None], h, c)
+        return (tuple(states) if len(states) == 2 else states[0]), [anchor], [sweep]
+
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+        yield from _shares(use, grads, 0)
+
+
+def _shares(use: "Use", grads: list[Tensor], batch_dim: int) -> Iterator[tuple[Tensor, Share]]:
+    """The shares of every weight and bias of the sweeps that were differentiated."""
+    where = use.fact.outputs[0]
+    if where is None or where.dim != batch_dim:
+        raise Unsupported(
+            f"{use.name[1][0]}: the examples do not lie along dimension {batch_dim} of its output. "
+            "Give it one sequence per example, and mind batch_first."
+        )
+    place = replace(where, dim=1)
+    for sweep, grad in zip(use.kept, grads, strict=True):
+        if grad is not None:
+            yield from _of_sweep(use, sweep, place)
+
+
+def _of_sweep(use: "Use", sweep: Sweep, where: Any) -> Iterator[tuple[Tensor, Share]]:
+    def first(value: Tensor) -> Tensor:
+        return use.first(value, where).flatten(1, 2)  # (B, rows T, ...)
+
+    for grad, pairs, biases in sweep.entered():
+        pairs = [(weight, a) for weight, a in pairs if use.is_tracked(weight)]
+        gates = Gates(first(grad), sum(a.shape[2] for _, a in pairs))
+        for weight, a in pairs:
+            yield weight, OverTime(first(a), gates.g, gates=gates)
+        biases = [bias for bias in biases if use.is_tracked(bias)]
+        if biases:
+            summed = Dense(first(grad.sum(0, keepdim=True)).sum(1))
+            yield from ((bias, summed) for bias in biases)

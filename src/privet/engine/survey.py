@@ -1,0 +1,247 @@
+"""One trial pass: a model on a few examples, and all that parameters met, that modules gave and that data decided.
+
+All passes start from the same random numbers and buffers. Parameters are moved a little meanwhile, so that layers that
+start at zero hide nothing; all is put back.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from privet.engine.intercept import tracking
+from privet.engine.layer.base import rule_of
+from privet.engine.tape import Key, Names, is_forced, name_of, names_of, split, tensors_in
+
+FEW, MANY = 2, 3
+Take = Callable[[Tensor], Tensor]  # which examples
+Run = Callable[[nn.Module, Take], Any]  # run(model, which examples) -> losses
+
+
+@dataclass(slots=True)
+class Call:
+    """One function call that a tracked tensor entered, with copies of what went in and out."""
+
+    key: Key
+    turn: int
+    is_use: bool
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    rule: str
+
+
+@dataclass(slots=True)
+class Survey:
+    """Listens to one pass; `uses` says which calls are known to be uses, contrary to first appearance."""
+
+    names: Names
+    uses: dict[tuple[Key, int], bool]
+    forced: Mapping[str, str]
+    calls: list[Call] = field(default_factory=list)
+    modules: list[tuple[str, list[Tensor], list[Tensor]]] = field(default_factory=list)
+    outputs: list[Tensor] = field(default_factory=list)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    decisions: list[str] = field(default_factory=list)  # by values of the data
+    is_random: bool = False
+
+    def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        entering, plain = split(args, kwargs)
+        key, turn = self.names.key(func, entering)
+        inputs = copies(plain)
+        is_use = self.uses.get((key, turn), bool(plain))
+        rule = rule_of(func, args, kwargs, forced=is_forced(key[1], self.forced))
+        out = rule.run(func, args, kwargs)[0] if is_use else func(*args, **kwargs)
+        self.calls.append(Call(key, turn, is_use, inputs, copies(tensors_in(out)), rule.name))
+        if not is_use:
+            self.names.derive(out, key, turn, entering)
+        return out
+
+
+def copies(tensors: Any) -> list[Tensor]:
+    return [t.detach().clone().as_subclass(Tensor) for t in tensors]
+
+
+# --- passes -----------------------------------------------------------------------------------------
+
+
+def survey(model: nn.Module, run: Run, take: Take, uses: Any, forced: Any) -> Survey:
+    """One pass over the examples that `take` takes."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = Survey(names_of(named), uses, forced)
+    hooks = [module.register_forward_hook(_remember(found, name), with_kwargs=True)
+             for name, module in model.named_modules()]  # fmt: skip
+    try:
+        with same_start(model):
+            before = torch.get_rng_state()
+            with torch.enable_grad(), tracking(list(named.values()), found), _Decisions(found.decisions) as seen:
+                found.outputs = copies(tensors_in(run(model, seen.of(take))))
+            found.is_random = not torch.equal(before, torch.get_rng_state())
+            found.buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def losses(model: nn.Module, run: Run, take: Take, *, seed: int = 0) -> Tensor:
+    """The losses of one pass, and nothing else."""
+    with same_start(model, seed), torch.enable_grad():
+        return copies(tensors_in(run(model, take)))[0]
+
+
+def _remember(found: Survey, name: str) -> Callable[..., None]:
+    def hook(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        found.modules.append((name, copies(tensors_in((args, kwargs))), copies(tensors_in(out))))
+
+    return hook
+
+
+_aten = torch.ops.aten
+_DECISIVE = {  # the argument that decides what comes next: which number Python gets, or how many rows there are
+    _aten._local_scalar_dense.default: 0, _aten.equal.default: 0, _aten.nonzero.default: 0,
+    _aten.masked_select.default: 1, _aten._unique2.default: 0, _aten.unique_dim.default: 0,
+    _aten.unique_consecutive.default: 0, _aten.repeat_interleave.Tensor: 0,
+}  # fmt: skip
+_NAMES = {"_local_scalar_dense": "a number taken out of a tensor (if, int, item)", "_unique2": "unique"}
+
+
+class _Decisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows the data through a pass, to see where its values, not its shapes, decide what is done next."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = found
+        self.is_listening = True
+
+    def of(self, take: Take) -> Take:
+        """The same, known to be data; how it is taken is not the model's doing."""
+
+        def marked(t: Tensor) -> Tensor:
+            self.is_listening = False
+            found = take(t)
+            self.is_listening = True
+            found.privet_data = True  # type: ignore[attr-defined]
+            return found
+
+        return marked
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.is_listening and any(map(_is_data, tensors_in([args, kwargs or {}]))):
+            for t in tensors_in([out]):
+                t.privet_data = True  # type: ignore[attr-defined]
+            indices = args[1] if func is _aten.index.Tensor else ()
+            masks = [t for t in indices if t is not None and t.dtype in (torch.bool, torch.uint8)]
+            if any(map(_is_data, masks)) or (func in _DECISIVE and _is_data(args[_DECISIVE[func]])):
+                name = name_of(func).partition(".")[0]
+                self.found.append(_NAMES.get(name, name))
+        return out
+
+
+def _is_data(t: Tensor) -> bool:
+    return hasattr(t, "privet_data")
+
+
+# --- before and after -------------------------------------------------------------------------------
+
+
+@contextmanager
+def set_aside(model: nn.Module) -> Iterator[None]:
+    """Parameters moved a little, then put back, unseen by autograd: its graphs of earlier passes stay good."""
+    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with torch.random.fork_rng(devices=_devices(kept.values())):
+        torch.manual_seed(1)
+        try:
+            for p in model.parameters():
+                if p.requires_grad and p.numel():
+                    p.data.add_(torch.randn_like(p.data) * (0.1 * p.data.float().abs().mean() + 0.01).to(p.dtype))
+            yield
+        finally:
+            for name, p in model.named_parameters():
+                p.data.copy_(kept[name])
+
+
+@contextmanager
+def same_start(model: nn.Module, seed: int = 0) -> Iterator[None]:
+    """The same random numbers each time; they and the buffers are put back."""
+    kept = [(b, b.detach().clone()) for b in model.buffers()]
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=_devices(model.parameters())):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            for buffer, before in kept:
+                if not torch.equal(buffer, before):
+                    buffer.data.copy_(before)
+
+
+def _devices(tensors: Any) -> list[int]:
+    return sorted({t.device.index or 0 for t in tensors if t.device.type == "cuda"})
+
+
+# --- which examples ---------------------------------------------------------------------------------
+
+
+def first(count: int) -> Take:
+    return lambda t: t[torch.arange(count, device=t.device) % t.shape[0]]
+
+
+def second_and_third(t: Tensor) -> Tensor:
+    return first(MANY)(t)[1:]
+
+
+def changing(which: int) -> Take:
+    """The first examples, one of them replaced by something else of the same kind."""
+
+    def take(t: Tensor) -> Tensor:
+        found = first(MANY)(t).clone()
+        row = found[which]
+        if t.is_floating_point() or t.is_complex():
+            moved = torch.randn(row.shape, generator=torch.Generator().manual_seed(which + 1)).to(row)
+            found[which] = 1.25 * row.nan_to_num(0, 0, 0) + moved * (row.nan_to_num(0, 0, 0).abs().mean() + 0.1)
+        elif t.dtype == torch.bool:
+            found[which] = ~row
+        else:
+            found[which] = _others(t, row)
+        return found
+
+    return take
+
+
+def _others(t: Tensor, row: Tensor) -> Tensor:
+    """Whole numbers from the same column range of the batch, so that they stay valid: each differs where it can."""
+    low, high = t.min(), t.max()
+    return torch.where(row + 1 > high, low, row + 1) if bool(high > low) else row
+
+
+def another_for(which: int) -> Take:
+    """The first examples, one of them replaced by another of the batch: for models that take no other values."""
+
+    def take(t: Tensor) -> Tensor:
+        found = first(MANY)(t).clone()
+        rows = [(which + k) % len(t) for k in range(MANY, MANY + len(t))]
+        found[which] = t[next((r for r in rows if not torch.equal(t[r], found[which])), which % len(t))]
+        return found
+
+    return take
+
+
+def exchanged(rows: Tensor) -> Take:
+    """The whole batch, some rows each replaced by another's."""
+
+    def take(t: Tensor) -> Tensor:
+        chosen = rows.to(t.device)
+        return torch.where(chosen.view(-1, *[1] * (t.dim() - 1)), t.roll(max(1, len(t) // 2), 0), t)
+
+    return take

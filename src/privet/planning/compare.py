@@ -1,0 +1,188 @@
+"""Plans side by side: what each adds, what each costs by three accountants, and an estimate of what each learns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from privet.accounting import Budget, Guarantee, spent
+from privet.errors import InvalidValue, PrivetError
+from privet.planning.methods import method
+from privet.planning.plan import Plan, plan
+from privet.planning.recipe import Recipe
+from privet.planning.utility import Profile, Utility, noise_std, utility
+
+MOST_PLANS = 12
+BESIDE = {"clt": "gdp", "renyi": "rdp"}  # what is asked beside the certified accountant, on the same steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One plan of a comparison. What no theorem covers is None: all epsilons but the claim, for an unsound rule."""
+
+    name: str
+    plan: Plan
+    clt: Guarantee | None
+    renyi: Guarantee | None
+    utility: Utility | None
+
+    @property
+    def noise(self) -> tuple[float, float]:
+        """The noise multiplier at the first and the last step."""
+        return self.plan.steps[0].noise, self.plan.steps[-1].noise
+
+    @property
+    def clip(self) -> tuple[float, float]:
+        """The clip at the first and the last step."""
+        return self.plan.steps[0].clip, self.plan.steps[-1].clip
+
+    @property
+    def noise_std(self) -> tuple[float, float]:
+        """The standard deviation of the noise on the sum of gradients, at the first and the last step."""
+        first, last = noise_std(self.plan, np.array([0, len(self.plan.steps) - 1]))
+        return float(first), float(last)
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether what is proven of the steps exceeds the budget, or nothing is proven."""
+        return self.plan.certified is None or self.plan.certified.epsilon > self.plan.recipe.budget.epsilon
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        said: dict[str, Any] = {"name": self.name, "method": self.plan.recipe.method, "steps": len(self.plan.steps)}
+        said |= {"batch": self.plan.batch, "rule": self.plan.rule}
+        said |= {key: list(getattr(self, key)) for key in ("noise", "clip", "noise_std")}
+        found = {"guarantee": self.plan.guarantee, "certified": self.plan.certified, "clt": self.clt}
+        found["renyi"] = self.renyi
+        said |= {key: None if value is None else value.as_dict() for key, value in found.items()}
+        said |= {"over_budget": self.over_budget, "utility": None if self.utility is None else self.utility.as_dict()}
+        return said | {"hash": self.plan.hash}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Plans side by side, in the order they were given."""
+
+    rows: tuple[Row, ...]
+    profile: Profile
+
+    @property
+    def same_budget(self) -> bool:
+        """Whether all have one budget. If not, the figures are no contest."""
+        return len({_budget(row) for row in self.rows}) == 1
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know before drawing a conclusion, in sentences."""
+        said = [] if self.same_budget else [_budgets_differ(self.rows)]
+        if len({row.plan.recipe.size for row in self.rows}) > 1:
+            said.append("The sizes of the datasets differ, so the plans are for different tasks.")
+        for row in self.rows:
+            if row.plan.is_unsound:
+                said.append(f"{row.name}: no proof covers its clipping rule {row.plan.rule!r}; epsilon is a claim.")
+            elif row.over_budget:
+                said.append(f"{row.name}: what is certified exceeds its budget.")
+            if row.plan.recipe.tuning is not None:
+                said.append(
+                    f"{row.name}: its epsilon is for all runs that are tried; CLT, Rényi and curves are for one."
+                )
+        return said
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        profile = {name: getattr(self.profile, name) for name in ("dimension", "alignment", "half_life")}
+        return {
+            "plans": [row.as_dict() for row in self.rows], "same_budget": self.same_budget, "notes": self.notes,
+            "profile": profile | {"norms": list(self.profile.norms)},
+        }  # fmt: skip
+
+
+def compare(
+    plans: "Sequence[Plan | Recipe] | Mapping[str, Plan | Recipe]", *, profile: Profile | None = None
+) -> Comparison:
+    """Plans side by side; recipes are planned first. Names come from a mapping, else from the methods.
+
+    >>> common = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 2000}
+    >>> found = compare(recipes(["noisy-sgd", "growing-mu"], rho_noise=2.0, **common))
+    >>> [row.name for row in found.rows], found.same_budget, found.rows[1].clt.label
+    (['noisy-sgd', 'growing-mu'], True, 'approximate')
+    """
+    given = dict(plans) if isinstance(plans, Mapping) else dict(zip(_names(plans), plans, strict=True))
+    if not given or len(given) > MOST_PLANS:
+        raise InvalidValue(f"plans={len(given)} must be from 1 to {MOST_PLANS}. They stand side by side. Give some.")
+    profile = Profile() if profile is None else profile
+    rows = [_row(name, plan(one) if isinstance(one, Recipe) else one, profile) for name, one in given.items()]
+    return Comparison(rows=tuple(rows), profile=profile)
+
+
+def recipes(methods: Sequence[str], **common: Any) -> dict[str, Recipe]:
+    """One recipe for each method, alike in all else; `common` as for `Recipe.of`. rho goes to the methods that need it.
+
+    >>> found = recipes(["noisy-sgd", "dynamic"], rho_noise=3.3, rho_clip=3.3, epsilon=1.2, size=60000, epochs=60)
+    >>> found["noisy-sgd"].rho_noise, found["dynamic"].rho_noise
+    (None, 3.3)
+    """
+    if isinstance(methods, str) or not methods:
+        raise InvalidValue(f"methods={methods!r} must be a list of names. Give ['noisy-sgd', 'dynamic'], say.")
+    rows = [method(name) for name in dict.fromkeys(methods)]
+    rhos = {key: common.pop(key) for key in ("rho_noise", "rho_clip") if common.get(key) is not None}
+    for key, value in rhos.items():
+        if not any(key in row.needs for row in rows):
+            raise InvalidValue(
+                f"{key}={value!r} has no meaning for any of methods={', '.join(row.name for row in rows)}. Leave it "
+                "out, or add dynamic."
+            )
+    return {
+        row.name: Recipe.of(method=row.name, **common, **{key: rhos[key] for key in row.needs if key in rhos})
+        for row in rows
+    }
+
+
+def _row(name: str, one: Plan, profile: Profile) -> Row:
+    if not isinstance(one, Plan):
+        raise InvalidValue(f"plans: {name}={one!r} must be a Plan or a Recipe. Use Plan.load or Recipe.load.")
+    if one.is_unsound:
+        return Row(name=name, plan=one, clt=None, renyi=None, utility=None)
+    beside = {key: _priced(one, accountant) for key, accountant in BESIDE.items()}
+    return Row(name=name, plan=one, **beside, utility=utility(one, profile))
+
+
+def _priced(one: Plan, accountant: str) -> Guarantee | None:
+    budget = one.recipe.budget
+    try:
+        return spent(one.ledger(), budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+    except PrivetError:  # no theorem for this sampling or relation
+        return None
+
+
+def _names(plans: "Sequence[Plan | Recipe]") -> list[str]:
+    """A name for each: the method, or `own shapes`; the second of a name gets a number."""
+    names: list[str] = []
+    for one in plans:
+        recipe = one.recipe if isinstance(one, Plan) else one
+        stem = getattr(recipe, "method", None) or "own shapes"
+        stem += " as published" if getattr(recipe, "as_published", False) else ""
+        names.append(numbered(stem, names))
+    return names
+
+
+def numbered(stem: str, taken: "Sequence[str]") -> str:
+    """`stem`, or `stem (2)` and so on if it is taken."""
+    name, k = stem, 1
+    while name in taken:
+        k += 1
+        name = f"{stem} ({k})"
+    return name
+
+
+def _budget(row: Row) -> Budget:
+    """The plan's budget; what it costs, if epsilon was what it was asked for."""
+    budget = row.plan.recipe.budget
+    return replace(budget, epsilon=row.plan.guarantee.epsilon) if row.plan.recipe.solve == "epsilon" else budget
+
+
+def _budgets_differ(rows: Sequence[Row]) -> str:
+    budgets = [(row.name, _budget(row)) for row in rows]
+    parts = [f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.relation}, per {b.unit}" for name, b in budgets]
+    return f"The budgets differ, so less noise is no merit: {'; '.join(parts)}."

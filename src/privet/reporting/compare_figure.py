@@ -1,0 +1,203 @@
+"""The comparison figure: noise, clip and noise std over the steps of several plans, and what each has spent by then.
+
+A colour is a plan; in the panel of epsilon a line style is an accountant, and the legend says what each one proves.
+"""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet.accounting import EpsilonCurve, epsilon_curve
+from privet.errors import InvalidValue, PrivetError
+from privet.planning.compare import Comparison, Row
+from privet.planning.utility import noise_std
+from privet.reporting import drawing
+
+POINTS = 400  # of a shape
+CURVE_POINTS = {"pld": 60, "gdp": 24, "rdp": 24}  # of epsilon: each costs an accountant's time
+FEW = 20  # so few points of epsilon are marked
+MOST_DRAWN = len(drawing.COLOURS)
+_STYLES: dict[str, tuple[Any, float, str]] = {
+    "pld": ("-", 1.8, "lower and upper bound (pld)"),
+    "gdp": ((0, (4, 2)), 1.2, "CLT (gdp)"),
+    "rdp": ((0, (1, 1.4)), 1.4, "Rényi (rdp), upper bound only"),
+}
+_PANELS = (
+    ("noise", "Noise multiplier", "noise multiplier"),
+    ("clip", "Clip", "clip"),
+    ("noise_std", "Noise added to the sum", "std of the noise (noise · clip)"),
+)
+
+
+def check_plot(path: Path, *, option: str = "path", plans: int = 1) -> None:
+    """Raise unless a comparison of so many plans can be drawn at `path`; asked before anything is computed."""
+    drawing.check_path(path, option=option)
+    if plans > MOST_DRAWN and path.suffix.lower() != ".csv":
+        raise InvalidValue(
+            f"{option}={str(path)!r} can show {MOST_DRAWN} plans, not {plans}. More cannot be told apart. Leave "
+            "some out, or write a .csv."
+        )
+
+
+def save_comparison(found: Comparison, path: Path) -> None:
+    """Draw a comparison at `path`; a .csv has the numbers of every line."""
+    check_plot(path, plans=len(found.rows))
+    curves = _curves(found.rows)
+    if path.suffix.lower() == ".csv":
+        drawing.write(path, _rows(found, curves))
+        return
+    plt = drawing.pyplot()
+    with plt.rc_context(drawing.STYLE):
+        figure = plt.figure(figsize=(10.0, 7.6), layout="constrained")
+        grid = figure.add_gridspec(2, 3, height_ratios=[1, 1.35])
+        for place, (name, title, says) in enumerate(_PANELS):
+            _draw_shapes(figure.add_subplot(grid[0, place]), found, name, title, says)
+        axes = figure.add_subplot(grid[1, :])
+        _draw_epsilon(axes, found, curves)
+        _add_legends(axes, found, curves)
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
+        drawing.save(figure, path)
+        plt.close(figure)
+
+
+# --- numbers ----------------------------------------------------------------------------------------
+
+
+def _at(row: Row) -> NDArray[np.int64]:
+    length = len(row.plan.steps)
+    return np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(np.int64))
+
+
+def _values(row: Row, name: str, at: NDArray[np.int64]) -> NDArray[np.float64]:
+    if name == "noise_std":
+        return noise_std(row.plan, at)
+    steps = row.plan.steps
+    return (steps.noises if name == "noise" else steps.clips)[at]
+
+
+def _curves(rows: tuple[Row, ...]) -> dict[str, list[EpsilonCurve]]:
+    """Epsilon over the steps by each accountant that has a theorem; none where no proof covers the rule."""
+    made: dict[object, list[EpsilonCurve]] = {}
+    found: dict[str, list[EpsilonCurve]] = {}
+    for row in rows:
+        if row.plan.is_unsound:
+            found[row.name] = []
+            continue
+        key = (replace(row.plan.steps, clip="constant"), row.plan.recipe.budget)  # the clip costs nothing
+        if key not in made:
+            made[key] = [curve for name in _STYLES for curve in _curve(row, name)]
+        found[row.name] = made[key]
+    return found
+
+
+def _curve(row: Row, name: str) -> list[EpsilonCurve]:
+    budget, points = row.plan.recipe.budget, CURVE_POINTS[name]
+    try:
+        return [
+            epsilon_curve(row.plan.ledger(), budget.delta, points=points, accountant=name, relation=budget.relation)
+        ]
+    except PrivetError as error:
+        warnings.warn(f"{row.name} has no line for {name}: {error}", stacklevel=1)
+        return []
+
+
+def _rows(found: Comparison, curves: dict[str, list[EpsilonCurve]]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [("plan", "step", "quantity", "method", "label", "lower", "value")]
+    for row in found.rows:
+        at = _at(row)
+        for name, _, _ in _PANELS:
+            values = _values(row, name, at).tolist()
+            rows += [(row.name, k + 1, name, "", "", "", v) for k, v in zip(at.tolist(), values, strict=True)]
+        for curve in curves[row.name]:
+            lower = [""] * len(curve.steps) if curve.lower is None else curve.lower.tolist()
+            points = zip(curve.steps.tolist(), lower, curve.upper.tolist(), strict=True)
+            rows += [(row.name, k, "epsilon", curve.method, curve.label, a, b) for k, a, b in points]
+    return rows
+
+
+# --- drawing ----------------------------------------------------------------------------------------
+
+
+def _width(place: int, count: int) -> float:
+    """Wide below narrow, so that lines on top of each other are all seen."""
+    return 1.5 + 1.0 * (count - 1 - place)
+
+
+def _draw_shapes(axes: Any, found: Comparison, name: str, title: str, says: str) -> None:
+    for place, row in enumerate(found.rows):
+        at = _at(row)
+        axes.plot(at + 1, _values(row, name, at), color=drawing.COLOURS[place], solid_capstyle="butt",
+                  linewidth=_width(place, len(found.rows)))  # fmt: skip
+    axes.set(title=title, ylabel=says, xlabel="step", xlim=(0, None), ylim=(0, None))
+    axes.xaxis.set_major_locator(_locator(4))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def _draw_epsilon(axes: Any, found: Comparison, curves: dict[str, list[EpsilonCurve]]) -> None:
+    for place, row in enumerate(found.rows):
+        colour = drawing.COLOURS[place]
+        below = sum(curves[later.name] is curves[row.name] for later in found.rows[place + 1 :])  # drawn on top of it
+        for curve in curves[row.name]:
+            dash, width, _ = _STYLES[curve.method]
+            if curve.lower is not None:
+                axes.fill_between(curve.steps, curve.lower, curve.upper, color=colour, alpha=0.25, linewidth=0)
+            dot = "." if len(curve.steps) < FEW else None  # what lies between is drawn, not computed
+            axes.plot(curve.steps, curve.upper, color=colour, linestyle=dash, marker=dot,
+                      linewidth=width + (1.6 * below if curve.method == "pld" else 0.0))  # fmt: skip
+    first = found.rows[0].plan.recipe
+    if found.same_budget and first.solve != "epsilon":
+        axes.axhline(first.budget.epsilon, color="#999999", linewidth=0.9, zorder=1)
+    deltas = {row.plan.recipe.budget.delta for row in found.rows}
+    where = f"delta = {deltas.pop():g}" if len(deltas) == 1 else "each plan's delta"
+    axes.set(title="Privacy spent after each step", ylabel=f"epsilon at {where}", xlabel="step", xlim=(0, None),
+             ylim=(0, None))  # fmt: skip
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+
+
+def _add_legends(axes: Any, found: Comparison, curves: dict[str, list[EpsilonCurve]]) -> None:
+    """On top the plans with their estimates; in the panel what each line style proves."""
+    from matplotlib.lines import Line2D
+
+    plans = [
+        Line2D([], [], color=drawing.COLOURS[k], linewidth=3, label=_said(row)) for k, row in enumerate(found.rows)
+    ]
+    kinds = [
+        Line2D([], [], color="#333333", linestyle=dash, linewidth=width, label=f"{label}: {says}")
+        for name, (dash, width, says) in _STYLES.items()
+        if (label := _label(name, curves))
+    ]
+    if found.same_budget and found.rows[0].plan.recipe.solve != "epsilon":
+        kinds.append(Line2D([], [], color="#999999", linewidth=0.9, label="the budget"))
+    axes.legend(handles=kinds, loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
+    axes.figure.legend(handles=plans, loc="outside upper left", ncols=min(len(plans), 3), title=_title(found),
+                       title_fontsize=12, alignment="left", columnspacing=3, fontsize=10)  # fmt: skip
+
+
+def _label(method: str, curves: dict[str, list[EpsilonCurve]]) -> str:
+    """What a method proves here: the central limit theorem is exact, so certified, on full batches."""
+    return " or ".join(sorted({curve.label for one in curves.values() for curve in one if curve.method == method}))
+
+
+def _said(row: Row) -> str:
+    if row.plan.is_unsound:
+        return f"{row.name}\nno guarantee: epsilon is a claim"
+    return row.name if row.utility is None else f"{row.name}\nutility {row.utility.utility:.3f} (estimate)"
+
+
+def _title(found: Comparison) -> str:
+    budget = found.rows[0].plan.recipe.budget
+    if not found.same_budget:
+        return "Plans side by side. Their budgets differ: less noise is no merit"
+    if found.rows[0].plan.recipe.solve == "epsilon":
+        return "Plans side by side"
+    return f"Plans of one budget: epsilon {budget.epsilon:g} at delta {budget.delta:g}"
+
+
+def _locator(most: int) -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=most, steps=[1, 2, 5, 10], integer=True)

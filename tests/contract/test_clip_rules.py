@@ -1,0 +1,191 @@
+"""What every clipping rule promises, run over everything registered, on a model with shared, odd and plain layers."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from privet.accounting import Step
+from privet.engine import clipped_sum
+from privet.engine.clip import is_adaptive, is_published, registry, rule_for
+from privet.engine.randomness import seeded
+from privet.engine.release import release
+from privet.errors import Unsupported
+from privet.planning.methods import SOUND_RULES, UNSOUND_RULES
+
+STEP = Step(noise=1.0, rate=0.1, clip=0.3)
+LOSS = nn.CrossEntropyLoss(reduction="none")
+SIZE = 9
+
+every_rule = pytest.mark.parametrize("name", registry.names())
+sound_rules = pytest.mark.parametrize("name", SOUND_RULES)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.middle, self.last = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = torch.tanh(self.middle(self.table(x)))  # (B, T, 4)
+        return self.last(torch.tanh(self.middle(h)).mean(1))
+
+
+def net():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Net()
+
+
+def batch(size=SIZE, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(7, (size, 5), generator=generator), torch.randint(3, (size,), generator=generator)
+
+
+def summed(model, rule, data):
+    return clipped_sum(model, LOSS, data, rule=rule, clip=STEP.clip, as_published=True)
+
+
+def released(model, rule, data, seed=0):
+    return release(
+        summed(model, rule, data), rule, step=STEP, batch=SIZE, generator=seeded(seed), as_published=True
+    )  # fmt: skip
+
+
+def used(name, model):
+    """The rule after two releases, so that what it has learnt is in force."""
+    rule = rule_for(name, as_published=True)
+    for seed in (1, 2):
+        released(model, rule, batch(seed=seed), seed)
+    return rule
+
+
+def flat(grads):
+    return torch.cat([grad.flatten().double() for grad in grads.values()])
+
+
+def test_the_names_are_those_that_planning_knows():
+    assert sorted(registry.names()) == sorted([*SOUND_RULES, *UNSOUND_RULES])
+    for name in registry.names():
+        assert is_published(rule_for(name, as_published=True)) == (name in UNSOUND_RULES)
+
+
+@every_rule
+def test_every_parameter_is_in_one_group(name):
+    names = [name for name, _ in net().named_parameters()]
+    groups = rule_for(name, as_published=True).groups(names)
+    assert sorted(one for group in groups for one in group) == sorted(names)
+
+
+@every_rule
+def test_the_spelling_makes_an_equal_rule(name):
+    rule = rule_for(name, as_published=True)
+    assert registry.spelling(rule) == name
+    assert rule_for(registry.spelling(rule), as_published=True) == rule
+
+
+@every_rule
+def test_a_neighbour_is_within_the_bound(name):
+    """Leaving out one example moves the sum at most norm_bound; so does any one alone, a loud one too."""
+    model = net()
+    rule = used(name, model)
+    with torch.no_grad():
+        model.last.weight.mul_(50)
+    x, y = batch()
+    whole = summed(model, rule, (x, y))
+    assert float(whole.raw_norms.max()) > 3 * STEP.clip, "nothing was clipped"
+    for out in range(SIZE):
+        keep = torch.arange(SIZE) != out
+        without = summed(model, rule, (x[keep], y[keep]))
+        assert without.norm_bound == whole.norm_bound
+        moved = float((flat(whole.grads) - flat(without.grads)).norm())
+        assert moved <= whole.norm_bound * (1 + 1e-5)
+        if whole.raw_bits is not None and len(whole.raw_bits):
+            assert float((whole.raw_bits - without.raw_bits).norm()) <= rule.bit_bound
+
+
+@every_rule
+def test_pieces_make_the_whole(name):
+    model = net()
+    rule = used(name, model)
+    x, y = batch()
+    whole = summed(model, rule, (x, y))
+    parts = (
+        summed(model, rule, (x[:4], y[:4]))
+        + summed(model, rule, (x[4:4], y[4:4]))
+        + summed(model, rule, (x[4:], y[4:]))
+    )
+    torch.testing.assert_close(flat(parts.grads), flat(whole.grads), rtol=1e-4, atol=1e-6)
+    if whole.raw_bits is not None:
+        assert torch.equal(parts.raw_bits, whole.raw_bits)
+    kept = rule.state() if is_adaptive(rule) else None
+    both = [release(c, rule, step=STEP, batch=SIZE, generator=seeded(5), as_published=True) for c in (whole,)]
+    if kept is not None:
+        rule.restore(kept)
+    both.append(release(parts, rule, step=STEP, batch=SIZE, generator=seeded(5), as_published=True))
+    torch.testing.assert_close(flat(both[0].grads), flat(both[1].grads), rtol=1e-4, atol=1e-5)
+
+
+@every_rule
+def test_an_empty_batch_is_a_step(name):
+    model = net()
+    rule = used(name, model)
+    x, y = batch()
+    answer = released(model, rule, (x[:0], y[:0]))
+    assert {key: grad.shape for key, grad in answer.grads.items()} == {k: p.shape for k, p in model.named_parameters()}
+    quiet = name in ("own_norm", "l2_max")  # as published: no example, no noise, so emptiness is given away
+    assert bool((flat(answer.grads) == 0).all()) == quiet
+
+
+@sound_rules
+def test_an_example_that_is_not_finite_changes_nothing_that_matters(name):
+    model = net()
+    rule = used(name, model)
+    x, y = batch()
+    with torch.no_grad():
+        model.table.weight[6] = torch.inf
+    c = summed(model, rule, (x, y))
+    hit = (x == 6).any(1)
+    assert 0 < int(hit.sum()) < SIZE
+    clean = summed(model, rule, (x[~hit], y[~hit]))
+    torch.testing.assert_close(flat(c.grads), flat(clean.grads), rtol=1e-4, atol=1e-6)
+    assert flat(release(c, rule, step=STEP, batch=SIZE, generator=seeded(0)).grads).isfinite().all()
+
+
+@every_rule
+def test_nothing_raw_is_in_what_is_released(name):
+    answer = released(net(), rule_for(name, as_published=True), batch())
+    assert {field.name for field in dataclasses.fields(answer)} == {"grads", "clip", "batch", "std"}
+    assert (answer.std is None) == (name in UNSOUND_RULES)
+
+
+@pytest.mark.parametrize("name", UNSOUND_RULES)
+def test_an_unsound_rule_is_refused_at_both_doors(name):
+    model, rule = net(), rule_for(name, as_published=True)
+    with pytest.raises(Unsupported, match="has no guarantee"):
+        clipped_sum(model, LOSS, batch(), rule=rule, clip=STEP.clip)
+    with pytest.raises(Unsupported, match="has no guarantee"):
+        release(summed(model, rule, batch()), rule, step=STEP, batch=SIZE, generator=seeded(0))
+
+
+@sound_rules
+def test_a_rule_goes_on_where_its_state_was_saved(name):
+    rule = rule_for(name)
+    if not is_adaptive(rule):
+        assert not hasattr(rule, "state")
+        return
+    model = net()
+    fresh = rule_for(name)
+    fresh.restore(rule.state())  # before the first release too
+    rule = used(name, model)
+    other = rule_for(name)
+    other.restore(rule.state())
+    for seed in (3, 4):
+        one, two = (released(model, r, batch(seed=seed), seed) for r in (rule, other))
+        assert one.clip == two.clip
+        assert torch.equal(flat(one.grads), flat(two.grads))
+    kept = rule.state()
+    released(model, rule, batch(), 6)
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(
+        kept.values(), other.state().values(), strict=True))  # what was saved is a copy  # fmt: skip

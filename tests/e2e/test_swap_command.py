@@ -1,0 +1,73 @@
+"""`privet swap`, as a user types it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from privet.cli import main
+
+RECIPE = (
+    "delta = 1e-5\nsize = 60000\nbatch = 256\nepochs = 20\nnoise = 1.3\naccountant = 'moments'\nsolve = 'epsilon'\n"
+)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("swap")
+    (folder / "recipe.toml").write_text(RECIPE)
+    words = ["plan", str(folder / "recipe.toml"), "--out", str(folder / "plan.json")]
+    assert run(*words).exit_code == 0
+    return str(folder / "recipe.toml"), str(folder / "plan.json")
+
+
+def test_a_table_with_labels_and_what_is_proven(files: tuple[str, str]) -> None:
+    recipe, plan = files
+    result = run("swap", plan, "--to", "gdp,pld")
+    assert result.exit_code == 0, result.output
+    _, head, own, gdp, pld = result.stdout.splitlines()
+    assert "certified epsilon at that noise" in head
+    assert own.split()[:4] == ["moments", "certified", "1.3", "1.0000"]
+    assert gdp.split()[:2] == ["gdp", "approximate"]
+    assert gdp.endswith("1.41749  OVER BUDGET by 5.1 %")
+    assert "OVER" not in own + pld
+    assert run("swap", recipe, "--to", "gdp,pld").stdout == result.stdout
+
+
+def test_json_has_the_same(files: tuple[str, str]) -> None:
+    found = json.loads(run("swap", files[1], "--to", "gdp", "--json").stdout)
+    own, gdp = found["rows"]
+    assert own["ratio"] == 1
+    assert (gdp["accountant"], gdp["label"], gdp["certified"]["label"]) == ("gdp", "approximate", "certified")
+    assert gdp["noise"] == pytest.approx(1.056, abs=1e-3)
+    assert gdp["over_budget"] == pytest.approx(gdp["certified"]["epsilon"] / found["epsilon"] - 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere.json"], "there is no such file"),
+        (["{plan}", "--to", "pdl"], "Did you mean 'pld'"),
+        (["{plan}", "--to", " , "], "--to names no accountant"),
+        (["{plan}", "--to", "no.where:Mine"], "cannot be imported"),
+        (["{plan}", "--tu", "gdp"], "No such option"),
+        (["{torn}"], "torn or edited"),
+        (["{text}"], "not TOML"),
+        ([], "Missing argument 'PLAN'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(files: tuple[str, str], tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "torn.json").write_bytes(Path(files[1]).read_bytes()[:500])
+    (tmp_path / "text").write_text("hello there")
+    places = {"{plan}": files[1], "{torn}": str(tmp_path / "torn.json"), "{text}": str(tmp_path / "text")}
+    result = run("swap", *(places.get(word, word) for word in words))
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("privet: ")
+    assert result.stderr.count("\n") == 1
+    assert said in result.stderr

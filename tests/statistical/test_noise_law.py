@@ -1,0 +1,180 @@
+"""The law of the noise. Each test states how often right noise fails it, and rejects a wrong one."""
+
+import multiprocessing
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+
+from privet.engine.noise import TAIL, _redraw_tail, add_noise, draw, share
+from privet.engine.randomness import Randomness, fresh, seeded
+
+ALARM = 1e-6  # how often one statistic raises a false alarm
+
+
+def noise(count: int, *, std: float = 1.0, seed: int = 0, hardened: bool = False, dtype: torch.dtype = torch.float32):
+    flat = torch.empty(count, dtype=dtype)
+    return draw(flat, std=std, generator=seeded(seed), hardened=hardened).double().numpy()
+
+
+def right_spread(drawn: np.ndarray, std: float) -> bool:
+    """sum (x / std)^2 is chi-square."""
+    low, high = stats.chi2(drawn.size).ppf([ALARM / 2, 1 - ALARM / 2])
+    return bool(low <= ((drawn / std) ** 2).sum() <= high)
+
+
+def right_law(drawn: np.ndarray, cdf: Callable[[np.ndarray], np.ndarray]) -> bool:
+    return bool(stats.kstest(drawn, cdf, method="asymp").pvalue > ALARM)
+
+
+def tail_cdf(size: np.ndarray) -> np.ndarray:
+    """P[|z| <= size given |z| > TAIL]."""
+    return 1 - special.ndtr(-size) / special.ndtr(-TAIL)
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether the correlation is that of independent values, normal with deviation 1 / sqrt(n)."""
+    correlation = float((a * b).sum() / np.sqrt((a**2).sum() * (b**2).sum()))
+    return abs(correlation) * np.sqrt(a.size) <= stats.norm.isf(ALARM / 2)
+
+
+WAYS = pytest.mark.parametrize(
+    "way", [{}, {"hardened": True}, {"dtype": torch.float64}], ids=["plain", "hard", "double"]
+)
+
+
+@WAYS
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (0.99, False), (1.01, False)])
+def test_noise_has_the_promised_spread(way, factor, passes):
+    """Fails once in a million; a spread wrong by 1 % is caught. 2 is promised."""
+    assert right_spread(noise(600_000, std=2.0 * factor, **way), 2.0) == passes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "passes"), [(1.0, True), (0.999, False), (1.001, False)])
+def test_noise_has_the_promised_spread_to_a_thousandth(factor, passes):
+    """Fails once in a million; a spread wrong by 0.1 % is caught, with 40 million values."""
+    source, flat, total, count = seeded(1), torch.empty(4_000_000), 0.0, 40_000_000
+    for _ in range(10):
+        total += float((draw(flat, std=factor, generator=source) ** 2).sum(dtype=torch.float64))
+    low, high = stats.chi2(count).ppf([ALARM / 2, 1 - ALARM / 2])
+    assert bool(low <= total <= high) == passes
+
+
+@WAYS
+@pytest.mark.parametrize("count", [1, 7, 16, 50_000])
+def test_noise_is_normal(way, count):
+    """Kolmogorov-Smirnov, fails once in a million. Short tensors take another path through torch."""
+    drawn = np.concatenate([noise(count, std=3.0, seed=seed, **way) for seed in range(max(1, 700 // count))])
+    assert right_law(drawn, stats.norm(scale=3.0).cdf)
+
+
+def test_what_is_not_normal_is_caught():
+    """A uniform and a Laplace law of the same spread, and noise that is off centre by 2 % of it."""
+    numbers = np.random.default_rng(0)
+    for drawn in (
+        numbers.uniform(-3, 3, 100_000) / np.sqrt(3),
+        numbers.laplace(size=100_000) / np.sqrt(2),
+        numbers.normal(0.02, size=100_000),
+    ):
+        assert not right_law(drawn, special.ndtr)
+
+
+def test_the_tail_is_neither_cut_nor_heavy():
+    """8 million values: about 507 beyond 4 deviations, spread as a normal tail is; each fails once in a million."""
+    drawn = np.abs(noise(8_000_000, seed=2))
+    beyond = drawn[drawn > TAIL]
+    chance = 2 * stats.norm.sf(TAIL)
+    assert abs(beyond.size - 8e6 * chance) < stats.norm.isf(ALARM / 2) * np.sqrt(8e6 * chance)
+    assert right_law(beyond, tail_cdf)
+    assert not right_law(beyond + 0.1, tail_cdf)
+
+
+def test_values_are_redrawn_past_the_end_of_torchs_own():
+    """torch's float32 normals end at 5.77: of 200,000 in the tail 25 lie beyond, fewer than 5 once in 1e6."""
+    block = torch.full((200_000,), 4.5)
+    block[::2] *= -1
+    _redraw_tail(block, 1.0, np.random.default_rng(0))
+    assert right_law(block.abs().double().numpy(), tail_cdf)
+    assert torch.equal(block.sign()[:4], torch.tensor([-1.0, 1.0, -1.0, 1.0]))
+    assert int((block.abs() > 5.77).sum()) >= 5
+    ends = max(float(torch.empty(1_000_000).normal_(generator=seeded(3).tensors()).abs().max()) for _ in range(3))
+    assert ends < 5.77
+
+
+def test_noise_is_normal_where_it_is_drawn_again(monkeypatch):
+    """With the tail moved in to half a deviation; fails once in a million. What lies within is torch's own."""
+    monkeypatch.setattr("privet.engine.noise.TAIL", 0.5)
+    drawn, own = noise(50_000, std=3.0, seed=5), torch.empty(50_000).normal_(0.0, 3.0, generator=seeded(5).tensors())
+    assert right_law(drawn, stats.norm(scale=3.0).cdf)
+    assert ((drawn == own.numpy()) == (own.abs().numpy() <= 1.5)).all()
+
+
+@WAYS
+def test_steps_and_neighbours_are_not_correlated(way):
+    """Two steps, and each value with the next and the 16th next: three statistics, each fails once in a million."""
+    source, flat = seeded(4), torch.empty(500_000, dtype=way.get("dtype", torch.float32))
+    hardened = way.get("hardened", False)
+    first, second = (draw(flat, std=1.0, generator=source, hardened=hardened).double().numpy().copy() for _ in range(2))
+    assert apart(first, second)
+    assert apart(first[1:], first[:-1])
+    assert apart(first[16:], first[:-16])
+    assert not apart(first, second + 0.02 * first)  # known wrong: one part in fifty of the last step's noise
+    assert not apart(first, first)
+
+
+def test_the_parameters_of_a_step_are_not_correlated():
+    """Noise of one tensor says nothing about another's; fails once in a million."""
+    grads = {"a": torch.zeros(200_000), "b": torch.zeros(200_000), "c": torch.zeros(200_000, dtype=torch.float64)}
+    found = {name: grad.double().numpy() for name, grad in add_noise(grads, std=1.0, generator=fresh()).items()}
+    assert apart(found["a"], found["b"])
+    assert apart(found["a"], found["c"])
+
+
+def test_the_noise_of_all_ranks_adds_up():
+    """Five ranks' shares have the promised spread together; fails once in a million. Full noise from each does not."""
+    flat = torch.empty(200_000)
+
+    def summed(std: float) -> np.ndarray:
+        return sum(draw(flat, std=std, generator=seeded(0, rank)).double().numpy().copy() for rank in range(5))
+
+    assert right_spread(summed(share(0.7, 5)), 0.7)
+    assert not right_spread(summed(0.7 / 5), 0.7)
+    assert not right_spread(summed(0.7), 0.7)
+
+
+# --- nothing repeats --------------------------------------------------------------------------------
+
+
+def told(source: Randomness) -> tuple[float, ...]:
+    flat = draw(torch.empty(20), std=1.0, generator=source)
+    hard = draw(torch.empty(4), std=1.0, generator=source, hardened=True)
+    return (*flat.tolist(), *hard.tolist(), *source.numbers().random(4).tolist())
+
+
+def in_forks(source: Randomness) -> list[tuple[float, ...]]:
+    """What a source tells in two forked processes, each with the copy it was born with."""
+    context = multiprocessing.get_context("fork")
+    found = []
+    for _ in range(2):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=lambda end: end.send(told(source)), args=(theirs,))
+        process.start()
+        found.append(ours.recv())
+        process.join()
+    return found
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_workers_do_not_repeat():
+    """Agreement in all 28 numbers by chance: never. A seeded source is copied by a fork, and does repeat."""
+    source = fresh()
+    told(source)
+    seen = [*in_forks(source), told(source), told(fresh())]
+    assert len(set(seen)) == 4
+    assert not any(set(a) & set(b) for a in seen for b in seen if a is not b)
+    copied = in_forks(seeded(1))
+    assert copied[0] == copied[1]

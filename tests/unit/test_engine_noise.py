@@ -1,0 +1,116 @@
+"""How much noise, where it goes, and when it is refused. tests/statistical has its law."""
+
+import math
+
+import pytest
+import torch
+
+from privet.accounting import Step
+from privet.engine.noise import add_noise, draw, noise_std, sensitivity, share
+from privet.engine.randomness import fresh, seeded
+from privet.errors import InvalidValue, Unsupported
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("zero-out", 1), ("add-remove", 1), ("replace", 2)])
+def test_a_replaced_record_moves_the_sum_twice_as_far(relation, factor):
+    assert sensitivity(0.7, relation) == factor * 0.7
+    std = noise_std(Step(noise=3.0), norm_bound=0.7, relation=relation)
+    assert factor * 2.1 <= std <= factor * 2.1 * (1 + 1e-15)
+
+
+def test_the_step_gives_the_multiplier_and_the_engine_the_bound():
+    """Not the clip of the step: a rule may bound a share by less or more."""
+    assert noise_std(Step(noise=2.0, rate=0.1, clip=9.0), norm_bound=0.5) == pytest.approx(1.0)
+
+
+def test_replace_below_rate_one_has_a_theorem_for_fixed_sizes_only():
+    with pytest.raises(Unsupported, match=r"relation='replace' at rate=0.5 has no theorem with poisson"):
+        noise_std(Step(noise=1.0, rate=0.5), norm_bound=1.0, relation="replace")
+    fixed = Step(noise=1.0, rate=0.5, sampling="fixed-size")
+    assert noise_std(fixed, norm_bound=1.0, relation="replace") == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7, 1000])
+def test_the_shares_of_all_ranks_are_never_short(world):
+    part = share(0.3, world)
+    assert math.sqrt(world) * part * (1 + 1e-15) >= 0.3
+    assert part <= 0.3 / math.sqrt(world) * (1 + 1e-15)
+
+
+GRADS = {"a": torch.full((2, 3), 5.0), "b": torch.tensor(-1.0), "c": torch.ones(0, 4), "d": torch.ones(17)}
+
+
+def test_noise_goes_on_top_of_the_sum_and_both_are_divided():
+    zeros = {name: torch.zeros_like(grad) for name, grad in GRADS.items()}
+    before = {name: grad.clone() for name, grad in GRADS.items()}
+    noised = add_noise(GRADS, std=2.0, generator=seeded(0), divisor=4.0)
+    alone = add_noise(zeros, std=2.0, generator=seeded(0))
+    assert list(noised) == list(GRADS)
+    for name, grad in GRADS.items():
+        assert torch.allclose(noised[name], (grad + alone[name]) / 4)
+        assert torch.equal(grad, before[name])
+
+
+def test_all_tensors_share_one_buffer():
+    noised = add_noise(GRADS, std=1.0, generator=fresh())
+    assert len({noised[name].untyped_storage().data_ptr() for name in "abd"}) == 1
+    assert noised["a"].is_contiguous()
+
+
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float16])
+def test_noise_is_float32_or_better_whatever_the_model(low):
+    grads = {"low": torch.ones(1000, dtype=low), "high": torch.ones(5, dtype=torch.float64), "mid": torch.ones(5)}
+    noised = add_noise(grads, std=1e-3, generator=fresh())
+    assert [grad.dtype for grad in noised.values()] == [torch.float32, torch.float64, torch.float32]
+    assert len(noised["low"].unique()) > 900  # in half precision a few values would be all
+
+
+def test_nothing_to_noise_is_nothing():
+    assert add_noise({}, std=1.0, generator=fresh()) == {}
+    assert add_noise({"a": torch.zeros(0)}, std=1.0, generator=fresh())["a"].shape == (0,)
+
+
+@pytest.mark.parametrize("hardened", [False, True])
+def test_gradients_that_are_tracked_are_let_go(hardened):
+    grads = {"a": torch.ones(3, requires_grad=True)}
+    assert not add_noise(grads, std=1.0, generator=fresh(), hardened=hardened)["a"].requires_grad
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, math.nan, math.inf, 1e-46, 1e38, "1", True])
+@pytest.mark.parametrize("hardened", [False, True])
+def test_noise_that_would_be_nothing_or_not_finite_is_refused(std, hardened):
+    with pytest.raises(InvalidValue, match="std="):
+        add_noise({"a": torch.ones(3)}, std=std, generator=fresh(), hardened=hardened)
+
+
+def test_a_divisor_cannot_make_the_noise_vanish():
+    with pytest.raises(InvalidValue, match=r"out of the range of torch.float32"):
+        add_noise({"a": torch.ones(3)}, std=1.0, generator=fresh(), divisor=1e39)
+    with pytest.raises(InvalidValue, match="divisor=0"):
+        add_noise({"a": torch.ones(3)}, std=1.0, generator=fresh(), divisor=0)
+
+
+@pytest.mark.parametrize("grad", [torch.ones(3, dtype=torch.int64), torch.ones(3, dtype=torch.complex64)])
+def test_what_is_not_real_is_refused(grad):
+    with pytest.raises(Unsupported, match="grads\\['a'\\]"):
+        add_noise({"a": grad}, std=1.0, generator=fresh())
+
+
+def test_a_sparse_sum_is_refused():
+    with pytest.raises(Unsupported, match="sparse"):
+        add_noise({"a": torch.eye(3).to_sparse()}, std=1.0, generator=fresh())
+
+
+@pytest.mark.parametrize("flat", [torch.empty(4, dtype=torch.float16), torch.empty(4, 4).T[:, 1:]])
+def test_a_buffer_is_contiguous_and_precise(flat):
+    with pytest.raises(InvalidValue, match="contiguous"):
+        draw(flat, std=1.0, generator=fresh())
+
+
+def test_values_that_are_refused_name_themselves():
+    with pytest.raises(InvalidValue, match="norm_bound=0"):
+        sensitivity(0.0)
+    with pytest.raises(InvalidValue, match="Did you mean 'replace'"):
+        sensitivity(1.0, "replaced")
+    with pytest.raises(InvalidValue, match="world=0"):
+        share(1.0, 0)
