@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import DIRECTIONS, bracket, counted, epsilon_where, two_steps
-from privet.accounting import pld
+from privet.accounting import frequencies
 from privet.accounting.base import spent
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.moments import TooHard
@@ -77,7 +77,7 @@ def test_the_two_routes_agree(rows):
 
     fast = interval(ledger_of(rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pld, "spectrum", refuse)
+        patch.setattr(frequencies, "_by_decay", refuse)
         sturdy = interval(ledger_of(rows))
     assert overlap(fast, sturdy)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from privet.accounting.aim import line_for
-from privet.accounting.fourier import spectra, spectrum
+from privet.accounting.fourier import Spectrum, spectra, spectrum
 from privet.accounting.levels import Levels
 from privet.accounting.moments import TooHard
 
@@ -18,6 +18,10 @@ def gaussian_log_delta(mu: float, epsilon: float) -> float:
     with mpmath.workdps(50):
         m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
         return float(mpmath.log(mpmath.ncdf(-e / m + m / 2) - mpmath.exp(e) * mpmath.ncdf(-e / m - m / 2)))
+
+
+def both(found: Spectrum, epsilon: float) -> tuple[float, float]:
+    return found.lower(epsilon), found.upper(epsilon)
 
 
 def one_level(noise: float, rate: float, count: int) -> Levels:
@@ -33,9 +37,9 @@ def test_a_gaussian_lies_between_the_bounds(mu, delta, direction):
     found = spectrum(levels, direction, line)
     for shift in (-0.3, 0.0, 0.3):
         epsilon = line.epsilon + shift / line.c
-        lower, upper = found.log_delta(epsilon)
+        lower, upper = both(found, epsilon)
         assert lower <= gaussian_log_delta(mu, epsilon) <= upper
-    lower, upper = found.log_delta(line.epsilon)
+    lower, upper = both(found, line.epsilon)
     assert upper - lower < 1e-6
 
 
@@ -48,7 +52,7 @@ def test_a_bad_line_widens_the_interval_and_never_breaks_it(number, shorter):
     bad = dataclasses.replace(line, c=line.moments[number][0], period=line.period / shorter)
     found = spectrum(levels, "remove", bad)
     for epsilon in (line.epsilon - 0.5, line.epsilon, line.epsilon + 0.5):
-        lower, upper = found.log_delta(epsilon)
+        lower, upper = both(found, epsilon)
         assert lower <= gaussian_log_delta(1.2, epsilon) <= upper
 
 
@@ -60,7 +64,7 @@ def test_another_line_gives_the_same_delta(direction):
     intervals = []
     for c, _ in line.moments[:6]:
         moved = dataclasses.replace(line, c=c, period=2 * line.period)
-        intervals.append(spectrum(levels, direction, moved).log_delta(line.epsilon))
+        intervals.append(both(spectrum(levels, direction, moved), line.epsilon))
     assert max(low for low, _ in intervals) <= min(high for _, high in intervals)
     assert min(high - low for low, high in intervals) < 1e-7
 
@@ -72,10 +76,10 @@ def test_ledgers_that_share_a_line_get_what_they_get_alone():
     line = line_for(large, "remove", delta=1e-5)
     together = spectra(large, [large, small], "remove", line)
     alone = spectrum(small, "remove", line_for(small, "remove", delta=1e-5))
-    shared, own = together[1].log_delta(line.epsilon), alone.log_delta(line.epsilon)
+    shared, own = both(together[1], line.epsilon), both(alone, line.epsilon)
     assert shared[0] <= own[1]
     assert own[0] <= shared[1]
-    assert together[1].log_delta(line.epsilon)[1] < together[0].log_delta(line.epsilon)[0]
+    assert both(together[1], line.epsilon)[1] < both(together[0], line.epsilon)[0]
 
 
 def test_too_much_work_is_left_to_another_route():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from oracle import DIRECTIONS, bracket, counted, epsilon_where, inverted, one_step, three_steps, two_steps
-from privet.accounting import pld
+from privet.accounting import frequencies
 from privet.accounting.base import spent
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.levels import levels_of
@@ -165,21 +165,100 @@ def test_ten_thousand_different_steps_agree_with_gil_pelaez(first, last, rate, s
         constant(1.0, 0.01, 1000),
         varying([0.8] * 40 + [2.0] * 500, 0.02),
         varying([2.0] * 300 + [30.0] * 5, [0.01] * 300 + [1.0] * 5),
-        pytest.param(constant(1.1, 256 / 60000, 14063), marks=pytest.mark.prove),
+        constant(1.1, 256 / 60000, 14063),
         pytest.param(varying(np.linspace(3.0, 1.0, 900), 0.02), marks=pytest.mark.prove),
     ],
     ids=["constant", "two levels", "with rate 1", "long", "many levels"],
 )
-def test_the_lattice_agrees_with_the_fourier_sum(ledger, monkeypatch):
+def test_the_blur_agrees_with_the_decay(ledger, monkeypatch):
+    """All frequencies until a blur ends them, by FFT, against few that a bound on the steps ends."""
+
     def refuse(*args, **kwargs):
         raise TooHard("not today")
 
     fast = interval(ledger)
-    monkeypatch.setattr(pld, "spectrum", refuse)
+    monkeypatch.setattr(frequencies, "_by_decay", refuse)
     sturdy = interval(ledger)
     assert sturdy != fast
     assert max(fast[0], sturdy[0]) <= min(fast[1], sturdy[1])
-    assert sturdy[1] - sturdy[0] <= 0.02 * sturdy[1]
+    assert sturdy[1] - sturdy[0] <= 1e-5 * sturdy[1]
+
+
+# --- short schedules of different steps ---------------------------------------------------------------
+
+
+def geometric(steps: int, first: float, last: float) -> np.ndarray:
+    return first * (last / first) ** (np.arange(steps) / (steps - 1))
+
+
+SHORT = {
+    "20, rate 1e-3": (geometric(20, 4.0, 0.8), 1e-3, 1e-5),
+    "20, loud": (geometric(20, 6.0, 2.0), 0.01, 1e-5),
+    "50": (geometric(50, 2.0, 0.5), 0.01, 1e-5),
+    "300": (geometric(300, 4.5, 1.36), 2048 / 60000, 1e-5),
+    "300, quiet": (geometric(300, 2.0, 0.5), 0.03, 1e-5),
+    "300, growing batch": (geometric(300, 2.4, 0.8), geometric(300, 0.017, 0.07), 1e-5),
+    "300, delta 1e-12": (geometric(300, 2.0, 0.7), 0.01, 1e-12),
+    "1000, rate 1e-3": (geometric(1000, 4.0, 0.8), 1e-3, 1e-5),
+    "up and down": (1.5 + np.sin(np.arange(150) / 7.3), 0.02, 1e-5),
+    "noise 0.3": (geometric(10, 0.6, 0.3), 0.01, 1e-5),
+    "noise 50": (geometric(100, 50.0, 30.0), 0.05, 1e-5),
+    "with rate 1": (np.append(geometric(60, 2.0, 0.8), [20.0, 30.0]), np.append(np.full(60, 0.02), [1.0, 1.0]), 1e-5),
+    "3, all different": (np.array([1.0, 1.5, 0.6]), np.array([0.05, 0.2, 0.01]), 1e-5),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_schedules_are_narrow(name):
+    noise, rate, delta = SHORT[name]
+    low, high = interval(varying(noise, rate), delta)
+    assert high - low <= 5e-5 * high
+
+
+@pytest.mark.parametrize("name", ["noise 0.3", "3, all different", "20, rate 1e-3"])
+def test_short_schedules_lie_in_the_slow_bracket(name):
+    noise, rate, delta = SHORT[name]
+    low, high = interval(varying(noise, rate), delta)
+    least, most = bracket(counted(noise, np.broadcast_to(rate, noise.shape)), delta, 1 << 16)
+    assert low <= most
+    assert least <= high
+    assert most - least <= 0.05 * most
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    "name", ["20, rate 1e-3", "20, loud", "50", "300, growing batch", "up and down", "with rate 1"]
+)
+def test_short_schedules_lie_in_a_fine_bracket(name):
+    noise, rate, delta = SHORT[name]
+    low, high = interval(varying(noise, rate), delta)
+    least, most = bracket(counted(noise, np.broadcast_to(rate, noise.shape)), delta, 1 << 18)
+    assert low <= most
+    assert least <= high
+    assert most - least <= 0.02 * most
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", ["20, loud", "50", "with rate 1"])
+def test_short_schedules_agree_with_dp_accounting(name):
+    """Its pessimistic and optimistic estimates enclose the truth, so each meets our interval from its side."""
+    from dp_accounting.pld import privacy_loss_distribution as peer
+
+    noise, rate, delta = SHORT[name]
+    for pessimistic in (True, False):
+        total = peer.identity(1e-4, pessimistic)
+        for sigma, q in zip(noise, np.broadcast_to(rate, noise.shape), strict=True):
+            one = peer.from_gaussian_mechanism(
+                float(sigma),
+                sampling_prob=float(q),
+                value_discretization_interval=1e-4,
+                pessimistic_estimate=pessimistic,
+            )
+            total = total.compose(one)
+        epsilon = total.get_epsilon_for_delta(delta)
+        low, high = interval(varying(noise, rate), delta)
+        assert (epsilon >= low) if pessimistic else (epsilon <= high)
+        assert epsilon == pytest.approx(high, rel=0.02)
 
 
 # --- hard cases ---------------------------------------------------------------------------------------

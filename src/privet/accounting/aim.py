@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import optimize
@@ -12,6 +12,8 @@ from privet.accounting.moments import Direction, TooHard, log_payoff
 
 TOLERANCE = 1e-10  # relative error in delta allowed to each source
 LINES = (0.4, 0.5, 0.62, 0.8, 1.0)  # lines to try, in units of the saddle
+CANCELS = 0.1  # what a factor e lost to cancellation is worth, as a share of the period
+LOST = 0.07  # where rounding begins to tell: about e^(-1/LOST)
 BEYOND = (1.15, 1.35, 1.7, 2.3, 3.5)  # further points for Chernoff bounds
 
 
@@ -20,12 +22,17 @@ class Line:
     """The line Re z = c, the period A of the sum, and Chernoff points (c', upper bound on K(c')) around the saddle."""
 
     c: float
+    saddle: float  # where the integrand is least
     period: float
     epsilon: float  # about where delta is wanted
     log_delta: float  # about the delta there
     spread: float  # about the width of the integrand's peak, as a standard deviation of losses
     deviation: float  # about the standard deviation of the tilted loss
     moments: tuple[tuple[float, float], ...]
+
+    def value(self) -> float:
+        """About the value of the integral, in units of e^(K(c) - c epsilon)."""
+        return math.exp(min(self.log_delta + self.c * self.epsilon - dict(self.moments)[self.c], 700.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +44,15 @@ class _Saddle:
 
 
 def line_for(levels: Levels, direction: Direction, *, delta: float | None = None, epsilon: float | None = None) -> Line:
-    """The line for the epsilon at a given delta, or for the delta at a given epsilon."""
+    """The line for the epsilon at a given delta, or for the delta at a given epsilon; better if both are known."""
     bins = binned(levels, 20)
-    if delta is not None:
-        goal = math.log(delta)
-        point = _solve(lambda p: p.log_delta - goal, bins, levels.gaussian, direction)
-    else:
-        wanted = float(epsilon if epsilon is not None else 0.0)
+    if epsilon is not None:
+        wanted = epsilon
         point = _solve(lambda p: wanted - p.epsilon, bins, levels.gaussian, direction)
+        point = point if delta is None else replace(point, log_delta=math.log(delta))
+    else:
+        goal = math.log(delta if delta is not None else 0.5)
+        point = _solve(lambda p: p.log_delta - goal, bins, levels.gaussian, direction)
     moments = _chernoff(bins, levels.gaussian, direction, point.c)
     need = 1 - math.log(TOLERANCE) - point.log_delta
 
@@ -55,10 +63,14 @@ def line_for(levels: Levels, direction: Direction, *, delta: float | None = None
         return max(need / c, above, point.spread)
 
     # At the saddle the integrand is least, but where K rises steeply just beyond it, a line to its left has far
-    # smaller aliases.
-    c = min((point.c * factor for factor in LINES), key=period)
+    # smaller aliases. Away from it the integral is a smaller part of its terms.
+    size = {c: moment - c * point.epsilon - point.log_delta for c, moment in moments}
+    c = min(
+        (point.c * factor for factor in LINES),
+        key=lambda c: period(c) * (1 + CANCELS * max(0.0, size[c] - size[point.c])) * max(1.0, LOST * size[c]) ** 4,
+    )
     deviation = math.sqrt(max(log_moments(bins, levels.gaussian, direction, c)[2], 1e-300))
-    return Line(c, period(c), point.epsilon, point.log_delta, point.spread, deviation, moments)
+    return Line(c, point.c, period(c), point.epsilon, point.log_delta, point.spread, deviation, moments)
 
 
 def log_moments(bins: Bins, gaussian: float, direction: Direction, c: float) -> tuple[float, float, float]:

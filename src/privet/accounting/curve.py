@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from privet import _check
 from privet.accounting.aim import line_for
 from privet.accounting.base import is_truncated, spent
+from privet.accounting.crossing import epsilon_between
 from privet.accounting.fourier import spectra
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger
 from privet.accounting.levels import Levels, prefixes
 from privet.accounting.moments import DIRECTIONS, Direction, TooHard
-from privet.accounting.pld import QUICK_WORK, directed_epsilon, epsilon_between, epsilon_bounds, is_hidden
+from privet.accounting.pld import directed_epsilon, epsilon_bounds, is_hidden
 from privet.errors import InvalidValue
 
 Floats = NDArray[np.float64]
@@ -43,12 +44,7 @@ class EpsilonCurve:
 
 
 def epsilon_curve(
-    ledger: Ledger,
-    delta: float,
-    *,
-    points: int = 200,
-    accountant: str = "pld",
-    relation: Relation = "zero-out",
+    ledger: Ledger, delta: float, *, points: int = 200, accountant: str = "pld", relation: Relation = "zero-out"
 ) -> EpsilonCurve:
     """Epsilon over the run, at about `points` evenly spaced steps, fewer among the first few hundred.
 
@@ -120,7 +116,7 @@ def _stretch(rows: list[Levels], direction: Direction, delta: float) -> list[tup
         line = line_for(longest, direction, delta=delta)
         shared = [row.only(rows[0].count > 0) for row in rows if row.steps > 0.7 * longest.steps]
         found: list[tuple[float, float]] = []
-        for one in spectra(longest, shared, direction, line, QUICK_WORK):
+        for one in spectra(longest, shared, direction, line, effort=1):
             low, high = epsilon_between(one.lower, one.upper, delta, line)
             if found and high - low > WIDE * high:
                 break

@@ -1,4 +1,4 @@
-"""The fast route: delta(epsilon) of a composition by one short Fourier sum with every error bounded.
+"""delta(epsilon) of a composition by one Fourier sum with every error bounded.
 
 With L the total privacy loss and K(z) = sum_t log E[e^(z L_t)], for any c > 0
 
@@ -6,20 +6,20 @@ With L the total privacy loss and K(z) = sum_t log E[e^(z L_t)], for any c > 0
 
 The trapezoid sum of spacing h equals sum_k delta(eps + k A) e^(c k A), A = 2 pi / h, exactly (Poisson). All its
 terms are >= 0, so it is an upper bound; Chernoff bounds on the terms k != 0 give the lower bound. Added on both
-sides: the frequencies left out (`decay`), quadrature and interpolation (`moments`, `interpolation`), rounding.
+sides: the frequencies left out (`frequencies`), quadrature and interpolation (`moments`, `interpolation`), rounding.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privet.accounting.aim import TOLERANCE, Line
-from privet.accounting.decay import Decay
+from privet.accounting.aim import Line
+from privet.accounting.frequencies import Frequencies, frequencies_for, transform
 from privet.accounting.interpolation import Blend, Nodes, compress
-from privet.accounting.levels import Levels, binned
-from privet.accounting.middle import middle
+from privet.accounting.levels import Levels
 from privet.accounting.moments import (
     ULP,
     Direction,
@@ -28,179 +28,171 @@ from privet.accounting.moments import (
     exponent,
     log_payoff,
     quadrature,
+    quadrature_ends,
+    rounded_losses,
     tilted_law,
 )
 
 Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 
-MOST_FREQUENCIES = 20_000
-MOST_WORK = 2.5e9  # node evaluations, a few seconds, before anything else is the better route
+MOST_WORK = 4e8  # evaluations, about a second
+ATOM, LEVEL = 60, 2e5  # what an atom or a frequency, and a level, cost on their way through the FFT, in evaluations
 BLOCK = 8192  # complex numbers that stay in the cache
 MOST_HELD = 1 << 20  # blended transforms held at a time, to bound memory
 
 
 @dataclass(frozen=True, slots=True)
+class Sum:
+    """A summand at u = 0, h, 2h, ..., in units of e^K(c), with what is known of its errors."""
+
+    summand: Complexes
+    wrong: float  # sum of the bounds on |summand - truth|
+    turning: float  # sum of u |weight|: what a rounding of the phases u * eps can do
+    rest: float  # the frequencies left out add at most this much
+
+    def bounds(self, frequencies: Floats, epsilon: float) -> tuple[float, float]:
+        """(value, error) of the trapezoid sum at epsilon."""
+        h = float(frequencies[1])
+        terms = (self.summand * np.exp(-1j * epsilon * frequencies)).real
+        total = h / (2 * math.pi) * (2 * float(terms.sum()) - float(terms[0]))
+        return total, h / math.pi * (self.wrong + 4 * ULP * abs(epsilon) * self.turning) + self.rest
+
+
+@dataclass(frozen=True, slots=True)
 class Spectrum:
-    """The summand e^(K(z) - K(c)) / (z (z + 1)) at u = 0, h, 2h, ..., with what is known of its errors."""
+    """The transform of delta(epsilon) on a line, as two sums: one that bounds it from above, one from below."""
 
     c: float
     log_moment: float  # K(c)
     frequencies: Floats
-    summand: Complexes
-    wrong: float  # sum of the bounds on |summand - truth|
-    turning: float  # sum of u / |z (z + 1)|: what a rounding of the phases u * eps can do
-    rest: float  # (1/pi) integral from the last frequency on of |e^(K - K(c))| / u^2 is at most this
+    over: Sum
+    under: Sum
     above: tuple[tuple[float, float], ...]  # (c', b): the aliases k > 0 are at most e^(b - c' eps)
 
     def lower(self, epsilon: float) -> float:
-        """A lower bound on log delta(epsilon)."""
-        return self.log_delta(epsilon)[0]
-
-    def upper(self, epsilon: float) -> float:
-        """An upper bound on log delta(epsilon)."""
-        return self.log_delta(epsilon)[1]
-
-    def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """(lower, upper) bounds on log delta(epsilon); lower may be -inf."""
-        h = float(self.frequencies[1])
-        terms = (self.summand * np.exp(-1j * epsilon * self.frequencies)).real
-        total = h / (2 * math.pi) * (2 * float(terms.sum()) - float(terms[0]))
-        slack = h / math.pi * (self.wrong + 4 * ULP * abs(epsilon) * self.turning) + self.rest
-        scale = self.log_moment - self.c * epsilon
-        drift = 8 * ULP * (abs(self.log_moment) + self.c * abs(epsilon)) + 1e-15
-        if not math.isfinite(total + slack + scale + drift) or total + slack <= 0:
-            raise TooHard("not a number in the Fourier sum")
-        upper = min(0.0, math.log(total + slack) + scale + drift)
-        below = -2 * math.pi / h * self.c  # log of e^(-cA), the aliases k < 0 of a delta that is at most 1
+        """A lower bound on log delta(epsilon); may be -inf."""
+        total, slack = self.under.bounds(self.frequencies, epsilon)
+        scale, drift = self._scale(epsilon)
+        below = -2 * math.pi / float(self.frequencies[1]) * self.c  # log of e^(-cA): the aliases k < 0, delta <= 1
         below -= math.log(-math.expm1(below)) + scale
         above = min(bound - c * epsilon for c, bound in self.above) - scale
         left = total - slack - math.exp(min(below, 700.0)) - math.exp(min(above, 700.0))
-        lower = math.log(left) + scale - drift if left > 0 else -math.inf
-        return lower, upper
+        if math.isnan(left + scale + drift):
+            raise TooHard("not a number in the Fourier sum")
+        return min(0.0, math.log(left) + scale) - drift if left > 0 else -math.inf
+
+    def upper(self, epsilon: float) -> float:
+        """An upper bound on log delta(epsilon)."""
+        total, slack = self.over.bounds(self.frequencies, epsilon)
+        scale, drift = self._scale(epsilon)
+        if not math.isfinite(total + slack + scale + drift) or total + slack <= 0:
+            raise TooHard("not a number in the Fourier sum")
+        return min(0.0, math.log(total + slack) + scale + drift)
+
+    def _scale(self, epsilon: float) -> tuple[float, float]:
+        """log e^(K(c) - c eps), and what its rounding can do."""
+        size = abs(self.log_moment) + self.c * abs(epsilon)
+        return self.log_moment - self.c * epsilon, 8 * ULP * size + 1e-15
 
 
-def _aliases_above(line: Line) -> tuple[tuple[float, float], ...]:
+def aliases_above(line: Line, blur: float = 0.0) -> tuple[tuple[float, float], ...]:
     """(c', b) with sum_(k>=1) e^(c k A) delta(eps + k A) <= e^(b - c' eps).
 
-    By delta(x) <= m e^(K(c') - c' x), log m = log_payoff(c').
+    By delta(x) <= m e^(K(c') - c' x), log m = log_payoff(c'). A Gaussian of mu^2 = `blur` is added to the ledger.
     """
     found = []
     for c, moment in line.moments:
         if c > line.c * 1.01:
-            gap = (c - line.c) * line.period
-            found.append((c, log_payoff(c) + moment - gap - math.log(-math.expm1(-gap))))
+            gap, grown = (c - line.c) * line.period, moment + c * (c + 1) * blur / 2 * (1 + 1e-9)
+            found.append((c, log_payoff(c) + grown - gap - math.log(-math.expm1(-gap))))
     return tuple(found)
 
 
-def spectrum(levels: Levels, direction: Direction, line: Line, work: float = MOST_WORK) -> Spectrum:
-    """The transform on the chosen line. Raises TooHard where another route is better."""
-    return spectra(levels, [levels], direction, line, work)[0]
+def spectrum(levels: Levels, direction: Direction, line: Line, *, work: float = MOST_WORK, effort: int = 0) -> Spectrum:
+    """The transform on the chosen line. Raises TooHard where it would be too much work."""
+    return spectra(levels, [levels], direction, line, work=work, effort=effort)[0]
 
 
 def spectra(
-    levels: Levels, ledgers: list[Levels], direction: Direction, line: Line, work: float = MOST_WORK
+    levels: Levels, ledgers: list[Levels], direction: Direction, line: Line, *, work: float = MOST_WORK, effort: int = 0
 ) -> list[Spectrum]:
     """The transforms of several ledgers on one line, sharing what is dear: the transforms of the levels.
 
     The ledgers have the levels of `levels`, each at most as often, and are sorted from large to small.
     """
     c = line.c
-    least = ledgers[-1].kept()  # the slowest decay serves all
-    h = 2 * math.pi / line.period
-    last, rest = _last(least, direction, line, h, work)
-    frequencies = h * np.arange(last + 1, dtype=np.float64)
-    gaussian = np.array([ledger.gaussian for ledger in ledgers])
+    chosen = frequencies_for(ledgers[-1].kept(), direction, line, effort=effort)  # the slowest decay serves all
+    u = chosen.values
+    gaussian = np.array([ledger.gaussian for ledger in ledgers]) + chosen.blur
     log_moments = c * (c + 1) * gaussian / 2
-    exponents = np.multiply.outer(gaussian, -(frequencies**2) / 2 + 1j * frequencies * (2 * c + 1) / 2)
-    errors = 8 * ULP * (1 + np.abs(exponents))
+    exponents = np.multiply.outer(gaussian, -(u**2) / 2 + 1j * u * (2 * c + 1) / 2)
+    errors, damp = 8 * ULP * (1 + np.abs(exponents)), np.exp(exponents.real)
     if len(levels.mu):
         counts = np.stack([ledger.count for ledger in ledgers])
-        nodes = compress(levels, counts, direction=direction, c=c, top=float(frequencies[-1]))
-        moments, more, bounds = _sampled(nodes, direction, c, frequencies, work)
+        tolerance = min(max(1e-13, 1e-9 * line.value() * c, 0.01 * chosen.goal * c), 1e-9)
+        nodes = compress(levels, counts, direction=direction, c=c, top=float(u[-1]), tolerance=tolerance)
+        moments, more, bounds = _sampled(nodes, direction, c, chosen, work)
         log_moments, exponents, errors = log_moments + moments, exponents + more, errors + bounds
-    pole = (c + 1j * frequencies) * (c + 1 + 1j * frequencies)
-    above, turning = _aliases_above(line), float((frequencies / np.abs(pole)).sum())
+    pole = (c + 1j * u) * (c + 1 + 1j * u)
+    above = aliases_above(line, chosen.blur)
+    over = np.asarray(1 / pole, dtype=np.complex128)
+    under = over - chosen.less
     with np.errstate(under="ignore"):
-        summands = np.exp(exponents) / pole
-        wrong = ((np.expm1(errors) + 32 * ULP) / np.abs(pole)).sum(axis=1)
+        products, wrong = np.exp(exponents), damp * (np.expm1(errors) + 32 * ULP)
     return [
-        Spectrum(c, float(moment), frequencies, summand, float(bound), turning, rest, above)
-        for moment, summand, bound in zip(log_moments, summands, wrong, strict=True)
+        Spectrum(
+            c,
+            float(moment),
+            u,
+            over=_sum(product, size, u, over, chosen.rest),
+            under=_sum(product, size, u, under, chosen.rest_under),
+            above=above,
+        )
+        for moment, product, size in zip(log_moments, products, wrong, strict=True)
     ]
 
 
-def _last(levels: Levels, direction: Direction, line: Line, h: float, work: float) -> tuple[int, float]:
-    """The number of the last frequency to sum, and the proven size of what is left out."""
-    goal = math.exp(
-        min(math.log(TOLERANCE) + line.log_delta + line.c * line.epsilon - dict(line.moments)[line.c], 700.0)
+def _sum(product: Complexes, wrong: Floats, u: Floats, weight: Complexes, rest: float) -> Sum:
+    size = np.abs(weight)
+    return Sum(
+        product * weight,
+        float((wrong * size).sum()),
+        float((u * np.minimum(np.abs(product) + wrong, 1.0) * size).sum()),
+        rest,
     )
-    u, rest = _cutoff(Decay(binned(levels, 12), levels.gaussian, direction, line.c), line, goal)
-    last = math.ceil(u / h) + 1
-    if last > MOST_FREQUENCIES:
-        raise TooHard(f"{last} frequencies")
-    near = math.ceil(14 / line.deviation / h) + 1
-    while near < 0.7 * last and len(levels.mu):
-        try:
-            left_out = middle(levels, direction, line.c, h, near, last, min(8 * work, 3e8)) + rest
-        except TooHard:
-            break  # summing all of them may be no dearer
-        if left_out <= 10 * goal:
-            return near, left_out
-        near *= 2
-    return last, rest
-
-
-def _cutoff(decay: Decay, line: Line, goal: float) -> tuple[float, float]:
-    """The first frequency beyond which the decay alone proves that the rest is at most `goal`, and its size."""
-    u = 4 / line.spread * np.cumprod(np.array([1.12] * 30 + [2.0] * 16))
-    rest = _beyond(decay, u)
-    good = np.flatnonzero(rest <= goal)
-    if not len(good):
-        raise TooHard("far frequencies do not die")
-    return float(u[good[0]]), float(rest[good[0]])
-
-
-def _beyond(decay: Decay, u: Floats) -> Floats:
-    """(1/pi) integral from each u[m] to infinity of e^-decay / v^2 dv, at most."""
-    # Made to fall with u: only then is the sum over the frequencies left out at most the integral.
-    height = np.exp(-np.minimum.accumulate(decay.between(u, math.inf)[::-1])[::-1])
-    return np.asarray(np.cumsum((height * (1 / u - np.append(1 / u[1:], 0.0)))[::-1])[::-1] / math.pi)
 
 
 def _sampled(
-    nodes: Nodes, direction: Direction, c: float, frequencies: Floats, work: float
+    nodes: Nodes, direction: Direction, c: float, chosen: Frequencies, work: float
 ) -> tuple[Floats, Complexes, Floats]:
     """K(c), K(c + iu) - K(c) and a bound on the error of the latter, for the sampled steps of each ledger."""
-    s, top = exponent(direction, c), float(frequencies[-1])
-    groups = [(alike, quadrature(nodes.rate[alike], nodes.mu[alike], s, top)) for alike in _alike(nodes.mu)]
-    needed = sum(len(alike) * len(rule.nodes) for alike, rule in groups) * len(frequencies)
-    if needed > work:
-        raise TooHard(f"{len(nodes.mu)} levels, {len(frequencies)} frequencies: {needed:.3g} evaluations")
+    size = chosen.last + 1
     moments = np.zeros(len(nodes.weight))
-    exponents = np.zeros((len(nodes.weight), len(frequencies)), dtype=np.complex128)
-    errors = np.full((len(nodes.weight), len(frequencies)), nodes.error)
-    kept = _Kept(nodes, len(frequencies))
-    for alike, rule in groups:
-        for part in np.array_split(alike, max(1, len(alike) * len(rule.nodes) // BLOCK)):
-            log_psi, logs, wrong = _transforms(nodes.rate[part], nodes.mu[part], direction, s, rule, frequencies)
-            kept.keep(part, log_psi, logs, wrong)
-            weight, size = nodes.weight[:, part], np.abs(nodes.weight[:, part])
-            moments += weight @ log_psi
-            exponents += _times(weight, logs)
-            # The sum over the nodes: as many roundings as nodes, of sizes up to the largest logarithm.
-            largest = np.minimum(-logs.real.min(axis=1), 1.0) + np.abs(logs.imag).max(axis=1)
-            wrong += (2 * ULP * len(nodes.mu) * largest)[:, None]
-            # An interpolated node has |M| >= 1/2 and Psi <= 3/2, so its log errs by 3 times as much at most.
-            errors += (size * np.where(nodes.exact[part], 1.0, 3.2)) @ wrong
+    exponents = np.zeros((len(nodes.weight), size), dtype=np.complex128)
+    errors = np.full((len(nodes.weight), size), nodes.error)
+    kept = _Kept(nodes, size)
+    for part, log_psi, values, wrong in _transforms(nodes, direction, exponent(direction, c), chosen, work):
+        kept.keep(part, log_psi, values, wrong)
+        weight = nodes.weight[:, part]
+        if not weight.any():
+            continue
+        logs = _log(values)
+        moments += weight @ log_psi
+        exponents += weight @ logs
+        # The sum over the nodes: as many roundings as nodes, of sizes up to the largest logarithm.
+        largest = np.minimum(-logs.real.min(axis=1), 1.0) + np.abs(logs.imag).max(axis=1)
+        wrong = wrong + (2 * ULP * len(nodes.mu) * largest)[:, None]
+        # An interpolated node has |M| >= 1/2 and Psi <= 3/2, so its log errs by 3 times as much at most.
+        errors += (np.abs(weight) * np.where(nodes.exact[part], 1.0, 3.2)) @ wrong
     for blend in nodes.blends:
-        for part in np.array_split(np.arange(len(blend.basis)), len(blend.basis) * len(frequencies) // MOST_HELD + 1):
+        for part in np.array_split(np.arange(len(blend.basis)), len(blend.basis) * size // MOST_HELD + 1):
             count = blend.count[:, part]
-            log_psi, logs, wrong = kept.blended(Blend(blend.nodes, blend.basis[part], count))
+            log_psi, values, slips = kept.blended(Blend(blend.nodes, blend.basis[part], count))
             moments += count @ log_psi
-            exponents += _times(count, logs)
-            wrong += 2 * ULP * len(blend.basis) * (1 + np.abs(logs.imag).max(axis=1))[:, None]
-            errors += count @ wrong
+            logs, rounding = _together(count, values)
+            exponents += logs
+            errors += slips + rounding
     return moments, exponents, errors
 
 
@@ -212,28 +204,45 @@ class _Kept:
         self._place = np.full(len(nodes.mu), -1)
         self._place[used] = np.arange(len(used))
         self._log_psi = np.empty(len(used))
-        self._logs = np.empty((len(used), size), dtype=np.complex128)
+        self._values = np.empty((len(used), size), dtype=np.complex128)
         self._wrong = np.empty((len(used), size))
 
-    def keep(self, part: NDArray[np.int64], log_psi: Floats, logs: Complexes, wrong: Floats) -> None:
+    def keep(self, part: NDArray[np.int64], log_psi: Floats, values: Complexes, wrong: Floats) -> None:
         place = self._place[part]
         used = place >= 0
-        self._log_psi[place[used]], self._logs[place[used]] = log_psi[used], logs[used]
+        self._log_psi[place[used]], self._values[place[used]] = log_psi[used], values[used]
         self._wrong[place[used]] = wrong[used]
 
     def blended(self, blend: Blend) -> tuple[Floats, Complexes, Floats]:
-        """The same as `_transforms`, for the levels of a blend."""
+        """log Psi and the transforms of the levels of a blend, and the errors of all of them in each ledger."""
         here = self._place[blend.nodes]
         scale = self._log_psi[here].max()
         psi = np.exp(self._log_psi[here] - scale)
-        mixed = blend.basis @ (psi[:, None] * np.exp(self._logs[here]))
-        at_c = mixed[:, 0].real
+        base = float(psi[0])  # the rows of the basis add up to 1, so only what differs from a constant is rounded
+        differ = psi[:, None] * self._values[here] - base
+        mixed = base + blend.basis @ differ
+        at_c = mixed[:, 0].real.copy()
         if not (at_c > 0).all():
             raise TooHard("an interpolated moment is not positive")
-        slips = psi[:, None] * (self._wrong[here] + 4 * ULP * (8 + len(here)))
-        wrong = (np.abs(blend.basis) @ slips) / at_c[:, None]
-        with np.errstate(divide="ignore"):
-            return np.log(at_c) + scale, np.log(mixed / at_c[:, None]), wrong
+        mixed /= at_c[:, None]
+        each, share = psi[:, None] * (self._wrong[here] + 16 * ULP), blend.count / at_c
+        slips = share @ np.abs(blend.basis) @ each
+        slips += share.sum(axis=1)[:, None] * (blend.rounding * np.abs(differ).max(axis=0) + 16 * ULP)
+        return np.log(at_c) + scale, mixed, slips
+
+
+def _together(count: Floats, values: Complexes) -> tuple[Complexes, float]:
+    """sum_t count_t log values_t for each ledger, and what rounding does to it."""
+    if len(count) == 1 and (count == 1).all():  # the product first: several times faster, and less is rounded
+        return _log(values.prod(axis=0))[None, :], 8 * ULP * len(values)
+    return np.asarray(count @ _log(values)), 16 * ULP * len(values) * float(count.sum(axis=1).max())
+
+
+def _log(values: Complexes) -> Complexes:
+    """The logarithm, where a transform that is exactly 0 is e^-10^4: 0 for ledgers that have its level."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(values)
+    return np.where(np.isfinite(logs.real), logs, -1e4)
 
 
 def _alike(mu: Floats) -> list[NDArray[np.int64]]:
@@ -244,42 +253,60 @@ def _alike(mu: Floats) -> list[NDArray[np.int64]]:
 
 
 def _transforms(
-    rate: Floats, mu: Floats, direction: Direction, s: float, rule: Quadrature, frequencies: Floats
+    nodes: Nodes, direction: Direction, s: float, chosen: Frequencies, work: float
+) -> Iterator[tuple[NDArray[np.int64], Floats, Complexes, Floats]]:
+    """(which, log Psi, E e^(iuL) under the tilted law, a bound on its error), the nodes some at a time.
+
+    By running products of phases where there are few frequencies, by FFT (`transform`) where there are many.
+    """
+    size, top = chosen.last + 1, chosen.h * chosen.last
+    known = np.array([pair in chosen.known for pair in zip(nodes.rate.tolist(), nodes.mu.tolist(), strict=True)])
+    for k in np.flatnonzero(known):
+        log_psi, values, wrong = chosen.known[float(nodes.rate[k]), float(nodes.mu[k])]
+        yield (np.array([k]), np.array([log_psi]), values[None, :size], wrong[None, :size])
+    rest = np.flatnonzero(~known)
+    groups = [rest[alike] for alike in _alike(nodes.mu[rest])] if len(rest) else []
+    each = [_needed(nodes.rate[alike], nodes.mu[alike], s, top) for alike in groups]
+    needed = sum(len(a) * min(n * size, _gridded(n, size)) for a, n in zip(groups, each, strict=True))
+    if needed > work:
+        raise TooHard(f"{len(nodes.mu)} levels, {size} frequencies: {needed:.3g} evaluations")
+    for alike, count in zip(groups, each, strict=True):
+        if count * size > _gridded(count, size):
+            for k in alike:
+                rate, mu = float(nodes.rate[k]), float(nodes.mu[k])
+                log_psi, values, wrong = transform(rate, mu, direction, s, chosen.h, chosen.last)
+                yield (np.array([k]), np.array([log_psi]), values[None, :], wrong[None, :])
+            continue
+        rule = quadrature(nodes.rate[alike], nodes.mu[alike], s, top)
+        for part in np.array_split(alike, max(1, len(alike) * len(rule.nodes) // BLOCK)):
+            yield (part, *_turned(nodes.rate[part], nodes.mu[part], direction, s, rule, chosen.values))
+
+
+def _gridded(nodes: float, size: int) -> float:
+    return LEVEL + ATOM * (nodes + size)
+
+
+def _needed(rate: Floats, mu: Floats, s: float, top: float) -> float:
+    """About how many quadrature nodes a level of the group takes."""
+    left, right = quadrature_ends(rate, mu, s)
+    return (right - left) * (top * float(mu.max()) / (2 * math.pi) + 3.5)
+
+
+def _turned(
+    rate: Floats, mu: Floats, direction: Direction, s: float, rule: Quadrature, u: Floats
 ) -> tuple[Floats, Complexes, Floats]:
-    """log Psi, log E e^(iuL) under the tilted law, and a bound on the error of its exponential, for each level."""
+    """log Psi, E e^(iuL) under the tilted law, and a bound on its error, for each level: running products of phases."""
     x = rule.nodes
     losses, law, log_psi = tilted_law(rate, mu, s, rule)
-    sign = 1.0 if direction == "remove" else -1.0
-    logs = _log_transform(law, sign * losses, float(frequencies[1]), len(frequencies))
-    # Rounding, relative to Psi(c): arguments of exp, the running product of phases, the sum.
-    sizes = _rounded(rate, mu, x, losses)
-    spread = (law * (x**2 / 2 + abs(s) * sizes)).sum(axis=1)
-    turning = frequencies[1] * (law * sizes).sum(axis=1)
-    base = rule.error + 4 * ULP * (12 + 2 * spread + math.log2(len(x)))
-    wrong = base[:, None] + 4 * ULP * np.arange(len(frequencies)) * (3 + 2 * turning)[:, None]
-    return log_psi, logs, wrong
-
-
-def _rounded(rate: Floats, mu: Floats, x: Floats, losses: Floats) -> Floats:
-    """The sizes of which a loss has a few ulps of error: where the record takes part, terms of its exponent cancel."""
-    terms = mu[:, None] * np.abs(x) + (mu**2 / 2 - np.log(rate))[:, None]
-    hit = 1 - np.exp(np.minimum(np.log1p(-rate)[:, None] - losses, 0.0))
-    return np.asarray(np.abs(losses) + hit * terms)
-
-
-def _times(weight: Floats, logs: Complexes) -> Complexes:
-    """weight @ logs, where a transform that is exactly 0 (log -inf) is e^-10^4: 0 for ledgers that have its level."""
-    return np.asarray(weight @ np.where(np.isfinite(logs.real), logs, -1e4))
-
-
-def _log_transform(law: Floats, losses: Floats, h: float, size: int) -> Complexes:
-    """log E e^(i j h L) for j = 0 .. size-1, each row under its law: a running product of phases."""
-    out = np.empty((len(law), size), dtype=np.complex128)
-    phase = np.exp(1j * h * losses)
+    values = np.ones((len(law), len(u)), dtype=np.complex128)
+    phase = np.exp((1j if direction == "remove" else -1j) * u[1] * losses)
     running = law.astype(np.complex128)
-    out[:, 0] = 1.0
-    for j in range(1, size):
+    for j in range(1, len(u)):
         running *= phase
-        out[:, j] = running.sum(axis=1)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log(out))
+        values[:, j] = running.sum(axis=1)
+    # Rounding, relative to Psi(c): arguments of exp, the running product of phases, the sum.
+    sizes = rounded_losses(rate, mu, x, losses)
+    spread = (law * (x**2 / 2 + abs(s) * sizes)).sum(axis=1)
+    turning = u[1] * (law * sizes).sum(axis=1)
+    base = rule.error + 4 * ULP * (12 + 2 * spread + math.log2(len(x)))
+    return (log_psi, values, base[:, None] + 4 * ULP * np.arange(len(u)) * (3 + 2 * turning)[:, None])

@@ -32,7 +32,7 @@ CHUNK = 1 << 16  # levels at a time, to bound memory
 NARROW = 0.1  # least width of a panel in log tau
 MOST_RATES = 20_000
 MOST_BLENDED = 1500  # levels interpolated one by one
-FEW = 16  # so few levels are cheaper kept as they are
+FEW = 20  # so few levels are cheaper kept as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,14 @@ class Blend:
     nodes: NDArray[np.int64]
     basis: Floats
     count: Floats  # one row per ledger
+
+    @property
+    def rounding(self) -> float:
+        """What the rounding of a row of the basis does to a sum of basis_tk f_k, at most, in units of the largest f_k.
+
+        (3n + 4) ulps of the sums of |l_k f_k| and of |l_k| (Higham 2004), and those are below 4 for these points.
+        """
+        return ULP * (24 * len(self.nodes) + 64) * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +138,7 @@ def _panels(
     if len(mu) <= MOST_BLENDED:
         found = _degree(low, high, float(most.sum()), None, bound, tolerance)
         if found is not None and found[0] + 1 < 0.7 * len(mu):
-            return [_blended(rate, mu, count, low, high, *found)]
+            return [_blended(rate, mu, count, low, high, *found[:2])]
     cut = int(np.searchsorted(mu, math.exp((low + high) / 4)))
     cut = min(max(cut, 1), len(mu) - 1)
     halves = (slice(None, cut), slice(cut, None))
@@ -164,7 +172,7 @@ def _degree(
         if degree <= MOST_NODES and (best is None or degree < best[0]):
             # Rounding of log tau, in the nodes and the levels: by Cauchy |d log M / d log tau| <= size / inset.
             inset = wide - half
-            moved = 64 * ULP * (1 + max(abs(low), abs(high))) * size / inset
+            moved = 24 * ULP * (1 + max(abs(low), abs(high))) * size / inset
             best = degree, steps * (4 * size * radius**-degree / (radius - 1) + moved), size
     return best
 
@@ -193,17 +201,12 @@ def _chebyshev(
     return Nodes(np.full_like(nodes, rate), nodes, weight, np.zeros(degree + 1, dtype=bool), error + rounding)
 
 
-def _blended(
-    rate: float, mu: Floats, count: Floats, low: float, high: float, degree: int, error: float, size: float
-) -> Nodes:
+def _blended(rate: float, mu: Floats, count: Floats, low: float, high: float, degree: int, error: float) -> Nodes:
     """The interpolant of M at each level, as a row of Lagrange polynomials."""
     nodes = _points(low, high, degree)
-    basis = _lagrange(_places(mu, low, high), degree)
-    # Higham 2004: (3n + 4) ulps of the sum of |l_k M_k| and of |l_k|, which is below 4 for these points.
-    rounding = ULP * (24 * degree + 64) * 4 * float(count.sum(axis=1).max()) * size
+    blend = Blend(np.arange(degree + 1), _lagrange(_places(mu, low, high), degree), count)
     nothing = np.zeros((len(count), degree + 1))
-    blend = Blend(np.arange(degree + 1), basis, count)
-    return Nodes(np.full_like(nodes, rate), nodes, nothing, np.ones(degree + 1, dtype=bool), error + rounding, (blend,))
+    return Nodes(np.full_like(nodes, rate), nodes, nothing, np.ones(degree + 1, dtype=bool), error, (blend,))
 
 
 def _lagrange(y: Floats, degree: int) -> Floats:

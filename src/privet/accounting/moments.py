@@ -73,10 +73,10 @@ def quadrature(rate: Floats, mu: Floats, s: float, frequency: float, most: int =
     nodes = left + step * np.arange(count + 1, dtype=np.float64)
     # Psi >= 1 by Jensen, and Psi >= E[(q e^(mu x - mu^2/2))^s] for s >= 0.
     least = np.maximum(0.0, s * np.log(rate) + s * (s - 1) * mu**2 / 2) if s >= 0 else np.zeros_like(mu)
-    cut = _cut(rate, mu, s, nodes, step, least)
+    cut = ends_cut(rate, mu, s, nodes, step, least)
     if not cut <= 1e-16:  # the sum itself is a better lower bound on Psi
         found = np.concatenate([_log_sum(rate[part], mu[part], s, nodes, step) for part in _shares(rate, nodes)])
-        cut = _cut(rate, mu, s, nodes, step, np.maximum(least, found - 1e-9))
+        cut = ends_cut(rate, mu, s, nodes, step, np.maximum(least, found - 1e-9))
     return Quadrature(nodes, step, 2 * math.exp(-DECADES) + cut)
 
 
@@ -100,19 +100,23 @@ def quadrature_ends(rate: Floats, mu: Floats, s: float) -> tuple[float, float]:
     return -float(np.minimum(pull, -s * mu + REACH).max()), max(REACH, float(mu.max()) / 2)
 
 
-def _cut(rate: Floats, mu: Floats, s: float, nodes: Floats, step: float, least: Floats) -> float:
+def ends_cut(rate: Floats, mu: Floats, s: float, nodes: Floats, step: float, least: Floats) -> float:
     """What the sum loses beyond its ends, relative to Psi >= e^least: tails that fall faster than at their end."""
     ends = nodes[[0, -1]]
-    log_w = loss(rate, mu, ends)
-    density = np.exp(-(ends**2) / 2 + s * log_w - 0.5 * math.log(2 * math.pi) - least[:, None])
-    share = np.exp(np.log(rate)[:, None] + mu[:, None] * ends - (mu**2 / 2)[:, None] - log_w)
+    density = np.exp(-(ends**2) / 2 + s * loss(rate, mu, ends) - 0.5 * math.log(2 * math.pi) - least[:, None])
+    return float((density / end_slopes(rate, mu, s, ends) + step * density).sum(axis=1).max())
+
+
+def end_slopes(rate: Floats, mu: Floats, s: float, ends: Floats) -> Floats:
+    """How steeply log(w^s phi) falls beyond both ends, at least, for each level."""
     if s >= 0:
         slopes = np.stack((np.full_like(mu, -ends[0]), ends[1] - s * mu), axis=1)
     else:
-        slopes = np.stack((-ends[0] + s * mu * share[:, 0], np.full_like(mu, ends[1])), axis=1)
+        hit = np.exp(np.log(rate) + mu * ends[0] - mu**2 / 2 - loss(rate, mu, ends[:1])[:, 0])
+        slopes = np.stack((-ends[0] + s * mu * hit, np.full_like(mu, ends[1])), axis=1)
     if (slopes <= 0).any():
         raise TooHard("the end of the quadrature does not clear the bulk")
-    return float((density / slopes + step * density).sum(axis=1).max())
+    return slopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +164,10 @@ def tilted_law(rate: Floats, mu: Floats, s: float, rule: Quadrature) -> tuple[Fl
     terms = np.exp(log_terms - peak)
     total = terms.sum(axis=1)
     return losses, terms / total[:, None], np.log(total) + peak[:, 0]
+
+
+def rounded_losses(rate: Floats, mu: Floats, x: Floats, losses: Floats) -> Floats:
+    """The sizes of which a loss has a few ulps of error: where the record takes part, terms of its exponent cancel."""
+    terms = mu[:, None] * np.abs(x) + (mu**2 / 2 - np.log(rate))[:, None]
+    hit = 1 - np.exp(np.minimum(np.log1p(-rate)[:, None] - losses, 0.0))
+    return np.asarray(np.abs(losses) + hit * terms)

@@ -3,13 +3,12 @@
 For Poisson-sampled Gaussian steps, each with its own noise and rate, both neighbour directions:
 the true epsilon lies in the interval, proven as docs/math.md says, whatever route found it.
 
-    one step, or rate 1 throughout   the closed form
-    most ledgers                     `fourier`: milliseconds, widths near 1e-9
-    few or very uneven steps         `lattice`: tenths of a second, widths near 1e-6
+    one step, or rate 1 throughout   the closed form (`one_step`)
+    anything else                    one Fourier sum with every error bounded (`fourier`); hundreds of steps and more
+                                     have few frequencies, a few steps of low noise thousands (`frequencies`)
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,27 +16,19 @@ from scipy import special
 
 from privet import _check
 from privet.accounting.aim import Line, line_for
-from privet.accounting.base import (
-    gaussian_refuses,
-    refuse_unsupported,
-    register,
-    representatives,
-    shuffled_refuses,
-)
-from privet.accounting.fourier import MOST_WORK, spectrum
+from privet.accounting.base import gaussian_refuses, refuse_unsupported, register, representatives, shuffled_refuses
+from privet.accounting.crossing import LogDelta, epsilon_between
+from privet.accounting.fourier import spectrum
+from privet.accounting.frequencies import EFFORTS
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.lattice import compose
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.levels import Levels, binned, levels_of
 from privet.accounting.moments import DIRECTIONS, ULP, Direction, TooHard, log_payoff
 from privet.accounting.one_step import OUTWARD, TINY, one_step_delta, one_step_epsilon
 
 Floats = NDArray[np.float64]
-LogDelta = Callable[[float], float]
 
-QUICK_WORK = 6e6
-FEW_LEVELS = 64
-STEPS = tuple(1e-14 * 8.0**k for k in range(12))  # how far from the root a point is tried that is surely safe
+WIDE = 1e-4  # relative width at which a better line is looked for
 
 
 @register("pld")
@@ -64,19 +55,29 @@ def is_hidden(ledger: Ledger) -> bool:
 
 def epsilon_bounds(levels: Levels, delta: float, *, quick: bool = False) -> tuple[float, float]:
     """(lower, upper) for epsilon at `delta`, over both directions. `quick`: certified all the same, but wider."""
-    if not levels.steps:
-        return one_step_epsilon(1.0, math.sqrt(levels.gaussian), delta) if levels.gaussian else (0.0, 0.0)
-    if levels.steps == 1 and not levels.gaussian:
-        levels = levels.kept()
-        return one_step_epsilon(float(levels.rate[0]), float(levels.mu[0]), delta)
+    one = _one_release(levels)
+    if one is not None:
+        return one_step_epsilon(*one, delta) if one[1] else (0.0, 0.0)
     if _distance(levels) <= delta:
         return 0.0, 0.0
     with np.errstate(over="ignore", under="ignore"):
         lower, upper = directed_epsilon(levels, "remove", delta, quick)
         if lower < _largest_added_loss(levels):
-            low, high = directed_epsilon(levels, "add", delta, quick)
+            low, high = directed_epsilon(levels, "add", delta, quick=True)
+            if high > lower and not quick:  # it may be the worse one: as fine as the other
+                low, high = directed_epsilon(levels, "add", delta)
             lower, upper = max(lower, low), max(upper, high)
     return lower, upper
+
+
+def _one_release(levels: Levels) -> tuple[float, float] | None:
+    """(rate, mu) of the one release that the ledger amounts to, which has a closed form; None if it is more."""
+    if not levels.steps:
+        return 1.0, math.sqrt(levels.gaussian)
+    if levels.steps > 1 or levels.gaussian:
+        return None
+    only = levels.kept()
+    return float(only.rate[0]), float(only.mu[0])
 
 
 def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") -> tuple[float, float]:
@@ -98,11 +99,9 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
 
 def directed_delta(levels: Levels, direction: Direction, epsilon: float) -> tuple[float, float]:
     """(lower, upper) for delta(epsilon) in one direction; epsilon may be negative."""
-    if not levels.steps or (levels.steps == 1 and not levels.gaussian):
-        levels = levels.kept()
-        rate = float(levels.rate[0]) if levels.steps else 1.0
-        mu = float(levels.mu[0]) if levels.steps else math.sqrt(levels.gaussian)
-        return one_step_delta(rate, mu, epsilon, direction)
+    one = _one_release(levels)
+    if one is not None:
+        return one_step_delta(*one, epsilon, direction)
     if direction == "add" and epsilon >= _largest_added_loss(levels):
         return 0.0, 0.0
     try:
@@ -123,6 +122,11 @@ def directed_epsilon(levels: Levels, direction: Direction, delta: float, quick: 
     try:
         line = line_for(levels, direction, delta=delta)
         low, high = epsilon_between(*_routes(levels, direction, line, quick), delta, line)
+        if high - low > WIDE * high and not quick and not 0.95 * low <= line.epsilon <= 1.05 * high:
+            # Few steps, and the saddle's estimate of epsilon was poor: a better line from what is known now.
+            line = line_for(levels, direction, delta=delta, epsilon=(low + high) / 2)
+            again = epsilon_between(*_routes(levels, direction, line, quick), delta, line)
+            low, high = max(low, again[0]), min(high, again[1])
         if high - low > 0.01 * high and not quick:
             high = min(high, _chernoff_epsilon(levels, direction, delta, line.c * np.geomspace(0.4, 4, 12)))
         return low, high
@@ -145,93 +149,16 @@ def _chernoff_epsilon(levels: Levels, direction: Direction, delta: float, at: Fl
     return max(0.0, found) if not math.isnan(found) else math.inf
 
 
-def epsilon_between(lower: LogDelta, upper: LogDelta, delta: float, line: Line) -> tuple[float, float]:
-    """(lower, upper) for epsilon from curves that bound log delta from below and above."""
-    goal, rounding = math.log(delta), 4 * ULP * abs(math.log(delta))
-    return _least(lower, goal + rounding, line), _most(upper, goal - rounding, line)
-
-
 def _routes(levels: Levels, direction: Direction, line: Line, quick: bool = False) -> tuple[LogDelta, LogDelta]:
     """Functions of epsilon that bound log delta from below and above, good near the line's epsilon."""
-    try:
-        found = spectrum(levels, direction, line, work=_work(levels, quick))
-        return found.lower, found.upper
-    except TooHard:
-        low = compose(levels, direction, line=line, upper=False, quick=quick)
-        high = compose(levels, direction, line=line, upper=True, quick=quick)
-        return low.log_delta, high.log_delta
-
-
-def _work(levels: Levels, quick: bool) -> float:
-    """How much the fast route may do: little where there are so few levels that the lattice is as good."""
-    return QUICK_WORK if quick else MOST_WORK if len(levels.mu) > FEW_LEVELS else MOST_WORK / 60
-
-
-def _most(upper: LogDelta, goal: float, line: Line) -> float:
-    """An epsilon >= 0 with upper(epsilon) <= goal, as small as the search finds."""
-    root = _root(upper, goal, line)
-    for step in (0.0, *STEPS) if root > 0 else ():
-        if upper(root * (1 + step)) <= goal:
-            return root * (1 + step)
-    if upper(0.0) <= goal:
-        return 0.0
-    inside, outside = _bracket(upper, goal, line)
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        inside, outside = (inside, middle) if upper(middle) <= goal else (middle, outside)
-    return outside
-
-
-def _least(lower: LogDelta, goal: float, line: Line) -> float:
-    """An epsilon with lower(epsilon) >= goal, as large as the search finds; 0 if there is none."""
-    root = _root(lower, goal, line)
-    for step in (0.0, *STEPS) if root > 0 else ():
-        if lower(root * (1 - step)) >= goal:
-            return root * (1 - step)
-    if lower(0.0) < goal and line.epsilon <= 0:
-        return 0.0
-    inside, outside = _bracket(lower, goal, line)
-    if not lower(inside) >= goal:
-        return 0.0
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if lower(middle) >= goal else (inside, middle)
-    return max(0.0, inside)
-
-
-def _root(curve: LogDelta, goal: float, line: Line) -> float:
-    """About where the curve crosses `goal`, by secant steps; 0 if they do not settle on a positive number."""
-    before, here = line.epsilon, line.epsilon
-    wrong_before, wrong = 0.0, curve(here) - goal
-    for _ in range(20):
-        if not math.isfinite(wrong):
-            return 0.0
-        slope = (wrong - wrong_before) / (here - before) if here != before else -line.c
-        if not slope < 0:
-            return 0.0
-        before, wrong_before = here, wrong
-        here -= wrong / slope
-        if here <= 0 or abs(here - before) <= 1e-12 * here:
-            return max(here, 0.0)
-        wrong = curve(here) - goal
-    return 0.0
-
-
-def _bracket(curve: LogDelta, goal: float, line: Line) -> tuple[float, float]:
-    """(a, b) around the line's epsilon with curve(a) > goal >= curve(b), as far as the curve is good."""
-    width = max(1.0 / line.c, 1e-9)
-    low = high = max(line.epsilon, 0.0)
-    for _ in range(60):
-        if curve(high) <= goal:
-            break
-        low, high, width = high, high + width, width * 2
-    else:
-        raise TooHard("the curve does not come down")
-    for _ in range(60):
-        if curve(low) > goal or low <= 0:
-            break
-        low, width = max(0.0, low - width), width * 2
-    return low, high
+    for effort in range(1 if quick else 0, len(EFFORTS) - 1):
+        try:
+            found = spectrum(levels, direction, line, effort=effort)
+            return found.lower, found.upper
+        except TooHard:
+            continue
+    found = spectrum(levels, direction, line, effort=len(EFFORTS) - 1)
+    return found.lower, found.upper
 
 
 def _largest_added_loss(levels: Levels) -> float:
@@ -289,8 +216,8 @@ def _read(curves: tuple[LogDelta, LogDelta] | None, epsilon: float) -> tuple[flo
 
 
 def _try_routes(levels: Levels, direction: Direction, epsilon: float) -> tuple[LogDelta, LogDelta] | None:
-    if not levels.steps or (levels.steps == 1 and not levels.gaussian):
-        return None  # a closed form
+    if _one_release(levels) is not None:
+        return None  # the closed form is as quick
     try:
         return _routes(levels, direction, line_for(levels, direction, epsilon=epsilon), quick=True)
     except TooHard:

@@ -93,7 +93,7 @@ def _timed(model: Any, loss_fn: Any, batch: Any, rounds: int) -> dict[str, float
 
     work = work_on(model, loss_fn, batch)
     parameters = list(work.named.values())
-    steps = {
+    steps: dict[str, Any] = {
         "private": lambda: clipped_sum(model, loss_fn, batch),
         "plain": lambda: torch.autograd.grad(work.losses().mean(), parameters, allow_unused=True),
     }

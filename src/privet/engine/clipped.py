@@ -1,5 +1,6 @@
 """clipped_sum: the one entry to per-example gradients. One forward, one backward, then norms and the clipped sum."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -158,6 +159,8 @@ def check_losses(losses: Any, rows: int) -> None:
 
 def plain_model(model: nn.Module) -> nn.Module:
     """The model under torch.compile or a parallel wrapper, whose parameters are the same."""
+    if hasattr(model, "_orig_mod"):
+        warnings.warn("torch.compile is bypassed: private steps run the model uncompiled.", stacklevel=4)
     while type(model).__module__.startswith("torch.") and len(list(model.children())) == 1:
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if not isinstance(inner, nn.Module):

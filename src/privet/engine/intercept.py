@@ -5,9 +5,10 @@ weights, functional calls, keyword calls and lists of weights inside recurrent l
 parameters alone gives another tracked tensor; a function of parameters and data is a use, and is recorded.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -49,6 +50,10 @@ class _Tracked:
 
 class TrackedParameter(_Tracked, nn.Parameter):
     """A trainable parameter while its model runs."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        memo[id(self)] = found = nn.Parameter(self.detach().clone(), self.requires_grad)  # a copy is not watched
+        return found
 
 
 class TrackedTensor(_Tracked, Tensor):
@@ -92,6 +97,11 @@ def tracked(value: Tensor) -> Tensor:
     return value
 
 
+def _uncompiled() -> AbstractContextManager[Any]:
+    """Compiled code would hide how parameters are used. Without dynamo nothing is compiled: nothing to do."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+
+
 @contextmanager
 def tracking(parameters: Sequence[nn.Parameter], listener: Listener) -> Iterator[None]:
     """Tell `listener` of every use of the parameters inside."""
@@ -100,7 +110,8 @@ def tracking(parameters: Sequence[nn.Parameter], listener: Listener) -> Iterator
     try:
         for p in parameters:
             p.__class__ = TrackedParameter
-        yield
+        with _uncompiled():
+            yield
     finally:
         for p, kind in zip(parameters, classes, strict=True):
             p.__class__ = kind

@@ -2,8 +2,9 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from privet.engine.layer.base import TooHard
 from privet.engine.share import Share
 from privet.engine.survey import first, same_start, set_aside
 from privet.engine.tape import Facts, Tape, Unforeseen, Use, name_of, names_of, roots
+from privet.errors import Unsupported
 
 AGREE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a parameter's gradient; coarser types are rough themselves
 ROUGH = 0.1
@@ -48,6 +50,9 @@ def known_of(model: nn.Module, signature: Any, run: Run, forced: Mapping[str, st
 
 
 def _find_out(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Known:
+    for name, p in trainable(model).items():
+        if p.is_complex():
+            raise Unsupported(f"{name}: complex parameters have no rule. Keep real and imaginary parts as real ones.")
     with set_aside(model):
         try:
             facts, calls = analyse(model, run, forced=forced)
@@ -63,23 +68,38 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter], size: int) -> dict[str, Share]:
     """The share of each parameter that was used; parameters' own gradients are never computed."""
-    edges = [edge for use in uses for edge in use.edges]
     _check_counts(uses)
-    if not edges:
+    asked = [use for use in uses if use.is_asked]
+    if not asked:
         return {}
-    grads = list(torch.autograd.grad(losses.sum(), edges, allow_unused=True))
-    found: dict[int, list[tuple[Tensor, Share]]] = {}
-    while uses:  # what is done with is let go
-        use = uses.pop()
-        mine = [grads.pop() for _ in use.edges][::-1]
-        if all(g is None for g in mine):
-            continue
-        use.check_unchanged()
-        with torch.no_grad():
-            for tensor, share in use.rule.shares(use, mine):
-                for root in roots(tensor):
-                    found.setdefault(root, []).append((tensor, share))
+    found: Found = {}
+    for use in uses:
+        if not use.is_asked:  # no gradient is kept longer than its shares need it
+            use.edges[0].node.register_prehook(partial(_caught, use, found))
+    grads = list(torch.autograd.grad(losses.sum(), [e for use in asked for e in use.edges], allow_unused=True))
+    uses.clear()
+    while asked:
+        use = asked.pop()
+        _add_shares(use, [grads.pop() for _ in use.edges][::-1], found)
     return {name: share_of(p, found[id(p)], size) for name, p in named.items() if id(p) in found}
+
+
+Found = dict[int, list[tuple[Tensor, Share]]]  # by the parameter's identity
+
+
+def _caught(use: Use, found: Found, grads: tuple[Tensor | None, ...]) -> None:
+    _add_shares(use, [grads[use.edges[0].output_nr]], found)
+
+
+@torch.no_grad()
+def _add_shares(use: Use, grads: Sequence[Tensor | None], found: Found) -> None:
+    if all(g is None for g in grads):
+        return
+    use.check_unchanged()
+    for tensor, share in use.rule.shares(use, list(grads)):  # type: ignore[arg-type]
+        for root in roots(tensor):
+            found.setdefault(root, []).append((tensor, share))
+    use.let_go()
 
 
 def _check_counts(uses: list[Use]) -> None:

@@ -38,6 +38,9 @@ class Recording:
     tape: Tape | None = None
     probing: bool = False
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Recording":
+        return Recording({}, probing=True)  # hooks of a copied model see nothing
+
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if self.probing:
             return func(*args, **kwargs)

@@ -13,7 +13,6 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-GRAM_FLOAT32 = 16  # positions up to which a Gram norm in float32 keeps six digits; above, it is taken in float64
 ALLOWED, FELT = 2, 150  # roundings: allowed for in a Gram norm, and how many of the result are then too many
 LARGE = 1 << 22  # numbers: gradients beyond this cost more to keep than a second product
 MOST_HELD = 1 << 26  # numbers of per-example gradients held at once: a quarter of a gigabyte in float32
@@ -56,12 +55,12 @@ class Dense:
         norms: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1)
         if not whole:
             return norms.square()
-        blocks = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, BLOCK)), dim=2)
+        blocks: Tensor = torch.linalg.vector_norm(flat[:, :whole].view(len(flat), -1, BLOCK), dim=2)
         return norms.square() + blocks.square().sum(1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         shape = self.grads.shape
-        return (weights @ self.grads.reshape(shape[0], -1)).view(shape[1:])
+        return (weights @ self.grads.reshape(shape[0], shape[1:].numel())).view(shape[1:])
 
     def dense(self) -> Tensor:
         return self.grads
@@ -83,7 +82,7 @@ class Outer:
         (_, t, i), o = self.a.shape, self.g.shape[2]
         if t == 1:
             return _sq(self.a[:, 0]) * _sq(self.g[:, 0])
-        if t * (i + o) <= i * o:
+        if _gram_pays(t, i, o):
             return gram(self)
         if self.a.shape[0] * i * o > MOST_HELD:
             return chunked_norms(self, self.a.shape[0], i * o, self.a.dtype)
@@ -98,13 +97,14 @@ class Outer:
         a, g = self.a, self.g
         if a.shape[1] == 1:
             return (g[:, 0] * weights[:, None]).T @ a[:, 0]
-        if a.shape[2] < g.shape[2]:  # the smaller of the two is weighted
-            a = a * weights[:, None, None]
-        else:
-            g = g * weights[:, None, None]
         if a.transpose(0, 1).is_contiguous():  # positions first: the order of the rows does not matter, a copy does
-            a, g = a.transpose(0, 1), g.transpose(0, 1)
-        return g.flatten(0, 1).T @ a.flatten(0, 1)
+            a, g, weights = a.transpose(0, 1), g.transpose(0, 1), weights[None]
+        else:
+            weights = weights[:, None]
+        if a.shape[2] < g.shape[2]:  # the smaller of the two is weighted, and comes first in the faster product
+            found: Tensor = (a * weights[..., None]).flatten(0, 1).T @ g.flatten(0, 1)
+            return found.T
+        return (g * weights[..., None]).flatten(0, 1).T @ a.flatten(0, 1)
 
     def dense(self) -> Tensor:
         return self._held if self._held is not None else self.g.mT @ self.a
@@ -113,13 +113,26 @@ class Outer:
         return Outer(self.a[rows].to(dtype), self.g[rows].to(dtype))
 
 
-def gram(share: Outer) -> Tensor:
+def outer(a: Tensor, g: Tensor) -> "Outer | Dense":
+    """The share with inputs a (B, T, I) and output gradients g (B, T, O), which are let go if nothing is lost by it."""
+    (b, t, i), o = a.shape, g.shape[2]
+    if t == 1 or _gram_pays(t, i, o) or b * i * o > MOST_HELD:
+        return Outer(a, g)
+    return Dense(g.mT @ a)
+
+
+def _gram_pays(t: int, i: int, o: int) -> bool:
+    return t * (i + o) <= i * o
+
+
+def gram(share: Outer, gg: Tensor | None = None) -> Tensor:
     """|sum_t g_t a_t^T|^2 = sum_ts <a_t, a_s> <g_t, g_s>: T x T numbers in place of O x I.
 
     Where positions cancel, rounding is large beside the sum: about roundings of (sum_t |g_t| |a_t|)^2. That much is
     added, so that the norm is never too small; where it would be felt, the norm is taken from the gradient itself.
     """
-    aa, gg = share.a @ share.a.mT, share.g @ share.g.mT  # (B, T, T)
+    aa = share.a @ share.a.mT  # (B, T, T)
+    gg = share.g @ share.g.mT if gg is None else gg
     size = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sqrt().sum(1).square()
     allowed = ALLOWED * torch.finfo(size.dtype).eps * size
     found = aa.mul_(gg).sum((1, 2)).clamp_(min=0).add_(allowed)
@@ -156,8 +169,7 @@ class Rows:
     def sq_norms(self) -> Tensor:
         if self.index.shape[1] == 1:
             return _sq(self.g[:, 0])
-        if self.index.shape[1] > SHORT:
-            self._pooled = torch.equal(self.g, self.g[:, :1].expand_as(self.g))
+        self._pooled = torch.equal(self.g, self.g[:, :1].expand_as(self.g))
         if self._pooled:
             return _sq(self.g[:, 0]) * _pairs(self.index).to(self.g)
         found, most = self._by_comparing() if self.index.shape[1] <= SHORT else self._by_sorting()

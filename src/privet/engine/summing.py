@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from privet.engine.clip import Rule
+from privet.engine.clip import Rule, is_adaptive
 from privet.engine.share import Share
 from privet.errors import InvalidValue
 
@@ -44,10 +44,9 @@ Named = Mapping[str, nn.Parameter]
 @torch.no_grad()
 def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
     """The sum over examples of what `rule` leaves of each one's gradient."""
-    adaptive = getattr(rule, "adaptive", False)
-    if adaptive:
-        clip = rule.threshold(clip)  # type: ignore[attr-defined]
-        shares = {name: rule.transformed(name, share) for name, share in shares.items()}  # type: ignore[attr-defined]
+    if is_adaptive(rule):
+        clip = rule.threshold(clip)
+        shares = {name: rule.transformed(name, share) for name, share in shares.items()}
     groups = [[n for n in group if n in shares] for group in rule.groups(list(named))]
     sq = torch.stack([_sq_norms(shares, group, size, named) for group in groups], 1)  # (B, G)
     whole = sq.sum(1)
@@ -60,20 +59,19 @@ def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, cl
     norms = whole.sqrt()
     return ClippedSum(
         grads=grads, norm_bound=rule.norm_bound(clip, len(groups)), raw_norms=norms, raw_batch=size,
-        raw_bits=rule.bits(norms, clip).sum(0) if adaptive else None,  # type: ignore[attr-defined]
+        raw_bits=rule.bits(norms, clip).sum(0) if is_adaptive(rule) else None,
     )  # fmt: skip
 
 
 def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
     """No example: nothing is computed, the sum is zero."""
     some = next(iter(named.values()))
-    adaptive = getattr(rule, "adaptive", False)
-    clip = rule.threshold(clip) if adaptive else clip  # type: ignore[attr-defined]
+    clip = rule.threshold(clip) if is_adaptive(rule) else clip
     norms = torch.zeros(0, device=some.device, dtype=_wide(some))
     return ClippedSum(
         grads={name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in named.items()},
         norm_bound=rule.norm_bound(clip, len(rule.groups(list(named)))), raw_norms=norms, raw_batch=0,
-        raw_bits=rule.bits(norms, clip).sum(0) if adaptive else None,  # type: ignore[attr-defined]
+        raw_bits=rule.bits(norms, clip).sum(0) if is_adaptive(rule) else None,
     )  # fmt: skip
 
 

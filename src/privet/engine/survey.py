@@ -75,7 +75,7 @@ def survey(model: nn.Module, run: Run, take: Take, uses: Any, forced: Any) -> Su
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     found = Survey(names_of(named), uses, forced)
     hooks = [module.register_forward_hook(_remember(found, name), with_kwargs=True)
-             for name, module in model.named_modules()]  # fmt: skip
+             for name, module in model.named_modules() if not isinstance(module, torch.jit.ScriptModule)]  # fmt: skip
     try:
         with same_start(model):
             before = torch.get_rng_state()

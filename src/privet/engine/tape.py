@@ -35,6 +35,7 @@ class Fact:
         return any(where is not None for where in self.outputs)
 
 
+SMALL = 4096  # numbers: a gradient that may be kept to the end of the backward pass
 Key = tuple[Callable[..., Any], tuple[str, ...]]
 Facts = Mapping[Key, Sequence[Fact]]
 
@@ -58,8 +59,13 @@ class Use:
     edges: list[GradientEdge]
     plain: list[Tensor]
     tracked: list[Tensor]
+    is_asked: bool = True  # whether autograd is asked for the gradients; else they are caught on their way
     kept: Any = None  # what the rule wants to remember
     versions: list[int] = field(default_factory=list)
+
+    def let_go(self) -> None:
+        """Forget the tensors: their shares are made."""
+        self.args, self.kwargs, self.plain, self.kept, self.versions = (), {}, [], None, []
 
     def is_tracked(self, value: Any) -> bool:
         return any(value is t for t in self.tracked)
@@ -194,10 +200,15 @@ class Tape:
             Use(
                 name=key, rule=rule, func=func, args=args, kwargs=kwargs, fact=fact,
                 batch=self.batch, rows=self.rows, edges=[get_gradient_edge(t) for t in watched], plain=plain,
-                tracked=entering, kept=kept, versions=[t._version for t in plain],
+                tracked=entering, is_asked=_is_asked(plain, watched), kept=kept, versions=[t._version for t in plain],
             )
         )  # fmt: skip
         return out
+
+
+def _is_asked(plain: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
+    """Nothing lies below that autograd would pass through this use for; or it is small and costs nothing to keep."""
+    return not any(t.requires_grad for t in plain) or len(watched) > 1 or watched[0].numel() <= SMALL
 
 
 def is_forced(names: Sequence[str], forced: Mapping[str, str]) -> bool:

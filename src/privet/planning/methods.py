@@ -292,8 +292,9 @@ def check_rule(rule: str, *, as_published: bool) -> None:
     known = (*SOUND_RULES, *UNSOUND_RULES)
     if not isinstance(rule, str) or (rule not in known and ":" not in rule):
         raise InvalidValue(f"rule={rule!r} is not known.{_check.suggestion(rule, known)} Known: {', '.join(known)}.")
-    if rule in UNSOUND_RULES and not as_published:
+    name = rule.partition(":")[0].strip()  # options may follow, quantile:target=0.7; another name is a module's
+    if name in UNSOUND_RULES and not as_published:
         raise Unsupported(
-            f"rule={rule!r} has no guarantee: {UNSOUND_RULES[rule]}. Use one of {', '.join(SOUND_RULES)}, or "
+            f"rule={rule!r} has no guarantee: {UNSOUND_RULES[name]}. Use one of {', '.join(SOUND_RULES)}, or "
             "as_published."
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privet.engine.intercept import is_tracked
 from privet.engine.layer.base import Function, Ran, bound, plain, register
-from privet.engine.share import Dense, Outer, Share, Viewed, widened
+from privet.engine.share import Dense, Share, Viewed, outer, widened
 
 if TYPE_CHECKING:
     from privet.engine.tape import Use
@@ -85,7 +85,7 @@ class Convolution:
         padding = 0 if padding in ("valid", None) or not any(_tuple(padding, dims, 0)) else padding
         where = use.fact.outputs[0]
         if use.is_tracked(weight) and kernel.numel() == 1 and (groups or 1) == 1 and padding == 0:
-            yield weight, _pointwise(use, a[(..., *(slice(None, None, s) for s in steps))], g)
+            yield weight, _pointwise(use, _every(a, steps), g)
         elif use.is_tracked(weight):
             found = weight_grads(a, g, kernel, stride=steps, padding=_tuple(padding, dims, 0), dilation=spread,
                                  groups=groups or 1)  # fmt: skip
@@ -94,11 +94,18 @@ class Convolution:
             yield bias, Dense(_joined(use, g.flatten(2).sum(2), where))
 
 
+def _every(a: Tensor, steps: list[int]) -> Tensor:
+    """The places that a kernel of one pixel reads."""
+    for dim, step in enumerate(steps, start=2):
+        a = a[(slice(None),) * dim + (slice(None, None, step),)]
+    return a
+
+
 def _pointwise(use: "Use", a: Tensor, g: Tensor) -> Share:
     """A kernel of one pixel is a linear map at each place."""
     o, c = g.shape[1], a.shape[1]
     inner = [use.first(t.flatten(2).mT, use.fact.outputs[0]).flatten(1, 2) for t in (a, g)]  # (B, T, C), (B, T, O)
-    return Viewed(Outer(*inner), (o, c, *[1] * (g.dim() - 2)))
+    return Viewed(outer(*inner), (o, c, *[1] * (g.dim() - 2)))
 
 
 def _joined(use: "Use", found: Tensor, where: Any) -> Tensor:

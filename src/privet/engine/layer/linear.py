@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privet.engine.intercept import is_tracked
 from privet.engine.layer.base import Function, Ran, bound, plain, register
-from privet.engine.share import Dense, Outer, Share, widened
+from privet.engine.share import Dense, Share, outer, widened
 
 if TYPE_CHECKING:
     from privet.engine.tape import Use
@@ -37,7 +37,7 @@ class Linear:
         x, weight, bias = bound(("input", "weight", "bias"), use.args, use.kwargs)
         g = positions(use.output(grads[0]))
         if use.is_tracked(weight):
-            yield weight, Outer(positions(use.input(x)), g)
+            yield weight, outer(positions(use.input(x)), g)
         if use.is_tracked(bias):
             yield bias, Dense(g[:, 0] if g.shape[1] == 1 else g.sum(1))
 
@@ -60,7 +60,7 @@ class Product:
         if weight.dim() == 1:
             yield weight, Dense(torch.einsum("bti,bt->bi", a, widened(g).flatten(1)))
         else:
-            yield weight, Outer(positions(g), a)
+            yield weight, outer(positions(g), a)
 
 
 @register(torch.addmm, Tensor.addmm)
@@ -79,6 +79,6 @@ class AddProduct:
         bias, x, weight = use.args
         g = positions(use.output(grads[0]))
         if use.is_tracked(weight):
-            yield weight, Outer(g, positions(use.input(x)))
+            yield weight, outer(g, positions(use.input(x)))
         if use.is_tracked(bias):
             yield bias, Dense(g.sum(1))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privet.engine.layer.base import Function, Ran, bound, register
 from privet.engine.layer.sweep import Gru, Lstm, ReluRnn, Rnn, Sweep, Weights, through
-from privet.engine.share import ALLOWED, FELT, LARGE, Dense, Outer, Share, chunked_norms
+from privet.engine.share import Dense, Outer, Share, gram
 from privet.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Gates:
     @property
     def pays(self) -> bool:
         """Whether Gram matrices are cheaper than the gradients themselves."""
-        (b, t, o), held = self.g.shape, self.width * self.g.shape[2]
-        return t * (self.width + o) <= held * (1.0 if b * held > LARGE else 0.5)
+        _, t, o = self.g.shape
+        return t * (self.width + o) <= self.width * o
 
 
 @dataclass(slots=True)
@@ -61,28 +61,7 @@ class OverTime(Outer):
     def sq_norms(self) -> Tensor:
         if self.gates is None or self.a.shape[1] == 1 or not self.gates.pays:
             return Outer.sq_norms(self)
-        return self._from_grams(self.a @ self.a.mT, self.gates.gram())
-
-    def _from_grams(self, aa: Tensor, gg: Tensor) -> Tensor:
-        """sum_ts <a_t, a_s> <g_t, g_s>, with what rounding may have taken added; by the gradient where that is felt."""
-        size = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sqrt().sum(1).square()
-        allowed = ALLOWED * torch.finfo(size.dtype).eps * size
-        found = aa.mul_(gg).sum((1, 2)).clamp_(min=0).add_(allowed)
-        felt = allowed > FELT * torch.finfo(size.dtype).eps * found
-        if bool(felt.any()):
-            rows = felt.nonzero()[:, 0]
-            part = self.part(rows, torch.float64)
-            found[rows] = chunked_norms(part, len(rows), part.a.shape[2] * part.g.shape[2]).to(found.dtype)
-        return found
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        if self._held is not None:
-            return Dense(self._held).weighted_sum(weights)
-        a, g = self.a.transpose(0, 1), self.g.transpose(0, 1)  # as they lie: nothing is copied but the smaller one
-        each = weights[:, None]
-        a, g = (a * each, g) if a.shape[2] <= g.shape[2] else (a, g * each)
-        found: Tensor = a.flatten(0, 1).T @ g.flatten(0, 1)  # this way round is the faster product
-        return found.T.contiguous()
+        return gram(self, self.gates.gram())
 
 
 # --- rules ------------------------------------------------------------------------------------------

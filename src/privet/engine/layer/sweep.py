@@ -93,7 +93,7 @@ class Sweep:
         """(outputs, last hidden state[, last cell state])."""
         raise NotImplementedError
 
-    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, Tensor | None]:
+    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """The gradients of h and c, given those of the outputs and (to be overwritten) of the last states.
 
         `gates` then holds the gradients of the gates.
@@ -101,18 +101,22 @@ class Sweep:
         raise NotImplementedError
 
     def backward(
-        self, d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, *, inputs: bool
-    ) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """The gradients of x, if wanted, h and c."""
+        self, d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, *, inputs: bool, states: bool
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of x and of h and c, where they are wanted."""
         if self.is_spent or torch.is_grad_enabled():
             raise TooHard("a recurrent layer is differentiated twice, but its first way back overwrites what it keeps")
-        self.is_spent = True
+        self.is_spent, self.wants_states = True, states
         d_h = torch.zeros_like(self.last(self.hidden)) if d_h is None else d_h.clone()
         size = self.w_hh.shape[1] if self.w_hr is None else self.w_hr.shape[1]
         d_c = self.x.new_zeros(len(d_h), size) if d_c is None else d_c.clone()
-        d_h, d_c = self.back(d_out, d_h, d_c)
+        d_first = self.back(d_out, d_h, d_c)
         d_x = (self.gates.view(-1, self.gates.shape[-1]) @ self.w_ih).view_as(self.x) if inputs else None
-        return d_x, d_h, d_c
+        return d_x, *d_first
+
+    def _first(self, following: Tensor | None) -> Tensor | None:
+        """The gradient of the first hidden state, if it is wanted: where it is just zeros, one product is saved."""
+        return following @ self.w_hh if self.wants_states and following is not None else None
 
     def entered(self) -> Iterator[Entered]:
         """What the gradients of the gates belong to."""
@@ -156,7 +160,7 @@ class Lstm(Sweep):
                 torch.mm(self.unprojected[now], self.w_hr.T, out=hs[after])
         return *self._outputs(), self.last(self.cells).clone()
 
-    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, Tensor | None]:
+    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor | None, Tensor | None]:
         cs, following = self.cells.unbind(0), None
         self.d_hidden = None if self.w_hr is None else torch.empty_like(self.after(self.hidden))
         one, two = torch.empty_like(d_c), torch.empty_like(d_c)
@@ -180,8 +184,7 @@ class Lstm(Sweep):
             d_c *= f
             _sigmoid_back(one, f, grad_input=f)
             following = gates
-        assert following is not None
-        return following @ self.w_hh, d_c
+        return self._first(following), d_c
 
     def entered(self) -> Iterator[Entered]:
         yield from super().entered()
@@ -226,7 +229,7 @@ class Gru(Sweep):
         torch.addmm(bias, x, weight.T, out=rows[:, : 3 * size])
         rows[:, 3 * size :] = self._wide(c)[2 * size :]
 
-    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, Tensor | None]:
+    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hs, size = self.hidden.unbind(0), self.size
         one, two = torch.empty_like(d_h), torch.empty_like(d_h)
         for now, before, _ in reversed(self.steps()):
@@ -270,14 +273,13 @@ class Rnn(Sweep):
         found: Tensor = _tanh_back(grad, out, grad_input=into)
         return found
 
-    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor, Tensor | None]:
+    def back(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hs, following = self.hidden.unbind(0), None
         self.gates = torch.empty_like(self.after(self.hidden))
         for now, _, after in reversed(self.steps()):
             d_h = _total(None if d_out is None else d_out[now], d_h, following, self.w_hh)
             following = self._backward(d_h, hs[after], self.gates[now])
-        assert following is not None
-        return following @ self.w_hh, None
+        return self._first(following), None
 
 
 class ReluRnn(Rnn):
@@ -303,8 +305,8 @@ class _Through(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None = None) -> Any:
         sweep: Sweep = ctx.sweep
-        d_x, d_h0, d_c0 = sweep.backward(d_out, d_h, d_c, inputs=ctx.needs_input_grad[1])
-        return sweep.x.new_empty(0), d_x, d_h0, d_c0, None
+        _, inputs, hidden, *_ = ctx.needs_input_grad
+        return sweep.x.new_empty(0), *sweep.backward(d_out, d_h, d_c, inputs=inputs, states=hidden), None
 
 
 def through(sweep: Sweep, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[tuple[Tensor, ...], Tensor]:

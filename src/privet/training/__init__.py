@@ -1,0 +1,1 @@
+"""Training that cannot overspend: private steps, the ledger on disk, checkpoints."""

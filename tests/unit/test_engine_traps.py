@@ -1,0 +1,533 @@
+"""Traps: models and uses for which other libraries give a wrong sum in silence, or crash. Each is refused or right.
+
+Where a docstring names Opacus, its release 1.6 was seen to do what is said.
+"""
+
+import copy
+import random
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from engine_oracle import CrossEntropy, Fn, apart, size, slow_sum
+from privet.engine import clipped_sum, explain
+from privet.errors import InvalidValue, Unsupported
+
+R = torch.randn
+CLIP = 0.5
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def data(*shape: int, batch: int = 7):
+    return R(batch, *shape), torch.randint(3, (batch,))
+
+
+def mlp(middle: nn.Module | None = None) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), middle or nn.Tanh(), nn.Linear(6, 3))
+
+
+def between(change) -> nn.Module:
+    """Two linear layers with a function of what is between them."""
+    return Fn(lambda m, x: m.b(change(m.a(x))), a=nn.Linear(4, 6), b=nn.Linear(6, 3))
+
+
+def is_right(model, batch, loss_fn=CrossEntropy) -> bool:
+    true = slow_sum(model, loss_fn, batch, "flat", CLIP)
+    return apart(clipped_sum(model, loss_fn, batch, "flat", CLIP).grads, true) <= 1e-5 * size(true)
+
+
+# --- one example sees another -----------------------------------------------------------------------
+
+
+class Centred(nn.Module):
+    def forward(self, x):
+        return (x - x.mean(0)) / (x.std(0) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        nn.BatchNorm1d(6),
+        nn.BatchNorm1d(6, affine=False),
+        nn.BatchNorm1d(6, track_running_stats=False).eval(),
+        Centred(),
+    ],
+    ids=["batch norm", "without affine", "without statistics, evaluating", "one's own"],
+)
+def test_batch_statistics_are_refused(middle):
+    """Opacus looks for BatchNorm modules with trainable parameters: without them one example moved the sum by 3.3 C."""
+    with pytest.raises(Unsupported, match=r"1: .*GroupNorm"):
+        clipped_sum(mlp(middle), CrossEntropy, data(4))
+
+
+def test_frozen_batch_norm_in_training_is_refused():
+    """Opacus takes a BatchNorm with frozen parameters for one that does nothing."""
+    model = mlp(nn.BatchNorm1d(6))
+    model[1].requires_grad_(False)
+    with pytest.raises(Unsupported, match=r"1: BatchNorm1d mixes .* 1\.eval\(\)"):
+        clipped_sum(model, CrossEntropy, data(4))
+
+
+def test_batch_norm_that_starts_to_train_later_is_refused():
+    """What was found out of a model holds as long as each of its modules stays in its mode."""
+    model, batch = mlp(nn.BatchNorm1d(6, affine=False)), data(4)
+    model[1].eval()
+    assert is_right(model, batch)
+    model[1].train()
+    with pytest.raises(Unsupported, match="BatchNorm1d"):
+        clipped_sum(model, CrossEntropy, batch)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h: h - h.mean(0),
+        lambda h: h - h[:1].detach(),
+        lambda h: h - h[-1:].detach(),
+        lambda h: h.softmax(0),
+        lambda h: h / h.norm(),
+        lambda h: h + h.roll(3, 0),
+        lambda h: h if len(h) < 5 else h - h.mean(0),
+        lambda h: h.sort(0).values,
+        lambda h: F.batch_norm(h, None, None, training=True),
+        lambda h: h / len(h),
+        lambda h: h + torch.arange(len(h))[:, None],
+    ],
+    ids=[
+        "mean",
+        "first",
+        "last",
+        "softmax",
+        "norm",
+        "roll",
+        "large batches only",
+        "sort",
+        "functional",
+        "size",
+        "place",
+    ],
+)
+def test_functions_of_the_whole_batch_are_refused(change):
+    """Opacus sees modules only: `h - h.mean(0)` in a forward pass goes unnoticed, one example moves all the others."""
+    with pytest.raises(Unsupported, match="depends on"):
+        clipped_sum(between(change), CrossEntropy, data(4))
+
+
+def test_coupling_behind_a_layer_that_starts_at_zero_is_seen():
+    """At the first step nothing comes through a layer of zeros; at the second it does."""
+    model = between(lambda h: h - h.mean(0))
+    nn.init.zeros_(model.b.weight)
+    with pytest.raises(Unsupported, match="depends on"):
+        clipped_sum(model, CrossEntropy, data(4))
+
+
+def test_coupling_of_gradients_alone_runs_each_example_alone():
+    """Values stay apart, gradients do not: the sum is then made of examples that never meet."""
+    model = between(lambda h: h + h.mean(0) - h.mean(0).detach())
+    assert is_right(model, data(4))
+    assert "do not agree" in explain(model, CrossEntropy, data(4)).whole
+
+
+@pytest.mark.parametrize(
+    "loss_fn",
+    [
+        lambda out, y: CrossEntropy(out, y).mean().expand(len(y)),
+        lambda out, y: CrossEntropy(out - out.mean(0), y),
+        lambda out, y: CrossEntropy(out, y) / len(y),
+        lambda out, y: -(out @ out.T).log_softmax(1).diagonal(),
+        lambda out, y: CrossEntropy(out, y) * torch.bincount(y, minlength=3)[y],
+    ],
+    ids=["mean, spread", "centred", "divided by the batch", "contrastive", "weighted by class counts"],
+)
+def test_losses_of_several_examples_are_refused(loss_fn):
+    """A mean over the realised batch lets one example move the sum by 2 C; a contrastive loss by any amount."""
+    with pytest.raises(Unsupported, match="loss of one example depends on"):
+        clipped_sum(nn.Linear(4, 3), loss_fn, data(4))
+
+
+def test_data_written_into_a_buffer_are_refused():
+    """Running averages leave with the model, without noise."""
+
+    class Running(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(6))
+
+        def forward(self, x):
+            self.seen = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+            return x
+
+    model = mlp(Running())
+    with pytest.raises(Unsupported, match=r"1\.seen: the model writes its data"):
+        clipped_sum(model, CrossEntropy, data(4))
+    model = Fn(lambda m, x: m.n(x).tanh().mean(2), n=nn.InstanceNorm1d(2, affine=True, track_running_stats=True))
+    with pytest.raises(Unsupported, match="track_running_stats"):
+        clipped_sum(model, CrossEntropy, data(2, 5))
+
+
+def test_a_buffer_that_follows_the_weights_is_let_be():
+    """Spectral norm in training iterates on a buffer from the weights alone; the trial passes leave no trace in it."""
+    model = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+    before = copy.deepcopy(model.state_dict())
+    explain(model, CrossEntropy, data(4))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+# --- data that decide -------------------------------------------------------------------------------
+
+
+def test_rows_chosen_by_the_data_are_not_taken_for_others():
+    """As many rows as before, but not as many of each example: by shape alone they look alike."""
+
+    def chosen(m, x):
+        mask = x != 0
+        return torch.zeros(len(x), 3).index_add(0, mask.nonzero()[:, 0], m.l(m.e(x[mask])))
+
+    model = Fn(chosen, e=nn.Embedding(9, 4), l=nn.Linear(4, 3))
+    full = torch.randint(1, 9, (4, 4))
+    short = full.clone()
+    short[0, 1:] = short[1, 3:] = 0  # 12 rows of 4 examples, 1 of the first
+    y = torch.tensor([0, 1, 2, 0])
+    assert is_right(model, (full, y))
+    assert is_right(model, (short, y))
+
+
+def test_a_branch_on_the_data_runs_each_example_alone():
+    """A batch-wide maximum decides: harmless with the first batch, not with the second."""
+    model = between(lambda h: h / h.abs().max() if h.abs().max() > 5 else h)
+    x, y = data(4)
+    assert is_right(model, (0.1 * x, y))
+    assert is_right(model, (10 * x, y))
+    assert "path depends on the data" in explain(model, CrossEntropy, (x, y)).whole
+
+
+def test_a_layer_left_out_in_some_batches():
+    """Opacus raises an AttributeError, or takes the gradient of the step before, when a layer was skipped."""
+    model = Fn(
+        lambda m, x: m.b(m.c(m.a(x)).tanh() if m.deep else m.a(x)),
+        a=nn.Linear(4, 4),
+        c=nn.Linear(4, 4),
+        b=nn.Linear(4, 3),
+    )
+    for deep in (True, False, True):
+        model.deep = deep
+        assert is_right(model, data(4))
+    assert float(clipped_sum(model, CrossEntropy, data(4)).grads["c.weight"].norm()) > 0
+    model.deep = False
+    assert float(clipped_sum(model, CrossEntropy, data(4)).grads["c.weight"].norm()) == 0
+
+
+def test_random_layer_drop_leaves_the_random_numbers_alone():
+    """The trial passes draw numbers of their own."""
+    model = Fn(lambda m, x: m.b(m.c(x) if random.random() < 0.5 else x), c=nn.Linear(4, 4), b=nn.Linear(4, 3))
+    random.seed(3)
+    before = random.getstate()
+    explain(model, CrossEntropy, data(4))
+    assert random.getstate() == before
+
+
+def test_calls_of_one_layer_in_two_layouts_stay_told_apart():
+    """The number of steps changes, and with it which call is which: the sizes alone would allow the wrong reading."""
+
+    def forward(m, x):
+        steps = sum(m.l(x[:, t]).tanh() for t in range(x.shape[1]))
+        return steps + m.l(x.transpose(0, 1)).tanh().mean(0)
+
+    model = Fn(forward, l=nn.Linear(3, 3))
+    for length in (4, 6, 2, 3):
+        assert is_right(model, data(length, 3, batch=3))
+
+
+# --- parameters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 9])
+def test_positions_without_a_batch_dimension(batch):
+    """Opacus takes the first dimension of position ids for the examples, also where it only happens to be as long."""
+    model = Fn(
+        lambda m, x: m.l((m.e(x) + m.p(torch.arange(x.shape[1]))).tanh().mean(1)),
+        e=nn.Embedding(9, 4), p=nn.Embedding(9, 4), l=nn.Linear(4, 3),
+    )  # fmt: skip
+    for length in (batch, 3, 2):
+        assert is_right(model, (torch.randint(9, (batch, length)), torch.randint(3, (batch,))))
+
+
+def test_uses_of_one_parameter_are_added_before_the_norm():
+    """Through F.linear Opacus misses a use, or counts two as two parameters: one example contributed 26.6 C."""
+    model = Fn(lambda m, x: F.linear(F.linear(x, m.w).tanh(), m.w.T) + F.linear(x, m.w.T @ m.w), w=5 * R(6, 3))
+    x, y = data(3)
+    found = clipped_sum(model, CrossEntropy, (x[:1], y[:1]), "flat", CLIP)
+    assert size(found.grads) <= CLIP
+    assert is_right(model, (x, y))
+
+
+def test_padding_of_every_kind():
+    """Opacus unfolds with zeros whatever the padding mode says."""
+    for mode in ("circular", "reflect", "replicate"):
+        layer = nn.Conv1d(2, 3, 3, padding=2, padding_mode=mode)
+        assert is_right(Fn(lambda m, x: m.c(x).tanh().mean(2), c=layer), data(2, 5))
+
+
+def test_words_that_pad_get_nothing():
+    """Opacus gives the row of padding_idx a gradient, which PyTorch does not."""
+    model = Fn(lambda m, x: m.l(m.e(x).mean(1)), e=nn.Embedding(5, 4, padding_idx=0), l=nn.Linear(4, 3))
+    batch = torch.randint(2, (7, 6)), torch.randint(3, (7,))
+    assert is_right(model, batch)
+    assert not clipped_sum(model, CrossEntropy, batch).grads["e.weight"][0].any()
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
+def test_embeddings_that_read_the_batch_are_refused(options):
+    """Both options let an example's words change what others do."""
+    model = Fn(lambda m, x: m.e(x).mean(1), e=nn.Embedding(9, 3, **options))
+    with pytest.raises(Unsupported, match=next(iter(options))):
+        clipped_sum(model, CrossEntropy, (torch.randint(9, (5, 4)), torch.randint(3, (5,))))
+
+
+def test_parameters_indexed_by_the_place_in_the_batch_are_refused():
+    """Examples then depend on who else was drawn."""
+    with pytest.raises(Unsupported, match="place"):
+        clipped_sum(Fn(lambda m, x: x[:, :3] * m.p[torch.arange(len(x))], p=R(9, 3)), CrossEntropy, data(4))
+
+
+class Hidden(torch.autograd.Function):
+    """A product that no torch function announces."""
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return x @ w.T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, w = ctx.saved_tensors
+        return g @ w, g.T @ x
+
+
+def test_parameters_inside_a_custom_function_are_not_lost():
+    """Also where the layer above starts at zero, so that at first no gradient comes through to compare with."""
+    model = Fn(lambda m, x: m.b(Hidden.apply(x, m.w)), w=R(6, 4), b=nn.Linear(6, 3))
+    nn.init.zeros_(model.b.weight)
+    batch = data(4)
+    assert is_right(model, batch)
+    nn.init.normal_(model.b.weight)
+    assert is_right(model, batch)
+
+
+def test_weight_decay_inside_the_loss():
+    """The loss may use parameters too: each example then has the whole penalty."""
+    model = nn.Linear(4, 3)
+    assert is_right(model, data(4), lambda out, y: CrossEntropy(out, y) + 0.1 * model.weight.square().sum())
+
+
+def test_complex_parameters_are_refused():
+    """Their imaginary part would be left out without a word."""
+    model = Fn(lambda m, x: (x.to(torch.complex64) @ m.w).abs(), w=R(4, 3, dtype=torch.complex64))
+    with pytest.raises(Unsupported, match="w: complex"):
+        clipped_sum(model, CrossEntropy, data(4))
+
+
+def test_an_input_changed_in_place_is_refused():
+    """PyTorch notices for its own gradients; a layer's kept input is not one of those."""
+
+    def forward(m, x):
+        x = x.clone()
+        out = m.l(x)
+        x.zero_()
+        return out
+
+    with pytest.raises(Unsupported, match="changed in place"):
+        clipped_sum(Fn(forward, l=nn.Linear(4, 3)), CrossEntropy, data(4))
+
+
+def test_in_place_activations():
+    """Opacus asks for them to be replaced."""
+    assert is_right(
+        nn.Sequential(nn.Linear(4, 5), nn.ReLU(True), nn.Linear(5, 5), nn.ELU(inplace=True), nn.Linear(5, 3)), data(4)
+    )
+
+
+# --- values -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(4, 5), slice(0, 7)])
+def test_an_example_that_is_not_finite_counts_as_zero(value, rows):
+    """In Opacus one NaN example makes every parameter NaN: 0 times NaN is NaN."""
+    model, (x, y) = mlp(), data(4)
+    spoilt = x.clone()
+    spoilt[rows] = value
+    kept = [i for i in range(7) if i not in range(7)[rows]]
+    found = clipped_sum(model, CrossEntropy, (spoilt, y), "flat", CLIP).grads
+    true = slow_sum(model, CrossEntropy, (x[kept], y[kept]), "flat", CLIP)
+    assert apart(found, true) <= 1e-5 * max(size(true), CLIP)
+    assert is_right(model, (x, y))  # and the model is not taken for what it was with such examples
+
+
+@pytest.mark.parametrize("scale", [3e20, 1e30, 1e37])
+def test_an_example_too_large_for_a_square_in_float32(scale):
+    """3e20 squared is no float32: its norm is taken in float64, and it is clipped like any other."""
+    model, (x, y) = nn.Linear(4, 3), data(4)
+    x[2] = scale * R(4)
+    assert is_right(model, (x, y))
+
+
+@pytest.mark.parametrize(("length", "scale"), [(2, 1e6), (16, 1e5), (20, 1e8), (64, 1e10), (20, 1e12)])
+def test_positions_that_cancel_stay_within_the_bound(length, scale):
+    """From Gram matrices the norm of a gradient that cancels is all rounding: too small by any factor."""
+    signs = torch.tensor([1.0, -1.0] * (length // 2))[:, None]
+    model = Fn(lambda m, x: (m.l(x) * signs).sum(1), l=nn.Linear(200, 150, bias=False))
+    x, y = 0.1 * R(3, length, 200), torch.randint(3, (3,))
+    nearly = scale * R(1, 1, 200) * (1 + 3e-7 * torch.arange(length)[:, None])
+    without = clipped_sum(model, CrossEntropy, (x, y), "flat", 1.0).grads
+    with_it = clipped_sum(model, CrossEntropy, (torch.cat([x, nearly]), torch.cat([y, y[:1]])), "flat", 1.0).grads
+    assert apart(with_it, without) <= 1 + 1e-6
+
+
+def test_many_equal_numbers_have_the_right_norm():
+    """torch adds them one after the other: at sixteen million it is off by a hundredth, on the wrong side."""
+    model = Fn(
+        lambda m, x: (
+            (m.w * x[:, :1]).mean(1, keepdim=True) * torch.ones(3) * 0 + (m.w * x).sum(1)[:, None] * torch.ones(3)
+        ),
+        w=torch.zeros(1 << 20),
+    )
+    x, y = torch.full((1, 1), 0.1), torch.zeros(1, dtype=torch.int64)
+    found = clipped_sum(model, lambda out, y: out[:, 0], (x, y), "flat", 1.0)
+    assert float(found.raw_norms[0]) == pytest.approx(0.1 * 1024, rel=1e-6)
+
+
+# --- uses of the library ----------------------------------------------------------------------------
+
+
+def test_an_empty_batch_is_zero():
+    """Opacus fails on the first layer; a Poisson sample may well be empty."""
+    found = clipped_sum(mlp(), CrossEntropy, data(4, batch=0), "per_layer", CLIP)
+    assert size(found.grads) == 0
+    assert (found.raw_batch, found.norm_bound) == (0, CLIP)
+
+
+def test_dropout_draws_what_plain_training_draws():
+    """With the same seed and a clip that nothing reaches, the sum is the gradient of plain training."""
+    model, (x, y) = mlp(nn.Dropout(0.5)), data(4)
+    clipped_sum(model, CrossEntropy, (x, y))  # the trial passes are made here
+    torch.manual_seed(5)
+    found = clipped_sum(model, CrossEntropy, (x, y), "flat", 1e6).grads
+    torch.manual_seed(5)
+    true = torch.autograd.grad(CrossEntropy(model(x), y).sum(), list(model.parameters()))
+    assert apart(found, dict(zip(found, true, strict=True))) < 1e-5
+
+
+def test_the_first_call_leaves_no_trace():
+    """Weights, buffers, gradients, modes and random numbers are as they were."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6).eval(), nn.Dropout(), nn.Linear(6, 3))
+    before = copy.deepcopy(model.state_dict())
+    batch = data(4)
+    state = torch.get_rng_state()
+    explain(model, CrossEntropy, batch)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert [m.training for m in model] == [True, False, True, True]
+    assert all(p.grad is None and type(p) is nn.Parameter for p in model.parameters())
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_an_error_inside_the_model_leaves_plain_parameters():
+    """The class of the parameters is changed for the time of a pass only."""
+
+    def forward(m, x):
+        out = m.l(x)
+        if m.is_broken:
+            raise ArithmeticError("broken")
+        return out
+
+    model = Fn(forward, l=nn.Linear(4, 3))
+    for model.is_broken in (True, False, True):
+        if model.is_broken:
+            with pytest.raises(ArithmeticError):
+                model.other = clipped_sum(model, CrossEntropy, data(4))
+        else:
+            assert is_right(model, data(4))
+        assert type(model.l.weight) is nn.Parameter
+
+
+def test_changes_between_steps_are_followed():
+    """Frozen, thawed, copied, evaluated: each time the sum is that of the model as it is."""
+    model, batch = mlp(nn.Dropout(0.0)), data(4)
+    assert is_right(model, batch)
+    model[0].weight.requires_grad_(False)
+    assert is_right(model, batch)
+    assert "0.weight" not in clipped_sum(model, CrossEntropy, batch).grads
+    model[0].weight.requires_grad_(True)
+    assert is_right(copy.deepcopy(model).eval(), batch)
+    assert is_right(model, data(4, batch=3))
+
+
+def test_models_train_side_by_side_in_threads():
+    """Each thread is told of its own model's parameters only."""
+    wrong = []
+
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        model = mlp()
+        x, y = torch.randn(5, 4, generator=generator), torch.arange(5) % 3
+        wrong.extend(1 for _ in range(10) if not is_right(model, (x, y)))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_clipped_in_full(dtype):
+    """Norms and sums are in float32: the bound holds as it does there."""
+    model, (x, y) = mlp().to(dtype), data(4)
+    found = clipped_sum(model, lambda out, y: CrossEntropy(out.float(), y), (x[:1].to(dtype), y[:1]), "flat", 1e-3)
+    assert all(grad.dtype == torch.float32 for grad in found.grads.values())
+    assert size(found.grads) == pytest.approx(1e-3, rel=1e-5)
+    assert size(found.grads) <= 1e-3 * (1 + 1e-6)
+
+
+def test_autocast():
+    """Products of the model in bfloat16 are rough, but norms and sums are not: the bound holds."""
+    model, (x, y) = mlp(), data(4)
+
+    def loss_fn(out, y):
+        return CrossEntropy(out.float(), y)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert explain(model, loss_fn, (x, y)).whole == ""
+        one = clipped_sum(model, loss_fn, (x[:1], y[:1]), "flat", 1e-3).grads
+        found = clipped_sum(model, loss_fn, (x, y), "flat", CLIP).grads
+        true = slow_sum(model, loss_fn, (x, y), "flat", CLIP)
+    assert size(one) <= 1e-3 * (1 + 1e-6)
+    assert apart(found, true) <= 0.02 * size(true)
+
+
+@pytest.mark.parametrize(
+    ("batch", "word"),
+    [
+        ((R(3, 4), torch.zeros(2)), "sizes"),
+        ((R(3, 4),), "pair"),
+        ((R(3, 4), torch.tensor(1)), "sizes"),
+    ],
+)
+def test_batches_that_are_none(batch, word):
+    """Every tensor has its examples along dimension 0, as many in each."""
+    with pytest.raises(InvalidValue, match=word):
+        clipped_sum(nn.Linear(4, 3), CrossEntropy, batch)
+
+
+def test_a_mean_loss_is_no_loss_per_example():
+    """Opacus undoes the mean by multiplying with the batch size; here the loss says what it is."""
+    with pytest.raises(InvalidValue, match="reduction='none'"):
+        clipped_sum(nn.Linear(4, 3), nn.CrossEntropyLoss(), data(4))
