@@ -497,20 +497,47 @@ def test_half_precision_is_clipped_in_full(dtype):
     assert size(found.grads) <= 1e-3 * (1 + 1e-6)
 
 
-def test_autocast():
-    """Products of the model in bfloat16 are rough, but norms and sums are not: the bound holds."""
+def test_autocast_is_no_reason_to_run_each_example_alone():
+    """Products of the model in bfloat16 are rough, and so is autograd there."""
     model, (x, y) = mlp(), data(4)
-
-    def loss_fn(out, y):
-        return CrossEntropy(out.float(), y)
-
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert explain(model, loss_fn, (x, y)).whole == ""
-        one = clipped_sum(model, loss_fn, (x[:1], y[:1]), "flat", 1e-3).grads
-        found = clipped_sum(model, loss_fn, (x, y), "flat", CLIP).grads
-        true = slow_sum(model, loss_fn, (x, y), "flat", CLIP)
-    assert size(one) <= 1e-3 * (1 + 1e-6)
+        assert explain(model, rough_loss, (x, y)).whole == ""
+        found = clipped_sum(model, rough_loss, (x, y), "flat", CLIP).grads
+        true = slow_sum(model, rough_loss, (x, y), "flat", CLIP)
     assert apart(found, true) <= 0.02 * size(true)
+
+
+def rough_loss(out, y):
+    return CrossEntropy(out.float(), y)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="summing.clipped runs under the caller's autocast: the sum is rounded to bfloat16"
+)
+def test_autocast_does_not_reach_norms_and_sums():
+    """Rounding a sum of many to bfloat16 would let one example move it by more than its clip."""
+    model, (x, y) = mlp(), data(4, batch=40)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = clipped_sum(model, rough_loss, (x, y), "flat", CLIP).grads
+        ones = [clipped_sum(model, rough_loss, (x[b : b + 1], y[b : b + 1]), "flat", CLIP).grads for b in range(40)]
+    assert apart(found, {name: sum(one[name] for one in ones) for name in found}) <= 1e-5 * size(found)
+
+
+@pytest.mark.xfail(strict=True, reason="what is known of a model is kept by the batch's kind, whatever the loss")
+def test_another_loss_is_looked_at_anew():
+    """The first loss keeps the examples apart, the second does not."""
+    model, batch = nn.Linear(4, 3), data(4)
+    assert is_right(model, batch)
+    with pytest.raises(Unsupported, match="depends on"):
+        clipped_sum(model, lambda out, y: CrossEntropy(out - out.mean(0), y), batch)
+
+
+@pytest.mark.xfail(strict=True, reason="a forced way is taken without a look at the model")
+def test_a_forced_loop_does_not_write_data_into_buffers():
+    """One image alone has batch statistics too, and they go into the running mean without noise."""
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 3))
+    with pytest.raises(Unsupported, match="BatchNorm2d"):
+        clipped_sum(model, CrossEntropy, data(1, 5, 5), force="loop")
 
 
 @pytest.mark.parametrize(

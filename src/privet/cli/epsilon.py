@@ -15,6 +15,7 @@ from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 if TYPE_CHECKING:
     from privet.accounting import EpsilonCurve, Guarantee, Ledger
     from privet.planning import Plan
+    from privet.training.ledger_reading import Reading
 
 BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accountant
 
@@ -29,7 +30,7 @@ BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accounta
 @click.option("--steps", type=integer, help="Number of steps T.")
 @click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / rate).")
 @click.option("--from", "source", type=click.Path(), metavar="FILE",
-              help="A plan, a ledger, an Opacus history or a dp_accounting event (JSON), or a CSV.")  # fmt: skip
+              help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), a CSV.")  # fmt: skip
 @click.option("--delta", type=number, help="The delta of the guarantee, below 1/size.")
 @click.option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
 @click.option("--accountant", default="pld", show_default=True, metavar="NAME",
@@ -62,30 +63,38 @@ def epsilon_command(
       privet epsilon --size 60000 --batch 256 --epochs 60 --delta 1e-5 \\
           --noise 2.0 --noise-schedule exponential:end=0.3 --accountant all --curve epsilon.png --tradeoff attacker.png
       privet epsilon --from opacus.json --delta 1e-5 --json
+      privet epsilon --from runs/a
     """
+    run = _run_of(source)
+    delta = run.header.delta if run is not None and delta is None and at is None else delta
     figures = {name: path for name, path in (("curve", curve), ("tradeoff", tradeoff)) if path is not None}
     _check_question(delta=delta, at=at, accountant=accountant, figures=bool(figures))
     for name, path in figures.items():
         check_figure(f"--{name}", path)
-    planned = _plan_of(source)
-    ledger = _ledger_of(source, size, steps) if planned is None else _planned_ledger(planned, source, relation, steps)
-    relation = (
-        relation or (planned and planned.guarantee.relation) or ("replace" if _fixed_size(ledger) else "zero-out")
-    )
+    planned = _plan_of(source) if run is None else None
+    if run is not None:
+        ledger, relation, unit = _spent_ledger(run, source, relation, steps), run.header.relation, run.header.unit
+    elif planned is not None:
+        ledger = _planned_ledger(planned, source, relation, steps)
+        relation, unit = planned.guarantee.relation, planned.guarantee.unit
+    else:
+        ledger = _ledger_of(source, size, steps)
+        relation, unit = relation or ("replace" if _fixed_size(ledger) else "zero-out"), "example"
     if at is not None:
-        _answer_delta(ledger, at, relation, as_json)
+        _answer_delta(ledger, at, relation, as_json, run)
         return
     assert delta is not None
     with warnings_as_lines():
-        answers = _answers(ledger, delta, accountant, relation, size)
+        answers = _answers(ledger, delta, accountant, relation, size, unit)
         if curve is not None:
             _draw_curve(ledger, delta, accountant, relation, curve)
         if tradeoff is not None:
             _draw_tradeoff(ledger, relation, tradeoff)
     if as_json:
-        _print_json(answers, accountant, delta, figures)
+        _print_json(answers, accountant, delta, figures, run)
     else:
         _print(answers, accountant, ledger, delta)
+        _print_run(run)
         for path in figures.values():
             click.echo(f"wrote {path}")
 
@@ -143,6 +152,36 @@ def _planned_ledger(planned: "Plan", source: str | None, relation: str | None, g
             "`privet plan` shows it, and what one run costs."
         )
     return planned.ledger()
+
+
+def _run_of(source: str | None) -> "Reading | None":
+    """What a run has spent, if the source is the folder or the ledger of one; it may be going on."""
+    if source is None:
+        return None
+    from privet.training.ledger_reading import is_run, read
+
+    return read(source) if is_run(Path(source)) else None
+
+
+def _spent_ledger(run: "Reading", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
+    """The ledger of a run; refused if its noise hides nothing, or another relation is asked for."""
+    _check_nothing_beside(given)
+    if relation is not None and relation != run.header.relation:
+        raise Unsupported(
+            f"--relation={relation!r} is not the run's, {run.header.relation!r}. Its noise counts for that. "
+            "Leave it out."
+        )
+    if run.header.seeded:
+        raise Unsupported(
+            f"{source}: is not private: its noise came from a seed and can be drawn again, so no epsilon holds for it. "
+            "Train without --seed."
+        )
+    if not run.header.sound:
+        raise Unsupported(
+            f"{source}: no accountant covers the run: its clipping rule {run.header.rule!r} bounds nothing that is "
+            "charged. Train without --as-published."
+        )
+    return run.ledger
 
 
 def _check_nothing_beside(given: dict[str, Any]) -> None:
@@ -220,18 +259,22 @@ def _fixed_size(ledger: "Ledger") -> bool:
 Answer = tuple[str, "Guarantee | str", float]  # name, guarantee or why it is refused, seconds
 
 
-def _answers(ledger: "Ledger", delta: float, accountant: str, relation: str, size: int | None) -> list[Answer]:
+def _answers(
+    ledger: "Ledger", delta: float, accountant: str, relation: str, size: int | None, unit: str
+) -> list[Answer]:
     from privet.accounting import registry, spent
+
+    asked: dict[str, Any] = {"relation": relation, "size": size, "unit": unit}
 
     if accountant != "all":
         start = time.perf_counter()
-        found = spent(ledger, delta, accountant=accountant, relation=relation, size=size)  # type: ignore[arg-type]
+        found = spent(ledger, delta, accountant=accountant, **asked)
         return [(accountant, found, time.perf_counter() - start)]
     answers: list[Answer] = []
     for name in registry.names():
         start = time.perf_counter()
         try:
-            answer: Guarantee | str = spent(ledger, delta, accountant=name, relation=relation, size=size)  # type: ignore[arg-type]
+            answer: Guarantee | str = spent(ledger, delta, accountant=name, **asked)
         except PrivetError as error:
             answer = " ".join(str(error).split()).partition("does not cover this ledger: ")[2] or str(error)
         answers.append((name, answer, time.perf_counter() - start))
@@ -248,7 +291,7 @@ def _rank(answer: Answer) -> tuple[int, int, float]:
     return (1, 0, 0.0) if isinstance(found, str) else (0, LABELS.index(found.label), found.epsilon)
 
 
-def _answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool) -> None:
+def _answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, run: "Reading | None") -> None:
     from privet.accounting import delta_at
     from privet.accounting.guarantee import rounded
 
@@ -258,13 +301,14 @@ def _answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool) -> 
     seconds = time.perf_counter() - start
     if as_json:
         print_object({"delta": upper, "delta_lower": lower, "epsilon": at, "label": "certified", "method": "pld",
-                       "relation": relation, "steps": ledger.steps, "seconds": seconds})  # fmt: skip
+                       "relation": relation, "steps": ledger.steps, "seconds": seconds} | _run_json(run))  # fmt: skip
         return
     click.echo(
         f"delta <= {rounded(upper, up=True)} at epsilon {at:g} "
         f"[certified: pld, true value >= {rounded(lower, up=False)}; {relation}]"
     )
     click.echo(f"  releases  {_described(ledger)}\n  time      {seconds:.3f} s")
+    _print_run(run)
 
 
 def _print(answers: list[Answer], accountant: str, ledger: "Ledger", delta: float) -> None:
@@ -278,6 +322,33 @@ def _print(answers: list[Answer], accountant: str, ledger: "Ledger", delta: floa
     click.echo(f"  sampling  {guarantee.sampling}; neighbours: {guarantee.relation}; unit: {guarantee.unit}")
     click.echo(f"  releases  {_described(ledger)}")
     click.echo(f"  time      {seconds:.3f} s")
+
+
+def _print_run(run: "Reading | None") -> None:
+    if run is None:
+        return
+    planned = (
+        "no epsilon of the whole plan is certified"
+        if run.header.planned is None
+        else f"the whole plan: {run.header.planned}"
+    )
+    click.echo(f"  charged   {run.ledger.steps} of {run.header.length} planned steps; {planned}")
+    if run.header.together is not None:
+        click.echo(f"  tuning    one run of several; all together: {run.header.together}")
+    if run.remark is not None:
+        click.echo(f"  stopping  {run.remark}")
+    for note in run.notes:
+        click.echo(f"  torn      {note}")
+
+
+def _run_json(run: "Reading | None") -> dict[str, Any]:
+    if run is None:
+        return {}
+    planned = None if run.header.planned is None else run.header.planned.as_dict()
+    return {
+        "planned_steps": run.header.length, "planned": planned, "together": run.header.together,
+        "stopping": run.remark, "torn": list(run.notes),
+    }  # fmt: skip
 
 
 def _interval(guarantee: "Guarantee") -> str:
@@ -327,13 +398,15 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
     Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False).print(table)
 
 
-def _print_json(answers: list[Answer], accountant: str, delta: float, figures: dict[str, Path]) -> None:
+def _print_json(
+    answers: list[Answer], accountant: str, delta: float, figures: dict[str, Path], run: "Reading | None"
+) -> None:
     rows: list[dict[str, Any]] = []
     for name, found, seconds in answers:
         said = {"method": name, "refused": found} if isinstance(found, str) else found.as_dict()
         rows.append(said | {"seconds": seconds})
     drawn = {name: str(path) for name, path in figures.items()}
-    print_object((rows[0] if accountant != "all" else {"delta": delta, "accountants": rows}) | drawn)
+    print_object((rows[0] if accountant != "all" else {"delta": delta, "accountants": rows}) | drawn | _run_json(run))
 
 
 # --- privet epsilon: the figure ---------------------------------------------------------------------

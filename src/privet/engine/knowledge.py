@@ -77,18 +77,22 @@ def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter]
         if not use.is_asked:  # no gradient is kept longer than its shares need it
             use.edges[0].node.register_prehook(partial(_caught, use, found))
     grads = list(torch.autograd.grad(losses.sum(), [e for use in asked for e in use.edges], allow_unused=True))
-    uses.clear()
     while asked:
         use = asked.pop()
         _add_shares(use, [grads.pop() for _ in use.edges][::-1], found)
-    return {name: share_of(p, found[id(p)], size) for name, p in named.items() if id(p) in found}
+    shares = {name: share_of(p, found[id(p)], size) for name, p in named.items() if id(p) in found}
+    found.clear()  # nodes of the graph hold it, and Python cannot see through them to break a circle
+    for use in uses:
+        use.let_go()
+    return shares
 
 
 Found = dict[int, list[tuple[Tensor, Share]]]  # by the parameter's identity
 
 
 def _caught(use: Use, found: Found, grads: tuple[Tensor | None, ...]) -> None:
-    _add_shares(use, [grads[use.edges[0].output_nr]], found)
+    if use.edges:
+        _add_shares(use, [grads[use.edges[0].output_nr]], found)
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from privet.engine.layer.base import rule_of
 from privet.engine.tape import Key, Names, is_forced, name_of, names_of, split, tensors_in
 
 FEW, MANY = 2, 3
+LARGEST = 1e4  # of the numbers that trial examples are made of
 Take = Callable[[Tensor], Tensor]  # which examples
 Run = Callable[[nn.Module, Take], Any]  # run(model, which examples) -> losses
 
@@ -194,7 +195,13 @@ def _devices(tensors: Any) -> list[int]:
 
 
 def first(count: int) -> Take:
-    return lambda t: t[torch.arange(count, device=t.device) % t.shape[0]]
+    """The first examples, again from the start if there are too few; tame ones, so that something can be seen."""
+
+    def take(t: Tensor) -> Tensor:
+        found = t[torch.arange(count, device=t.device) % t.shape[0]]
+        return found.nan_to_num(0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST) if t.is_floating_point() else found
+
+    return take
 
 
 def second_and_third(t: Tensor) -> Tensor:
@@ -209,7 +216,7 @@ def changing(which: int) -> Take:
         row = found[which]
         if t.is_floating_point() or t.is_complex():
             moved = torch.randn(row.shape, generator=torch.Generator().manual_seed(which + 1)).to(row)
-            found[which] = 1.25 * row.nan_to_num(0, 0, 0) + moved * (row.nan_to_num(0, 0, 0).abs().mean() + 0.1)
+            found[which] = 1.25 * row + moved * (row.abs().mean() + 0.1)
         elif t.dtype == torch.bool:
             found[which] = ~row
         else:
@@ -231,7 +238,7 @@ def another_for(which: int) -> Take:
     def take(t: Tensor) -> Tensor:
         found = first(MANY)(t).clone()
         rows = [(which + k) % len(t) for k in range(MANY, MANY + len(t))]
-        found[which] = t[next((r for r in rows if not torch.equal(t[r], found[which])), which % len(t))]
+        found[which] = t[next((r for r in rows if not torch.equal(t[r], t[which % len(t)])), which % len(t))]
         return found
 
     return take

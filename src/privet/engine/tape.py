@@ -64,8 +64,8 @@ class Use:
     versions: list[int] = field(default_factory=list)
 
     def let_go(self) -> None:
-        """Forget the tensors: their shares are made."""
-        self.args, self.kwargs, self.plain, self.kept, self.versions = (), {}, [], None, []
+        """Forget the tensors: their shares are made. Nor may a use hold the graph, whose nodes hold the use."""
+        self.args, self.kwargs, self.plain, self.kept, self.versions, self.edges = (), {}, [], None, [], []
 
     def is_tracked(self, value: Any) -> bool:
         return any(value is t for t in self.tracked)
@@ -81,7 +81,7 @@ class Use:
     def input(self, value: Tensor) -> Tensor:
         """A plain argument with its examples in front."""
         at = next(i for i, t in enumerate(self.plain) if t is value)
-        return self.first(value, self.fact.inputs[at])
+        return self.first(value.detach(), self.fact.inputs[at])  # a share must not keep autograd's graph
 
     def output(self, value: Tensor, at: int = 0) -> Tensor:
         """A tensor of the shape of output `at`, its gradient say, with its examples in front."""

@@ -2,20 +2,23 @@
 
 import json
 import reprlib
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
-from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark
+from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark, chained, repair, reservation
 
 RESTORE = "Restore the ledger from a copy; without one, count the plan's whole epsilon as spent and begin a new run."
+NAME = "ledger.jsonl"
 _REPAIR = b'{"torn":'
-_MOST_PIECES = 100  # of one torn tail: each is a crash during the repair of the one before
+_AGAIN = 5  # times a torn tail is looked at: a line may be just being written
 _ENDING = len(',"digest":"') + 64 + len('"}')
 
 
@@ -37,6 +40,64 @@ class Reading:
     mark: Mark
     ended: bool  # whether the last line has its end of line
     tail: Tail | None
+
+    @property
+    def remark(self) -> str | None:
+        """When the cost of this ledger is the run's guarantee; None once the whole plan is spent."""
+        if self.ledger.steps >= self.header.length:
+            return None
+        return "holds if the moment to stop was fixed beforehand; if outputs decided it, the plan's epsilon holds"
+
+
+def is_run(path: Path) -> bool:
+    """Whether `path` is a folder, a ledger of a run, or says that it is one."""
+    try:
+        if path.is_dir() or path.name == NAME:
+            return True
+        with path.open("rb") as stream:
+            return f'"format":"{FORMAT}"'.encode() in stream.read(200)
+    except (OSError, ValueError):
+        return False
+
+
+def read(path: str | Path, *, at_least: Mark | None = None) -> Reading:
+    """What the run in a folder has spent, from its ledger alone. Takes no lock: the run may be going on.
+
+    >>> import tempfile
+    >>> from privet import plan
+    >>> from privet.training.ledger_file import LedgerFile
+    >>> p = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
+    >>> with tempfile.TemporaryDirectory() as folder, LedgerFile.create(folder, p) as ledger:
+    ...     ledger.charge(0, p.steps[0])
+    ...     read(folder).ledger.steps
+    1
+
+    Raises:
+        InvalidValue: there is no ledger, or it is damaged; one line names the place and what to do.
+    """
+    file = Path(path) / NAME if Path(path).is_dir() else Path(path)
+    try:
+        found = parse(_bytes_of(file), at_least=at_least)
+        for _ in range(_AGAIN):
+            if found.tail is None:
+                break
+            before, found = found, parse(_bytes_of(file), at_least=at_least)
+            if before.tail == found.tail:
+                break
+        return found
+    except PrivetError as error:
+        raise type(error)(f"{file}: {error}") from None
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise InvalidValue("is not a file. Give the folder of a run.")
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise InvalidValue("there is no such file. Give the folder of a run.") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise InvalidValue(f"cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 
 def parse(data: bytes, *, at_least: Mark | None = None) -> Reading:
@@ -98,24 +159,20 @@ def _fitting(previous: str, line: bytes) -> str | None:
 
 def _repaired(previous: str, lines: Sequence[bytes], start: int) -> int | None:
     """The place of the line that vouches for the torn ones from `start` on, if there is one."""
-    for place in range(start + 1, min(start + 1 + _MOST_PIECES, len(lines))):
-        line = lines[place]
-        if line.startswith(_REPAIR) and _fitting(previous, line):
-            row = json.loads(line)
-            return place if row.get("torn_sha256") == torn_digest(b"\n".join(lines[start:place])) else None
+    for place in range(start + 1, len(lines)):
+        if not lines[place].startswith(_REPAIR):
+            return None
+        said = json.dumps(repair(b"\n".join(lines[start:place])), separators=(",", ":"))[:-1].encode()
+        if lines[place].startswith(said) and _fitting(previous, lines[place]):
+            return place
     return None
-
-
-def torn_digest(text: bytes) -> str:
-    """How a repair names the torn text before it."""
-    return sha256(text).hexdigest()
 
 
 def _rows(lines: list[bytes], places: Sequence[int]) -> list[Any]:
     """The objects in whole lines: read all at once, since a run has many, and one by one only to name a bad one."""
     try:
         found = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_refuse)
-        if len(found) == len(lines):
+        if len(found) == len(lines) and all(type(row) is dict for row in found):
             return found  # type: ignore[no-any-return]
     except (ValueError, RecursionError):
         pass
@@ -144,8 +201,8 @@ def _header(row: Any) -> Header:
     try:
         found = Header(**fields)
         return replace(found, planned=None if fields["planned"] is None else Guarantee(**fields["planned"]))
-    except (TypeError, KeyError, AttributeError, PrivetError) as error:
-        raise _bad(1, reprlib.repr(str(error))) from None
+    except (TypeError, KeyError, PrivetError) as error:
+        raise _bad(1, f"is not a whole header: {reprlib.repr(str(error))}") from None
 
 
 class _Charged:
@@ -158,29 +215,35 @@ class _Charged:
         self._columns: dict[str, list[float]] = {"noise": [], "rate": [], "clip": []}
 
     def add(self, line: int, row: Any) -> None:
-        repair = "torn" in row
+        mends = "torn" in row
         count, first = row.get("count"), row.get("step")
         if first != self._next:
             raise _bad(line, f"has step {first!r} where step {self._next} comes next")
-        most = min(self.header.reserve * (_MOST_PIECES if repair else 1), self.header.length - self._next)
-        if type(count) is not int or not (0 if repair else 1) <= count <= most:
+        left = self.header.length - self._next
+        most = left if mends else min(self.header.reserve, left)
+        if type(count) is not int or not (0 if mends else 1) <= count <= most:
             raise _bad(line, f"charges {count!r} steps, at most {most} may be")
         if row.get("sampling") != self.header.steps["sampling"]:
             raise _bad(line, f"sampling={row.get('sampling')!r} is not the plan's")
         for name, column in self._columns.items():
             column += _listed(line, name, row.get(name), count)
         self._next += count
-        if repair:
+        if mends:
             self.notes.append(f"line {line}: {row['torn']} torn bytes before it are charged as {count} steps")
 
     def torn(self, line: int, pieces: Sequence[bytes]) -> Tail:
-        """Charge what a crash left: as many steps as one line may reserve, for each piece of it."""
-        reason = _not_torn(pieces[0], b'{"step":%d,' % self._next)
-        if reason is None and (len(pieces) > _MOST_PIECES or any(_not_torn(p, _REPAIR) for p in pieces[1:])):
-            reason = "its checksum does not fit, and lines follow"
-        if reason:
-            raise _bad(line, reason)
-        count = min(self.header.reserve * len(pieces), self.header.length - self._next)
+        """Charge what a crash left, as if it held as many lines as fit, each with as many steps as a line may charge.
+
+        A crash tears one line. Other damage at the end of a file (a lost block, an end of line that is none any more)
+        can hide more: n bytes from the start of a line on hold the start of at most n / shortest + 1 lines.
+        """
+        if not _begins(pieces[0], b'{"step":%d,' % self._next):
+            raise _bad(line, f"does not begin with step {self._next}, which comes next")
+        if not all(_begins(piece, _REPAIR) for piece in pieces[1:]):  # only a repair is written behind a torn line
+            raise _bad(line, "its checksum does not fit, and lines follow")
+        shortest = _shortest(self.header.steps["sampling"])
+        most = sum(1 + len(piece) // shortest for piece in pieces) * self.header.reserve
+        count = min(most, self.header.length - self._next)
         steps, here = self.header.planned_steps(), slice(self._next, self._next + count)
         for name, values in (("noise", steps.noises), ("rate", steps.rates), ("clip", steps.clips)):
             self._columns[name] += values[here].tolist()
@@ -198,21 +261,21 @@ class _Charged:
 
 
 def _listed(line: int, name: str, value: Any, count: int) -> list[float]:
-    found = value if type(value) is list else [value] * count
+    if type(value) is float:
+        return [value] * count
+    found = value if type(value) is list else []
     if len(found) != count or not all(type(v) is float for v in found):
         raise _bad(line, f"{name}={reprlib.repr(value)} must be {count} numbers")
     return found
 
 
-def _not_torn(piece: bytes, start: bytes) -> str | None:
-    """Why a line whose checksum does not fit cannot be a torn one: then lines are missing, moved or changed.
-
-    A torn line begins as the next line must, as far as it goes; zeros are what a lost block reads as. Two lines that
-    run together would be charged as one.
-    """
+def _begins(piece: bytes, start: bytes) -> bool:
+    """Whether a piece begins as a line must, as far as it goes. Zeros are what a lost block reads as."""
     head = piece[: len(start)]
-    if head != start[: len(head)] and b"\0" not in head:
-        return f"does not begin with {start.decode()!r} as the next line must"
-    if max(piece.count(word) for word in (b"{", b"}", b'"digest"')) > 1:
-        return "is more than one line"
-    return None
+    return head == start[: len(head)] or b"\0" in head
+
+
+def _shortest(kind: str) -> int:
+    """No line that charges a step of this sampling is shorter."""
+    one = np.ones(1)
+    return len(chained(START, reservation(0, noises=one, rates=one, clips=one, kind=kind))[0])

@@ -1,48 +1,15 @@
-"""One writer for a run folder: a lock that dies with its process, and descriptors that a forked child lets go of."""
+"""One writer for a run folder: a lock that is gone when its process is, however it ended."""
 
 import contextlib
 import os
 import socket
 import sys
 from pathlib import Path
-from weakref import WeakSet
 
 from privet.errors import InvalidValue, PrivetError, Unsupported
+from privet.training.append_file import Descriptor, unwritable
 
 NAME = "ledger.lock"
-
-
-class Descriptor:
-    """A file descriptor of this process: closed with this object, and in a forked child at once.
-
-    A child that kept it would keep the lock too, and the run could not be resumed while it lives.
-    """
-
-    def __init__(self, path: Path, flags: int) -> None:
-        self.number = -1
-        self.number = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o644)
-        _OPEN.add(self)
-
-    def close(self) -> None:
-        number, self.number = self.number, -1
-        if number >= 0:
-            with contextlib.suppress(OSError):
-                os.close(number)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-_OPEN: "WeakSet[Descriptor]" = WeakSet()
-
-
-def _let_go() -> None:
-    for descriptor in list(_OPEN):
-        descriptor.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
 
 
 def locked(folder: Path) -> Descriptor:
@@ -99,30 +66,3 @@ def _is_still(number: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(number), os.stat(path))
     except OSError:
         return False
-
-
-def unwritable(path: Path, error: OSError) -> PrivetError:
-    """One line for a file that the system does not let us write."""
-    return InvalidValue(
-        f"{path}: cannot be written: {error.strerror or error}. Nothing is released that is not recorded first. "
-        "Free or choose another place."
-    )
-
-
-def sync(number: int) -> None:
-    """Return once the content is on the disk, not only in its cache."""
-    if sys.platform == "darwin":
-        import fcntl
-
-        fcntl.fcntl(number, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(number)
-
-
-def sync_folder(folder: Path) -> None:
-    """Return once the names in a folder are on the disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

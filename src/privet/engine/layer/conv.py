@@ -18,22 +18,36 @@ _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 
 
+FEW_CHANNELS = 8  # up to which shifted copies of the images are the quicker way, as measured
+COLUMNS, RESULTS = 1 << 18, 1 << 20  # numbers at once: of shifted copies, and of gradients
+
+
 def _tuple(value: Any, dims: int, default: int) -> list[int]:
     value = default if value is None else value
     return [int(value)] * dims if isinstance(value, int) else [int(v) for v in value] * (dims // len(value))
 
 
 def weight_grads(
-    x: Tensor, g: Tensor, kernel: Sequence[int], *, stride: list[int], padding: list[int], dilation: list[int],
+    x: Tensor, g: Tensor, kernel: torch.Size, *, stride: list[int], padding: list[int], dilation: list[int],
     groups: int
 ) -> Tensor:  # fmt: skip
-    """The weight gradient of each example, (N, O, C / groups, *kernel), x (N, C, ...) and g (N, O, ...).
-
-    One convolution whose groups are the examples: example n's channels see example n's gradients only.
-    """
+    """The weight gradient of each example, (N, O, C / groups, *kernel), from x (N, C, ...) and g (N, O, ...)."""
     n, c, o = x.shape[0], x.shape[1], g.shape[1]
-    if c == 1 and set(stride) == {1}:
-        return _one_channel(x, g, kernel, padding=padding, dilation=dilation)
+    if c <= FEW_CHANNELS and groups == 1:
+        return _by_columns(x, g, kernel, stride=stride, padding=padding, dilation=dilation)
+    at_once = max(1, RESULTS // (o * c // groups * kernel.numel()))
+    pieces = [
+        _grouped(x[k : k + at_once], g[k : k + at_once], kernel, stride, padding, dilation, groups)
+        for k in range(0, n, at_once)
+    ]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _grouped(
+    x: Tensor, g: Tensor, kernel: torch.Size, stride: list[int], padding: list[int], dilation: list[int], groups: int
+) -> Tensor:
+    """One convolution whose groups are the examples: example n's channels see example n's gradients only."""
+    n, c, o = x.shape[0], x.shape[1], g.shape[1]
     dummy = x.new_empty(1).expand(n * o, c // groups, *kernel)
     found: Tensor = torch.ops.aten.convolution_backward(
         g.reshape(1, n * o, *g.shape[2:]), x.reshape(1, n * c, *x.shape[2:]), dummy, None, stride, padding, dilation,
@@ -42,15 +56,23 @@ def weight_grads(
     return found.view(n, o, c // groups, *kernel)
 
 
-def _one_channel(x: Tensor, g: Tensor, kernel: Sequence[int], *, padding: list[int], dilation: list[int]) -> Tensor:
-    """With one input channel and stride 1, where shifted images are quick to copy: one batched product with them."""
+def _by_columns(
+    x: Tensor, g: Tensor, kernel: torch.Size, *, stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    """With few input channels: shifted images as the rows of a matrix, and one batched product with them."""
     around = [p for pad in reversed(padding) for p in (pad, pad)]
     x = F.pad(x, around) if any(around) else x.contiguous()
-    n, o, places, inside = x.shape[0], g.shape[1], g.shape[2:], x.stride()[2:]
-    shifted = x.as_strided(
-        (n, *kernel, *places), (x.stride(0), *(d * i for d, i in zip(dilation, inside, strict=True)), *inside)
-    ).reshape(n, -1, places.numel())
-    return (g.reshape(n, o, -1) @ shifted.mT).view(n, o, 1, *kernel)
+    (n, c), o, places = x.shape[:2], g.shape[1], g.shape[2:]
+    example, channel, *inside = x.stride()
+    steps = [[s * i for s, i in zip(by, inside, strict=True)] for by in (dilation, stride)]
+    shifted = x.as_strided((n, c, *kernel, *places), (example, channel, *steps[0], *steps[1]))
+    width = c * kernel.numel()
+    flat, found = g.reshape(n, o, -1), g.new_empty(n, o, width)
+    at_once = max(1, COLUMNS // (width * places.numel()))
+    for k in range(0, n, at_once):  # some examples at a time: the copies stay in the cache, and are soon let go
+        piece = shifted[k : k + at_once].reshape(-1, width, places.numel())
+        torch.bmm(flat[k : k + at_once], piece.mT, out=found[k : k + at_once])
+    return found.view(n, o, c, *kernel)
 
 
 def _same_padding(x: Tensor, kernel: Sequence[int], dilation: list[int]) -> Tensor:

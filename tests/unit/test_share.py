@@ -1,0 +1,164 @@
+"""Shares: norms and weighted sums without the gradients agree with the gradients themselves."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privet.engine import share as shares
+from privet.engine.derived import Blocks, PulledBack, share_of
+from privet.engine.share import Dense, Outer, Rows, Several, Share, total
+
+R = torch.randn
+D = torch.float64
+
+
+def is_consistent(share: Share, true: torch.Tensor, *, rel: float = 1e-10) -> bool:
+    """Norms, weighted sums, gradients and parts, against gradients (B, *shape)."""
+    flat = true.reshape(len(true), true[:1].numel())
+    weights = torch.linspace(0.3, 1.0, len(true), dtype=D)
+    rows, some = torch.tensor([len(true) - 1, 0]), torch.tensor([0.7, 0.2], dtype=D)
+    pairs = [
+        (share.sq_norms(), flat.square().sum(1)),
+        (share.weighted_sum(weights).reshape(-1), weights @ flat),
+        (share.dense().reshape(flat.shape), flat),
+        (share.part(rows, D).sq_norms(), flat[rows].square().sum(1)),
+        (share.part(rows, D).weighted_sum(some).reshape(-1), some @ flat[rows]),
+    ]
+    return all(torch.allclose(found.double(), want, rtol=rel, atol=rel) for found, want in pairs)
+
+
+def test_dense_of_any_shape():
+    for shape in ((), (3,), (2, 3), (5, 1024), (3, 700)):
+        grads = R(4, *shape, dtype=D)
+        assert is_consistent(Dense(grads), grads)
+
+
+@pytest.mark.parametrize("count", [1000, 1024, 5000, 1 << 20])
+def test_norms_of_many_equal_numbers_in_float32(count):
+    """Added one by one they would lose a digit for each ten times more."""
+    assert float(Dense(torch.full((1, count), 0.1)).sq_norms()) == pytest.approx(count * 0.01, rel=2e-6)
+
+
+@given(batch=st.integers(1, 4), t=st.integers(1, 40), i=st.integers(1, 12), o=st.integers(1, 12))
+@settings(max_examples=30)
+def test_outer(batch, t, i, o):
+    a, g = R(batch, t, i, dtype=D), R(batch, t, o, dtype=D)
+    assert is_consistent(Outer(a, g), torch.einsum("bti,bto->boi", a, g))
+
+
+def test_outer_that_is_too_large_to_hold(monkeypatch):
+    monkeypatch.setattr(shares, "MOST_HELD", 50)
+    a, g = R(5, 9, 3, dtype=D), R(5, 9, 4, dtype=D)
+    assert is_consistent(Outer(a, g), torch.einsum("bti,bto->boi", a, g))
+
+
+@pytest.mark.parametrize("length", [2, 16, 24])
+def test_outer_whose_positions_cancel(length):
+    """A gradient at each position and its opposite at the next: what is left is a millionth of them."""
+    a = R(2, 1, 60).expand(2, length, 60) * (1 + 1e-6 * R(2, length, 1))
+    g = R(2, 1, 50) * torch.tensor([1.0, -1.0]).repeat(length // 2)[:, None]
+    share, true = Outer(a, g), torch.einsum("bti,bto->boi", a.double(), g.double()).flatten(1)
+    assert torch.allclose(share.sq_norms().double(), true.square().sum(1), rtol=1e-5)
+    weights = torch.tensor([0.5, 1.0])
+    assert torch.allclose(share.weighted_sum(weights).double().flatten(), weights.double() @ true, rtol=1e-5, atol=1e-9)
+
+
+@given(
+    batch=st.integers(1, 4), t=st.sampled_from([1, 2, 5, 17, 64, 65, 90]), size=st.integers(1, 7),
+    padding=st.sampled_from([None, 0]), pooled=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40)
+def test_rows(batch, t, size, padding, pooled):
+    torch.manual_seed(t)
+    index, g = torch.randint(size, (batch, t)), R(batch, 1 if pooled else t, 3, dtype=D).expand(batch, t, 3)
+    true = torch.zeros(batch, size, 3, dtype=D)
+    for b in range(batch):
+        for p in range(t):
+            if padding is None or index[b, p] != padding:
+                true[b, index[b, p]] += g[b, p]
+    assert is_consistent(Rows(index, g, (size, 3), padding), true)
+
+
+@pytest.mark.parametrize("length", [2, 40, 80])
+def test_rows_whose_positions_cancel(length):
+    g = R(2, 1, 4) * torch.tensor([1.0, -1.0]).repeat(length // 2)[:, None] * (1 + 1e-5 * R(2, length, 1))
+    share = Rows(torch.zeros(2, length, dtype=torch.int64), g, (3, 4))
+    true = g.double().sum(1)
+    assert torch.allclose(share.sq_norms().double(), true.square().sum(1), rtol=1e-5)
+    assert torch.allclose(share.weighted_sum(torch.ones(2))[0].double(), true.sum(0), rtol=1e-5, atol=1e-9)
+
+
+def test_no_example_at_all():
+    none, no_weights = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+    for share in (
+        Dense(R(3, 2)),
+        Dense(R(3)),
+        Outer(R(3, 2, 2), R(3, 2, 4)),
+        Rows(torch.zeros(3, 2).long(), R(3, 2, 2), (5, 2)),
+    ):
+        part = share.part(none, torch.float32)
+        assert part.sq_norms().shape == (0,)
+        assert not part.weighted_sum(no_weights).any()
+
+
+def test_uses_are_added_before_the_norm():
+    a, g = R(3, 2, 4, dtype=D), R(3, 2, 5, dtype=D)
+    true = torch.einsum("bti,bto->boi", a, g)
+    assert is_consistent(total([Outer(a, g), Outer(a, g)], 3, 20), 2 * true)
+    assert is_consistent(total([Outer(a, g), Outer(a, -g)], 3, 20), 0 * true)
+    both = total([Outer(a, g), Dense(true)], 3, 20)
+    assert isinstance(both, Several)
+    assert is_consistent(both, 2 * true)
+    index = torch.tensor([[0, 1], [2, 2], [1, 0]])
+    rows = Rows(index, R(3, 2, 4, dtype=D), (5, 4))
+    assert is_consistent(total([rows, rows], 3, 20), 2 * rows.dense())
+
+
+def test_several_in_pieces(monkeypatch):
+    a, g = R(5, 2, 4, dtype=D), R(5, 2, 5, dtype=D)
+    true = torch.einsum("bti,bto->boi", a, g)
+    monkeypatch.setattr(shares, "MOST_HELD", 40)
+    assert is_consistent(total([Outer(a, g), Dense(true)], 5, 20), 2 * true)
+
+
+def through(parameter: torch.Tensor, make, shape) -> tuple[torch.Tensor, Share, torch.Tensor]:
+    """A function of a parameter, a share of it, and the parameter's true gradients."""
+    derived = make(parameter)
+    grads = R(3, *shape, dtype=D)
+    true = [torch.autograd.grad(derived, parameter, grad, retain_graph=True)[0] for grad in grads]
+    return derived, Dense(grads), torch.stack(true)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "kind"),
+    [
+        (lambda p: p[1:3], (2, 5), Blocks),
+        (lambda p: p.T, (5, 4), Blocks),
+        (lambda p: p[:, ::2], (4, 3), Blocks),
+        (lambda p: p.expand(2, 4, 5), (2, 4, 5), PulledBack),
+        (lambda p: p.unfold(1, 3, 1), (4, 3, 3), PulledBack),
+        (lambda p: p - p.mean(1, keepdim=True), (4, 5), PulledBack),
+        (lambda p: p @ p.T, (4, 4), PulledBack),
+    ],
+    ids=["slice", "transpose", "every second", "expand", "windows", "centred", "square"],
+)
+def test_functions_of_a_parameter(make, shape, kind):
+    parameter = torch.nn.Parameter(R(4, 5, dtype=D))
+    derived, inner, true = through(parameter, make, shape)
+    share = share_of(parameter, [(derived, inner)], 3)
+    assert isinstance(share, kind)
+    assert is_consistent(share, true)
+
+
+def test_views_that_meet_are_added():
+    parameter = torch.nn.Parameter(R(4, 5, dtype=D))
+    one, share_one, true_one = through(parameter, lambda p: p[:3], (3, 5))
+    two, share_two, true_two = through(parameter, lambda p: p[1:], (3, 5))
+    assert is_consistent(share_of(parameter, [(one, share_one), (two, share_two)], 3), true_one + true_two)
+
+
+def test_a_parameter_that_does_not_lie_in_order():
+    parameter = torch.nn.Parameter(R(5, 4, dtype=D).T)
+    derived, inner, true = through(parameter, lambda p: p[:2], (2, 5))
+    assert is_consistent(share_of(parameter, [(derived, inner)], 3), true)
