@@ -46,7 +46,7 @@ def gradients(model: nn.Module, loss_fn: Callable, batch, *, views: int = 1) -> 
     for b in range(len(targets) // views):
         rows = slice(b * views, (b + 1) * views)
         loss = loss_fn(outputs_of(model, rows_of(inputs, rows)), rows_of(targets, rows)).mean()
-        grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        grads = torch.autograd.grad(loss, list(named.values()), allow_unused=True, retain_graph=True)
         found.append({
             name: torch.zeros_like(p, dtype=torch.float64) if grad is None else grad.double()
             for (name, p), grad in zip(named.items(), grads, strict=True)

@@ -52,6 +52,7 @@ def odd_one(kind: str, x: torch.Tensor, scale: float) -> torch.Tensor:
     return {"ordinary": like, "huge": scale * like, "nan": like * torch.nan, "inf": like * torch.inf}[kind]
 
 
+@pytest.mark.slow
 @given(
     net=st.sampled_from(NETS), kind=st.sampled_from(KINDS), rule=st.sampled_from(["flat", "per_layer", "normalised"]),
     width=st.integers(1, 4), batch=st.integers(0, 6), clip=st.sampled_from([1e-3, 0.5, 100.0]),
@@ -73,6 +74,7 @@ def test_one_example_moves_the_sum_by_at_most_the_bound(net, kind, rule, width, 
         assert moved <= 4e-7 * size(without.grads)
 
 
+@pytest.mark.slow
 @given(
     net=st.sampled_from(NETS), kind=st.sampled_from(KINDS), rule=st.sampled_from(["flat", "per_layer"]),
     scale=st.sampled_from([1.0, 1e6, 3e20]), seed=st.integers(0, 999),

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from engine_oracle import CrossEntropy, Fn, apart, size, slow_sum
-from privet.engine import clipped_sum, explain
+from privet.engine import clipped_sum, explain, tape
 from privet.errors import InvalidValue, Unsupported
 
 R = torch.randn
@@ -118,6 +118,12 @@ def test_functions_of_the_whole_batch_are_refused(change):
     """Opacus sees modules only: `h - h.mean(0)` in a forward pass goes unnoticed, one example moves all the others."""
     with pytest.raises(Unsupported, match="depends on"):
         clipped_sum(between(change), CrossEntropy, data(4))
+
+
+def test_a_batch_that_is_no_larger_than_a_trial():
+    """Every one of its examples is changed in turn, the last too."""
+    with pytest.raises(Unsupported, match="depends on"):
+        clipped_sum(between(lambda h: h - h[-1:].detach()), CrossEntropy, data(4, batch=3))
 
 
 def test_coupling_behind_a_layer_that_starts_at_zero_is_seen():
@@ -229,7 +235,7 @@ def test_random_layer_drop_leaves_the_random_numbers_alone():
     model = Fn(lambda m, x: m.b(m.c(x) if random.random() < 0.5 else x), c=nn.Linear(4, 4), b=nn.Linear(4, 3))
     random.seed(3)
     before = random.getstate()
-    explain(model, CrossEntropy, data(4))
+    assert [explain(copy.deepcopy(model), CrossEntropy, data(4)).whole for _ in range(4)] == [""] * 4
     assert random.getstate() == before
 
 
@@ -321,10 +327,34 @@ def test_parameters_inside_a_custom_function_are_not_lost():
     assert is_right(model, batch)
 
 
+def test_a_first_batch_that_shows_nothing_settles_nothing():
+    """No gradient of it is finite, so the rules cannot be compared with autograd: that is done with the next batch."""
+    model = Fn(lambda m, x: Hidden.apply(x, m.w) / x[:, :1].abs(), w=R(3, 4))
+    x, y = data(4)
+    nothing = x.clone()
+    nothing[:, 0] = 0
+    assert size(clipped_sum(model, CrossEntropy, (nothing, y)).grads) == 0
+    assert is_right(model, (x, y))
+
+
 def test_weight_decay_inside_the_loss():
     """The loss may use parameters too: each example then has the whole penalty."""
     model = nn.Linear(4, 3)
     assert is_right(model, data(4), lambda out, y: CrossEntropy(out, y) + 0.1 * model.weight.square().sum())
+
+
+@pytest.mark.parametrize("small", [0, 1 << 20])
+@pytest.mark.parametrize("source", ["a leaf", "another model", "inside"])
+def test_data_that_need_gradients_of_their_own(monkeypatch, small, source):
+    """What lies below is not the model's: no gradient may be lost for it, large or small."""
+    monkeypatch.setattr(tape, "SMALL", small)
+    x, y = data(4)
+    if source != "inside":
+        x = x.requires_grad_() if source == "a leaf" else nn.Linear(4, 4)(x)
+    inside = source == "inside"
+    model = Fn(lambda m, x: m.a(x) * m.b(x.requires_grad_() if inside else x), a=nn.Linear(4, 3), b=nn.Linear(4, 3))
+    assert is_right(model, (x, y))
+    assert explain(model, CrossEntropy, (x, y)).whole == ""
 
 
 def test_complex_parameters_are_refused():
@@ -470,21 +500,30 @@ def test_changes_between_steps_are_followed():
 
 
 def test_models_train_side_by_side_in_threads():
-    """Each thread is told of its own model's parameters only."""
-    wrong = []
+    """Each thread is told of its own model's parameters only: they meet in the middle of every pass."""
+    meeting = threading.Barrier(2, timeout=10)
 
-    def work(seed):
-        generator = torch.Generator().manual_seed(seed)
-        model = mlp()
-        x, y = torch.randn(5, 4, generator=generator), torch.arange(5) % 3
-        wrong.extend(1 for _ in range(10) if not is_right(model, (x, y)))
+    def forward(m, x):
+        h = m.a(x)
+        meeting.wait()
+        return m.b(h.tanh())
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    models = [Fn(forward, a=nn.Linear(4, 5), b=nn.Linear(5, 3)) for _ in range(2)]
+    batch, found = data(4), {}
+
+    def work(which):
+        found[which] = [clipped_sum(models[which], CrossEntropy, batch, "flat", CLIP).grads for _ in range(2)][-1]
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == []
+    for which, model in enumerate(models):
+        model._forward = lambda m, x: m.b(m.a(x).tanh())
+        true = slow_sum(model, CrossEntropy, batch, "flat", CLIP)
+        assert apart(found[which], true) <= 1e-5 * size(true)
+        assert explain(model, CrossEntropy, batch).whole == ""  # what was found out in the threads
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

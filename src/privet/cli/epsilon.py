@@ -30,7 +30,8 @@ BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accounta
 @click.option("--steps", type=integer, help="Number of steps T.")
 @click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / rate).")
 @click.option("--from", "source", type=click.Path(), metavar="FILE",
-              help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), a CSV.")  # fmt: skip
+              help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
+              "or a CSV.")  # fmt: skip
 @click.option("--delta", type=number, help="The delta of the guarantee, below 1/size.")
 @click.option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
 @click.option("--accountant", default="pld", show_default=True, metavar="NAME",
@@ -265,7 +266,6 @@ def _answers(
     from privet.accounting import registry, spent
 
     asked: dict[str, Any] = {"relation": relation, "size": size, "unit": unit}
-
     if accountant != "all":
         start = time.perf_counter()
         found = spent(ledger, delta, accountant=accountant, **asked)

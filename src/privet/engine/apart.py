@@ -48,7 +48,7 @@ def place(few: Tensor, many: Tensor) -> int | None:
 
 
 def moved(a: Tensor, b: Tensor, dim: int, tolerance: float = TOLERANCE, least: float = 0.0) -> Tensor:
-    """Which rows differ, (rows,), by more than the tolerance of the largest number, or of `least` if all are smaller."""
+    """Which rows differ, (rows,), by more than the tolerance of the largest number, or of `least` if that is more."""
     x, y = _rows(a, dim), _rows(b, dim)
     if not x.is_floating_point() and not x.is_complex():
         return (x != y).any(1)

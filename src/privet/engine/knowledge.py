@@ -3,12 +3,14 @@
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from privet.engine.analysis import MANY, Call, Run, analyse
 from privet.engine.derived import share_of
@@ -69,6 +71,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter], size: int) -> dict[str, Share]:
     """The share of each parameter that was used; parameters' own gradients are never computed."""
     _check_counts(uses)
+    _ask_where_needed(uses)
     asked = [use for use in uses if use.is_asked]
     if not asked:
         return {}
@@ -100,10 +103,37 @@ def _add_shares(use: Use, grads: Sequence[Tensor | None], found: Found) -> None:
     if all(g is None for g in grads):
         return
     use.check_unchanged()
-    for tensor, share in use.rule.shares(use, list(grads)):  # type: ignore[arg-type]
-        for root in roots(tensor):
-            found.setdefault(root, []).append((tensor, share))
+    device = use.tracked[0].device.type
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
+        for tensor, share in use.rule.shares(use, list(grads)):  # type: ignore[arg-type]
+            for root in roots(tensor):
+                found.setdefault(root, []).append((tensor, share))
     use.let_go()
+
+
+def _ask_where_needed(uses: list[Use]) -> None:
+    """Ask for the gradients of a use from which no way leads to one that is asked for: autograd would not come there.
+
+    So it is where the data need gradients for reasons of their own.
+    """
+    sure = {edge.node for use in uses if use.is_asked for edge in use.edges}
+    for use in uses:
+        if not use.is_asked:
+            node = use.edges[0].node
+            use.is_asked = not _leads_to(node, sure)
+            sure.add(node)
+
+
+def _leads_to(node: Node, ends: set[Node]) -> bool:
+    left, seen = [node], {node}
+    while left:
+        for below, _ in left.pop().next_functions:
+            if below in ends:
+                return True
+            if below is not None and below not in seen:
+                seen.add(below)
+                left.append(below)
+    return False
 
 
 def _check_counts(uses: list[Use]) -> None:

@@ -13,7 +13,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-ALLOWED, FELT = 2, 150  # roundings: allowed for in a Gram norm, and how many of the result are then too many
+ALLOWED, FELT = 1, 150  # roundings: allowed for in a Gram norm, and how many of the result are then too many
 LARGE = 1 << 22  # numbers: gradients beyond this cost more to keep than a second product
 MOST_HELD = 1 << 26  # numbers of per-example gradients held at once: a quarter of a gigabyte in float32
 MOST_ROWS = 2**31 - 1

@@ -115,6 +115,10 @@ _NAMES = {"_local_scalar_dense": "a number taken out of a tensor (if, int, item)
 class _Decisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the data through a pass, to see where its values, not its shapes, decide what is done next."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to skip it torch would import its compiler, which takes a second
+
     def __init__(self, found: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found = found
@@ -170,13 +174,11 @@ def set_aside(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def same_start(model: nn.Module, seed: int = 0) -> Iterator[None]:
-    """The same random numbers each time; they and the buffers are put back."""
+    """The same random numbers each time: those of Python, NumPy and torch are put back, and so are the buffers."""
     kept = [(b, b.detach().clone()) for b in model.buffers()]
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=_devices(model.parameters())):
         torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
         try:
             yield
         finally:

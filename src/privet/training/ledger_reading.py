@@ -18,6 +18,7 @@ from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark, c
 RESTORE = "Restore the ledger from a copy; without one, count the plan's whole epsilon as spent and begin a new run."
 NAME = "ledger.jsonl"
 _REPAIR = b'{"torn":'
+_MOST_PIECES = 1000  # of a torn tail: each but the first is a crash while the one before was repaired
 _AGAIN = 5  # times a torn tail is looked at: a line may be just being written
 _ENDING = len(',"digest":"') + 64 + len('"}')
 
@@ -159,8 +160,8 @@ def _fitting(previous: str, line: bytes) -> str | None:
 
 def _repaired(previous: str, lines: Sequence[bytes], start: int) -> int | None:
     """The place of the line that vouches for the torn ones from `start` on, if there is one."""
-    for place in range(start + 1, len(lines)):
-        if not lines[place].startswith(_REPAIR):
+    for place in range(start + 1, min(len(lines), start + _MOST_PIECES)):
+        if not _begins(lines[place], _REPAIR):
             return None
         said = json.dumps(repair(b"\n".join(lines[start:place])), separators=(",", ":"))[:-1].encode()
         if lines[place].startswith(said) and _fitting(previous, lines[place]):
