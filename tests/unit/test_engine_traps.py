@@ -550,9 +550,6 @@ def rough_loss(out, y):
     return CrossEntropy(out.float(), y)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="summing.clipped runs under the caller's autocast: the sum is rounded to bfloat16"
-)
 def test_autocast_does_not_reach_norms_and_sums():
     """Rounding a sum of many to bfloat16 would let one example move it by more than its clip."""
     model, (x, y) = mlp(), data(4, batch=40)
@@ -562,7 +559,6 @@ def test_autocast_does_not_reach_norms_and_sums():
     assert apart(found, {name: sum(one[name] for one in ones) for name in found}) <= 1e-5 * size(found)
 
 
-@pytest.mark.xfail(strict=True, reason="what is known of a model is kept by the batch's kind, whatever the loss")
 def test_another_loss_is_looked_at_anew():
     """The first loss keeps the examples apart, the second does not."""
     model, batch = nn.Linear(4, 3), data(4)
@@ -571,7 +567,6 @@ def test_another_loss_is_looked_at_anew():
         clipped_sum(model, lambda out, y: CrossEntropy(out - out.mean(0), y), batch)
 
 
-@pytest.mark.xfail(strict=True, reason="a forced way is taken without a look at the model")
 def test_a_forced_loop_does_not_write_data_into_buffers():
     """One image alone has batch statistics too, and they go into the running mean without noise."""
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 3))

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,11 +108,13 @@ class Work:
         return found
 
     def known(self, *, again: bool = False) -> Known:
+        """What is known of the model; a way that is forced is taken only once no example sees another."""
+        signature = (tuple(self.named), tuple(sorted(self.forced)), kinds((self.inputs, self.targets)),
+                     kind_of_loss(self.loss_fn))  # fmt: skip
+        found = known_of(self.model, signature, self.losses, self.forced, again=again)
         if isinstance(self.force, str) and self.force != "auto":
             return Known(None, [], f"force={self.force!r}")
-        signature = (self.model.training, tuple(self.named), tuple(sorted(self.forced)),
-                     kinds((self.inputs, self.targets)))  # fmt: skip
-        return known_of(self.model, signature, self.losses, self.forced, again=again)
+        return found
 
     @property
     def forced(self) -> Mapping[str, str]:
@@ -145,6 +148,16 @@ def work_on(model: nn.Module, loss_fn: Loss, batch: Any, *, views: int = 1, forc
     if isinstance(force, str):
         _check.one_of(WAYS, force=force)
     return Work(model, loss_fn, batch[0], batch[1], rows // views, views, named, force)
+
+
+def kind_of_loss(loss_fn: Any) -> Any:
+    """What tells two losses apart, though each step may make its own: a function's code, a module's settings."""
+    if isinstance(loss_fn, partial):
+        return kind_of_loss(loss_fn.func), kinds(loss_fn.args), kinds(loss_fn.keywords)
+    if isinstance(loss_fn, nn.Module):
+        settings = ((k, v) for k, v in vars(loss_fn).items() if isinstance(v, (str, int, float, bool)))
+        return type(loss_fn), tuple(settings)
+    return getattr(loss_fn, "__code__", None) or loss_fn
 
 
 def check_losses(losses: Any, rows: int) -> None:

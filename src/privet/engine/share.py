@@ -51,10 +51,10 @@ class Dense:
 
     def sq_norms(self) -> Tensor:
         flat = self.grads.flatten(1) if self.grads.dim() > 1 else self.grads[:, None]
+        if flat.shape[1] <= BLOCK:
+            return _sq(flat)
         whole = flat.shape[1] // BLOCK * BLOCK
         norms: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1)
-        if not whole:
-            return norms.square()
         blocks: Tensor = torch.linalg.vector_norm(flat[:, :whole].view(len(flat), -1, BLOCK), dim=2)
         return norms.square() + blocks.square().sum(1)
 

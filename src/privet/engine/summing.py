@@ -1,6 +1,7 @@
 """From shares to the clipped sum: norms, factors, weighted sums; what is huge or not finite is taken with care."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -41,9 +42,14 @@ class ClippedSum:
 Named = Mapping[str, nn.Parameter]
 
 
-@torch.no_grad()
 def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
-    """The sum over examples of what `rule` leaves of each one's gradient."""
+    """The sum over examples of what `rule` leaves of each one's gradient, in float32 or better also under autocast."""
+    kind = next(iter(named.values())).device.type
+    with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        return _clipped(shares, named, size, rule, clip)
+
+
+def _clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
     if is_adaptive(rule):
         clip = rule.threshold(clip)
         shares = {name: rule.transformed(name, share) for name, share in shares.items()}
@@ -92,15 +98,19 @@ def _sq_norms(shares: Mapping[str, Share], group: list[str], size: int, named: N
 
 def _summed(shares: Mapping[str, Share], groups: list[list[str]], weights: Tensor, named: Named) -> dict[str, Tensor]:
     """{name: sum_b weight_b gradient_b}; zero for what no example touched."""
-    columns = {name: k for k, group in enumerate(groups) for name in group}
+    columns = {name: column for group, column in zip(groups, weights.unbind(1), strict=True) for name in group}
     found: dict[str, Tensor] = {}
     for name, p in named.items():
+        dtype = _wide(p)
         if name in columns:
-            dtype = _wide(p)
-            found[name] = shares[name].weighted_sum(weights[:, columns[name]].to(dtype)).to(dtype).view(p.shape)
+            found[name] = shares[name].weighted_sum(_as(columns[name], dtype)).to(dtype).view(p.shape)
         else:
-            found[name] = torch.zeros_like(p, dtype=_wide(p), requires_grad=False)
+            found[name] = torch.zeros_like(p, dtype=dtype, requires_grad=False)
     return found
+
+
+def _as(weights: Tensor, dtype: torch.dtype) -> Tensor:
+    return weights if weights.dtype is dtype else weights.to(dtype)
 
 
 def _summed_with_care(

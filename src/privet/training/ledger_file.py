@@ -31,7 +31,7 @@ class _Place(NamedTuple):
 class LedgerFile:
     """The ledger of a run, open for writing by this process alone. Made by `create` or `open`.
 
-    `next` is the step that may be charged next. Lines are only appended; each is synced before the call returns.
+    Lines are only appended; each is on the disk before the call that writes it returns.
 
     >>> import tempfile
     >>> from privet import plan
@@ -55,7 +55,7 @@ class LedgerFile:
         torn = reading.tail.count if reading.tail else 0
         self._place = _Place(reading.mark, reading.ledger.steps - torn, file.size())
         self._mend(reading)
-        self.next = self.charged
+        self._next = self.charged
 
     @classmethod
     def create(cls, folder: str | Path, plan: Plan, *, reserve: int = 1, seeded: bool = False) -> "LedgerFile":
@@ -139,7 +139,12 @@ class LedgerFile:
             self._check_planned(number, step)
             if number == self.charged:
                 self._charge(1, np.array([float(step.clip)]))
-            self.next = number + 1
+            self._next = number + 1
+
+    @property
+    def next(self) -> int:
+        """The step that may be charged next."""
+        return self._next
 
     @property
     def charged(self) -> int:
