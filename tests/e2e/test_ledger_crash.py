@@ -104,7 +104,7 @@ def killed_after_a_line(process: "subprocess.Popen[str]", folder: Path, chance: 
         while size(folder) <= before:
             os.kill(child, 0)  # fails, and so does not wait for ever, once the trainer is gone
             time.sleep(1e-4)
-        time.sleep(chance.uniform(0, 0.004))
+        time.sleep(chance.uniform(0, 0.02))
         os.kill(child, signal.SIGKILL)
     ended = said(process)
     assert ended in (0, -signal.SIGKILL)
@@ -147,7 +147,7 @@ def test_a_killed_run_never_used_more_than_is_charged(tmp_path: Path, piece: int
 
 
 @pytest.mark.prove
-@pytest.mark.parametrize("piece", [0, 1, 7, 50], ids=lambda piece: f"pieces of {piece}" if piece else "whole lines")
+@pytest.mark.parametrize("piece", [0, 7, 50], ids=lambda piece: f"pieces of {piece}" if piece else "whole lines")
 def test_a_run_that_is_killed_a_hundred_times_and_finishes(tmp_path: Path, piece: int) -> None:
     folder = tmp_path / "a"
     hits, p = kill_often(folder, kills=100, steps=20_000, piece=piece)

@@ -123,6 +123,10 @@ def test_tuned_unsound_and_seeded_runs_are_marked(tmp_path: Path) -> None:
     LedgerFile.create(tmp_path / "tuned", tuned, seeded=True).close()
     found = read(tmp_path / "tuned").header
     assert (found.planned, found.together, found.seeded) == (tuned.one_run, str(tuned.guarantee), True)
+    fixed = plan(**given, sampling="fixed-size", relation="replace", unit="client", accountant="rdp")
+    LedgerFile.create(tmp_path / "fixed", fixed).close()
+    found = read(tmp_path / "fixed").header
+    assert (found.planned, found.relation, found.unit) == (fixed.guarantee, "replace", "client")
     published = plan(**given, method="auto-linear", as_published=True)
     LedgerFile.create(tmp_path / "published", published).close()
     found = read(tmp_path / "published").header

@@ -327,3 +327,18 @@ def test_every_kind_of_plan_survives_its_file(tmp_path, more):
     p = plan(**{**BASE, **more})
     p.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == p
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"batch": 2048, "method": "dynamic", "rho_noise": 3.3, "rho_clip": 3.3},
+        {"batch": 600, "noise": "step:factor=0.7,every=10"},
+        {"rate": 0.004, "noise": "linear:end=0.5"},
+    ],
+)
+def test_short_schedules_are_met_as_closely_as_long_ones(shape):
+    p = plan(epsilon=1.2, delta=1e-5, size=60000, steps=100, **shape)
+    assert 1.2 * (1 - 1e-4) <= p.guarantee.epsilon <= 1.2
+    assert p.guarantee.width < 1e-4

@@ -53,7 +53,7 @@ def test_outer_that_is_too_large_to_hold(monkeypatch):
     assert is_consistent(Outer(a, g), torch.einsum("bti,bto->boi", a, g))
 
 
-@pytest.mark.parametrize("length", [2, 16, 24])
+@pytest.mark.parametrize("length", [2, 16, 20])  # few enough positions for a Gram matrix
 def test_outer_whose_positions_cancel(length):
     """A gradient at each position and its opposite at the next: what is left is a millionth of them."""
     a = R(2, 1, 60).expand(2, length, 60) * (1 + 1e-6 * R(2, length, 1))

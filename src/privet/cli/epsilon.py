@@ -32,7 +32,9 @@ BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accounta
 @click.option("--from", "source", type=click.Path(), metavar="FILE",
               help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
               "or a CSV.")  # fmt: skip
-@click.option("--delta", type=number, help="The delta of the guarantee, below 1/size.")
+@click.option(
+    "--delta", type=number, help="The delta of the guarantee, below 1/size; for a run its plan's if left out."
+)
 @click.option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
 @click.option("--accountant", default="pld", show_default=True, metavar="NAME",
               help="A method, `all` for all of them side by side, or your own as my.module:Class.")  # fmt: skip

@@ -230,7 +230,7 @@ class _Charged:
             column += _listed(line, name, row.get(name), count)
         self._next += count
         if mends:
-            self.notes.append(f"line {line}: {row['torn']} torn bytes before it are charged as {count} steps")
+            self.notes.append(f"line {line}: {row['torn']} torn bytes before it are charged as {_steps(count)}")
 
     def torn(self, line: int, pieces: Sequence[bytes]) -> Tail:
         """Charge what a crash left, as if it held as many lines as fit, each with as many steps as a line may charge.
@@ -249,7 +249,7 @@ class _Charged:
         for name, values in (("noise", steps.noises), ("rate", steps.rates), ("clip", steps.clips)):
             self._columns[name] += values[here].tolist()
         self._next += count
-        self.notes.append(f"line {line}: torn, or just being written; charged as {count} steps")
+        self.notes.append(f"line {line}: torn, or just being written; charged as {_steps(count)}")
         return Tail(text=b"\n".join(pieces), count=count)
 
     def ledger(self) -> Ledger:
@@ -259,6 +259,10 @@ class _Charged:
         except PrivetError as error:
             raise InvalidValue(f"{error} The file was changed after it was written. {RESTORE}") from None
         return ledger
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _listed(line: int, name: str, value: Any, count: int) -> list[float]:

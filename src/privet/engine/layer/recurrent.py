@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privet.engine.layer.base import Function, Ran, bound, register
 from privet.engine.layer.sweep import Gru, Lstm, ReluRnn, Rnn, Sweep, Weights, through
-from privet.engine.share import Dense, Outer, Share, gram
+from privet.engine.share import Dense, Outer, Share, gram, gram_pays
 from privet.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Gates:
     def pays(self) -> bool:
         """Whether Gram matrices are cheaper than the gradients themselves."""
         _, t, o = self.g.shape
-        return t * (self.width + o) <= self.width * o
+        return gram_pays(t, self.width, o)
 
 
 @dataclass(slots=True)
