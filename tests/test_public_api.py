@@ -16,6 +16,7 @@ NAMES = [
     "Plan",
     "Recipe",
     "Step",
+    "Training",
     "epsilon_curve",
     "errors",
     "plan",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from privet.planning import Recipe as Recipe
     from privet.planning.plan import plan as plan
     from privet.schedules import schedule as schedule
+    from privet.training.steps import Training as Training
 
     __version__: str
 
@@ -34,6 +35,7 @@ _HOME = {
     "Plan": "privet.planning",
     "Recipe": "privet.planning",
     "Step": "privet.accounting",
+    "Training": "privet.training.steps",
     "epsilon_curve": "privet.accounting",
     "plan": "privet.planning",
     "schedule": "privet.schedules",
@@ -47,6 +49,7 @@ __all__ = [
     "Plan",
     "Recipe",
     "Step",
+    "Training",
     "epsilon_curve",
     "errors",
     "plan",

@@ -4,24 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from privet.cli import main
 from privet.planning import Plan, ahead
+from typed import answer, refused, run
 
 BASE = "ahead --size 60000 --epsilon 2 --delta 1e-5"
 GRID = f"{BASE} --batches 256,600 --steps 60000"
-
-
-def run(line: str, *more: str) -> Result:
-    return CliRunner().invoke(main, [*line.split(), *more])
-
-
-def answer(line: str, *more: str) -> dict:  # type: ignore[type-arg]
-    result = run(line, *more, "--json")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("\n") == 1
-    return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -190,12 +178,3 @@ def test_a_torn_plan_and_a_plan_without_a_guarantee_are_refused(plan_file: str, 
     assert run(line, str(unsound)).exit_code == 0
     refused(run("ahead --more 5", str(unsound)), "has no guarantee")
     refused(run("ahead", str(unsound)), "as_published has no place here")
-
-
-def refused(result: Result, words: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("privet: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr

@@ -1,38 +1,15 @@
 """`privet compare` and `privet search`, as a user types them."""
 
-import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from privet.cli import main
 from privet.planning import Plan
+from typed import answer, refused, run
 
 RUN = "--epsilon 1.2 --size 6000 --batch 6000 --steps 300 --delta 1e-5"  # full batches: planned at once
 BASE = f"compare {RUN} --methods noisy-sgd,dynamic --rho-noise 3.3 --rho-clip 2"
 SEARCH = f"search {RUN} --method sensitivity-decay --over rho-clip"
-
-
-def run(line: str, *more: str) -> Result:
-    return CliRunner().invoke(main, [*line.split(), *more])
-
-
-def answer(line: str, *more: str) -> dict:  # type: ignore[type-arg]
-    result = run(line, *more, "--json")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("\n") == 1
-    assert result.stderr == ""
-    return json.loads(result.stdout)  # type: ignore[no-any-return]
-
-
-def refused(result: Result, words: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("privet: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from privet.cli import main
+from typed import refused, run
 
 MODELS = """
 import torch
@@ -35,7 +35,7 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def ask(*words: str) -> Result:
-        return CliRunner().invoke(main, ["doctor", *(word.replace("models", name) for word in words)])
+        return run("doctor", *(word.replace("models", name) for word in words))
 
     return ask
 
@@ -73,8 +73,4 @@ def test_json_has_the_same(doctor) -> None:
     ],
 )
 def test_what_cannot_be_trained_is_one_line(doctor, address: str, said: str) -> None:
-    result = doctor(address)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert said in result.stderr
-    assert result.stderr.count("\n") == 1
+    refused(doctor(address), said)

@@ -4,25 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from privet.cli import main
 from privet.planning import METHODS, Plan
+from typed import answer, refused, run
 
 KNOBS = "--size 60000 --batch 256 --epochs 60 --delta 1e-5"
 BASE = f"plan {KNOBS} --epsilon 1.2"
 DYNAMIC = f"{BASE} --method dynamic --rho-noise 3.3 --rho-clip 3.3 --clip 1.0"
-
-
-def run(line: str, *more: str) -> Result:
-    return CliRunner().invoke(main, [*line.split(), *more])
-
-
-def answer(line: str, *more: str) -> dict:  # type: ignore[type-arg]
-    result = run(line, *more, "--json")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count("\n") == 1
-    return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -233,15 +221,6 @@ FLAGS = {
 def test_bad_flags_are_one_line_and_exit_2(case: str) -> None:
     more, words = FLAGS[case]
     refused(run(BASE, *more.split()), words)
-
-
-def refused(result: Result, words: str) -> None:
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("privet: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 RECIPES = {

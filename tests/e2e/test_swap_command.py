@@ -4,17 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from privet.cli import main
+from typed import refused, run
 
 RECIPE = (
     "delta = 1e-5\nsize = 60000\nbatch = 256\nepochs = 20\nnoise = 1.3\naccountant = 'moments'\nsolve = 'epsilon'\n"
 )
-
-
-def run(*words: str) -> Result:
-    return CliRunner().invoke(main, list(words))
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +61,4 @@ def test_bad_input_is_one_line_and_exit_2(files: tuple[str, str], tmp_path: Path
     (tmp_path / "text").write_text("hello there")
     places = {"{plan}": files[1], "{torn}": str(tmp_path / "torn.json"), "{text}": str(tmp_path / "text")}
     result = run("swap", *(places.get(word, word) for word in words))
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("privet: ")
-    assert result.stderr.count("\n") == 1
-    assert said in result.stderr
+    refused(result, said)

@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -112,12 +111,8 @@ def test_a_repaired_ledger_that_is_cut_or_flipped_never_charges_less(counts, tor
     before = b"".join(lines) + tail
     count = parse(before).ledger.steps - sum(counts)
     assert count == LIMIT
-    first, steps = sum(counts), PLAN.steps
-    row = repair(tail) | reservation(
-        first, noises=steps.noises[first : first + count], rates=steps.rates[first : first + count],
-        clips=np.ones(count), kind="poisson",
-    )  # fmt: skip
-    data = before + b"\n" + chained(whole.mark.digest, row)[0]
+    first = sum(counts)
+    data = before + b"\n" + chained(whole.mark.digest, repair(tail, first, count))[0]
     assert charged(data) == first + count
     place = len(before) - torn + min(where, len(data) - len(before) + torn - 1)
     flipped = bytearray(data)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _registry
+from privet.cli.recipe_options import budget_options
 from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
 
 if TYPE_CHECKING:
@@ -15,26 +16,13 @@ if TYPE_CHECKING:
 
 @click.command("plan", short_help="A budget in, a certified schedule out.")
 @click.argument("recipe", required=False, type=click.Path(path_type=Path))
-@click.option("--epsilon", type=number, help="The budget.")
-@click.option("--delta", type=number, help="The delta of the budget. Default: 1 / (10 size).")
-@click.option("--size", type=integer, help="Number of records n (public).")
-@click.option("--batch", type=number, help="Expected batch size. Default: 256.")
-@click.option("--rate", type=number, help="In place of --batch: chance that a record takes part in a step.")
+@budget_options
 @click.option("--batch-schedule", metavar="SHAPE", help="Shape that multiplies --batch over the steps.")
-@click.option("--steps", type=integer, help="Number of steps T.")
-@click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs * size / batch).")
 @click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`.")
-@click.option("--rho-noise", type=number, help="First noise over last noise, for growing-mu and dynamic.")
-@click.option("--rho-clip", type=number, help="First clip over last clip, for sensitivity-decay and dynamic.")
 @click.option("--noise", type=number, help="Noise multiplier, when another knob is solved for.")
 @click.option("--noise-schedule", metavar="SHAPE", help="Shape of the noise; see `privet schedules`.")
-@click.option("--clip", type=number, help="Clip C, the bound on one record's share. Default: 1.")
 @click.option("--clip-schedule", metavar="SHAPE", help="Shape that multiplies --clip over the steps.")
 @click.option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip.")
-@click.option("--accountant", metavar="NAME", help="Who prices the plan. Default: pld, certified.")
-@click.option("--relation", metavar="NAME", help="Neighbouring datasets: zero-out (default), add-remove or replace.")
-@click.option("--unit", metavar="NAME", help="Whom a record stands for: example (default), client or user.")
-@click.option("--sampling", metavar="NAME", help="poisson (default), truncated-poisson:..., fixed-size or shuffled.")
 @click.option("--solve", metavar="KNOB", help="noise (default), steps, batch or epsilon, given the other three.")
 @click.option("--trials", type=integer, help="The budget is for so many runs together; see --trials-law.")
 @click.option("--trials-mean", type=number, help="The budget is for the best of a random number of runs: its mean.")

@@ -205,21 +205,23 @@ class LedgerFile:
 
     def _mend(self, reading: Reading) -> None:
         """End a line that lacks only its end; charge a torn tail by a line that vouches for it. Nothing is removed."""
+        before = b"" if reading.ended else b"\n"
         if reading.tail is not None:
             count = reading.tail.count
-            clips = self._clips[self.charged : self.charged + count]
-            self._charge(count, clips, torn=repair(reading.tail.text), before=b"" if reading.ended else b"\n")
-        elif not reading.ended:
-            self._file.append(b"\n", at=self._place.size)
-            self._place = self._place._replace(size=self._place.size + 1)
+            self._append(repair(reading.tail.text, self.charged, count), count, before=before)
+        elif before:
+            self._file.append(before, at=self._place.size)
+            self._place = self._place._replace(size=self._place.size + len(before))
 
-    def _charge(self, count: int, clips: Floats, *, torn: Mapping[str, Any] | None = None, before: bytes = b"") -> None:
+    def _charge(self, count: int, clips: Floats) -> None:
+        first, here = self.charged, slice(self.charged, self.charged + count)
+        noises, rates = self._noises[here], self._rates[here]
+        row = reservation(first, noises=noises, rates=rates, clips=clips, kind=str(self._sampling))
+        self._append(row, count)
+
+    def _append(self, row: Mapping[str, Any], count: int, *, before: bytes = b"") -> None:
         mark, charged, size = self._place
-        here = slice(charged, charged + count)
-        row = reservation(
-            charged, noises=self._noises[here], rates=self._rates[here], clips=clips, kind=str(self._sampling)
-        )
-        line, digest = chained(mark.digest, {**(torn or {}), **row})
+        line, digest = chained(mark.digest, row)
         self._file.append(before + line, at=size)
         self._place = _Place(Mark(mark.lines + 1, digest), charged + count, size + len(before) + len(line))
 

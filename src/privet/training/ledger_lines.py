@@ -74,14 +74,12 @@ class Header:
 def header_of(plan: Plan, *, run: str, reserve: int, seeded: bool) -> Header:
     """The first line of a run that will spend `plan`."""
     tuned = plan.recipe.tuning is not None
-    proven = plan.certified or (
-        plan.guarantee if plan.guarantee.label == "certified" else None
-    )  # by rdp, where pld refuses
+    by_other = plan.guarantee if plan.guarantee.label == "certified" else None  # rdp covers what pld refuses
     steps = {name: getattr(plan.steps, name) for name in _STEPS} | {"sampling": str(plan.steps.sampling)}
     return Header(
         run=run, plan=plan.hash, size=plan.recipe.size, relation=plan.guarantee.relation, unit=plan.guarantee.unit,
         delta=plan.guarantee.delta, rule=plan.rule, sound=not plan.is_unsound, seeded=seeded, reserve=reserve,
-        planned=plan.one_run if tuned else proven, together=str(plan.guarantee) if tuned else None,
+        planned=plan.one_run if tuned else plan.certified or by_other, together=str(plan.guarantee) if tuned else None,
         steps=steps,
     )  # fmt: skip
 
@@ -109,9 +107,12 @@ def reservation(first: int, *, noises: Floats, rates: Floats, clips: Floats, kin
     }  # fmt: skip
 
 
-def repair(torn: bytes) -> dict[str, Any]:
-    """The first keys of the row that charges for the torn text before it, and vouches that it is kept as it was."""
-    return {"torn": len(torn), "torn_sha256": sha256(torn).hexdigest()}
+def repair(torn: bytes, first: int, count: int) -> dict[str, Any]:
+    """The row that charges `count` planned steps for the torn text before it, and vouches that it is kept as it was.
+
+    It has no lists, however many steps it charges: a repair may be torn itself, and what is torn costs by its length.
+    """
+    return {"torn": len(torn), "torn_sha256": sha256(torn).hexdigest(), "step": first, "count": count}
 
 
 def _shared(values: Floats) -> float | list[float]:

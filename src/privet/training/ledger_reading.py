@@ -9,26 +9,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
-from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark, chained, repair, reservation
+from privet.training.ledger_charges import REPAIR, RESTORE, Charges, Tail, bad, begins
+from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark
 
-RESTORE = "Restore the ledger from a copy; without one, count the plan's whole epsilon as spent and begin a new run."
 NAME = "ledger.jsonl"
-_REPAIR = b'{"torn":'
 _MOST_PIECES = 1000  # of a torn tail: each but the first is a crash while the one before was repaired
 _AGAIN = 5  # times a torn tail is looked at: a line may be just being written
 _ENDING = len(',"digest":"') + 64 + len('"}')
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
-    """What a crash left behind the last whole line, charged as `count` steps from the next on."""
-
-    text: bytes
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +105,7 @@ def parse(data: bytes, *, at_least: Mark | None = None) -> Reading:
         raise InvalidValue(f"line 1: is not the header of a {FORMAT} file, or is damaged. {RESTORE}")
     rows = _rows([lines[place] for place in places], places)
     header = _header(rows[0])
-    charged = _Charged(header)
+    charged = Charges(header)
     for place, row in zip(places[1:], rows[1:], strict=True):
         charged.add(place + 1, row)
     tail = None
@@ -161,9 +150,10 @@ def _fitting(previous: str, line: bytes) -> str | None:
 def _repaired(previous: str, lines: Sequence[bytes], start: int) -> int | None:
     """The place of the line that vouches for the torn ones from `start` on, if there is one."""
     for place in range(start + 1, min(len(lines), start + _MOST_PIECES)):
-        if not _begins(lines[place], _REPAIR):
+        if not begins(lines[place], REPAIR):
             return None
-        said = json.dumps(repair(b"\n".join(lines[start:place])), separators=(",", ":"))[:-1].encode()
+        torn = b"\n".join(lines[start:place])
+        said = b'{"torn":%d,"torn_sha256":"%s",' % (len(torn), sha256(torn).hexdigest().encode())
         if lines[place].startswith(said) and _fitting(previous, lines[place]):
             return place
     return None
@@ -181,16 +171,12 @@ def _rows(lines: list[bytes], places: Sequence[int]) -> list[Any]:
         try:
             json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            raise _bad(place + 1, "is not a JSON object") from None
-    raise _bad(1, "and those after it are not one JSON object each")
+            raise bad(place + 1, "is not a JSON object") from None
+    raise bad(1, "and those after it are not one JSON object each")
 
 
 def _refuse(word: str) -> NoReturn:
     raise ValueError(word)
-
-
-def _bad(line: int, why: str) -> InvalidValue:
-    return InvalidValue(f"line {line}: {why}. The file was changed after it was written. {RESTORE}")
 
 
 def _header(row: Any) -> Header:
@@ -203,84 +189,4 @@ def _header(row: Any) -> Header:
         found = Header(**fields)
         return replace(found, planned=None if fields["planned"] is None else Guarantee(**fields["planned"]))
     except (TypeError, KeyError, PrivetError) as error:
-        raise _bad(1, f"is not a whole header: {reprlib.repr(str(error))}") from None
-
-
-class _Charged:
-    """The steps charged so far, line by line."""
-
-    def __init__(self, header: Header) -> None:
-        self.header = header
-        self.notes: list[str] = []
-        self._next = 0
-        self._columns: dict[str, list[float]] = {"noise": [], "rate": [], "clip": []}
-
-    def add(self, line: int, row: Any) -> None:
-        mends = "torn" in row
-        count, first = row.get("count"), row.get("step")
-        if first != self._next:
-            raise _bad(line, f"has step {first!r} where step {self._next} comes next")
-        left = self.header.length - self._next
-        most = left if mends else min(self.header.reserve, left)
-        if type(count) is not int or not (0 if mends else 1) <= count <= most:
-            raise _bad(line, f"charges {count!r} steps, at most {most} may be")
-        if row.get("sampling") != self.header.steps["sampling"]:
-            raise _bad(line, f"sampling={row.get('sampling')!r} is not the plan's")
-        for name, column in self._columns.items():
-            column += _listed(line, name, row.get(name), count)
-        self._next += count
-        if mends:
-            self.notes.append(f"line {line}: {row['torn']} torn bytes before it are charged as {_steps(count)}")
-
-    def torn(self, line: int, pieces: Sequence[bytes]) -> Tail:
-        """Charge what a crash left, as if it held as many lines as fit, each with as many steps as a line may charge.
-
-        A crash tears one line. Other damage at the end of a file (a lost block, an end of line that is none any more)
-        can hide more: n bytes from the start of a line on hold the start of at most n / shortest + 1 lines.
-        """
-        if not _begins(pieces[0], b'{"step":%d,' % self._next):
-            raise _bad(line, f"does not begin with step {self._next}, which comes next")
-        if not all(_begins(piece, _REPAIR) for piece in pieces[1:]):  # only a repair is written behind a torn line
-            raise _bad(line, "its checksum does not fit, and lines follow")
-        shortest = _shortest(self.header.steps["sampling"])
-        most = sum(1 + len(piece) // shortest for piece in pieces) * self.header.reserve
-        count = min(most, self.header.length - self._next)
-        steps, here = self.header.planned_steps(), slice(self._next, self._next + count)
-        for name, values in (("noise", steps.noises), ("rate", steps.rates), ("clip", steps.clips)):
-            self._columns[name] += values[here].tolist()
-        self._next += count
-        self.notes.append(f"line {line}: torn, or just being written; charged as {_steps(count)}")
-        return Tail(text=b"\n".join(pieces), count=count)
-
-    def ledger(self) -> Ledger:
-        ledger = Ledger()
-        try:
-            ledger.extend(sampling=self.header.steps["sampling"], **{k: np.array(v) for k, v in self._columns.items()})
-        except PrivetError as error:
-            raise InvalidValue(f"{error} The file was changed after it was written. {RESTORE}") from None
-        return ledger
-
-
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
-
-
-def _listed(line: int, name: str, value: Any, count: int) -> list[float]:
-    if type(value) is float:
-        return [value] * count
-    found = value if type(value) is list else []
-    if len(found) != count or not all(type(v) is float for v in found):
-        raise _bad(line, f"{name}={reprlib.repr(value)} must be {count} numbers")
-    return found
-
-
-def _begins(piece: bytes, start: bytes) -> bool:
-    """Whether a piece begins as a line must, as far as it goes. Zeros are what a lost block reads as."""
-    head = piece[: len(start)]
-    return head == start[: len(head)] or b"\0" in head
-
-
-def _shortest(kind: str) -> int:
-    """No line that charges a step of this sampling is shorter."""
-    one = np.ones(1)
-    return len(chained(START, reservation(0, noises=one, rates=one, clips=one, kind=kind))[0])
+        raise bad(1, f"is not a whole header: {reprlib.repr(str(error))}") from None

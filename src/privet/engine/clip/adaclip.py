@@ -10,7 +10,7 @@ from torch import Tensor
 
 from privet import _check
 from privet.engine.clip.base import register
-from privet.engine.clip.fixed import all_together
+from privet.engine.clip.fixed import all_together, shrunk
 from privet.engine.share import Share, chunked_norms
 from privet.errors import InvalidValue
 
@@ -80,7 +80,7 @@ class AdaClip:
         return all_together(names)
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip / norms.clamp(min=clip)
+        return shrunk(norms, clip)
 
     def norm_bound(self, clip: float, groups: int) -> float:
         return clip

@@ -30,6 +30,11 @@ def by_layer(names: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
+def shrunk(norms: Tensor, clip: float) -> Tensor:
+    """min(1, clip / norm), without a division by zero."""
+    return clip / norms.clamp(min=clip)
+
+
 @register("flat")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flat:
@@ -39,7 +44,7 @@ class Flat:
         return all_together(names)
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip / norms.clamp(min=clip)
+        return shrunk(norms, clip)
 
     def norm_bound(self, clip: float, groups: int) -> float:
         return clip
@@ -54,8 +59,7 @@ class PerLayer:
         return by_layer(names)
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
-        each = clip / math.sqrt(norms.shape[1])
-        return each / norms.clamp(min=each)
+        return shrunk(norms, clip / math.sqrt(norms.shape[1]))
 
     def norm_bound(self, clip: float, groups: int) -> float:
         return clip

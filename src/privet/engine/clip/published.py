@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privet.engine.clip.base import register
-from privet.engine.clip.fixed import all_together, by_layer
+from privet.engine.clip.fixed import all_together, by_layer, shrunk
 from privet.errors import InvalidValue
 from privet.planning.methods import UNSOUND_RULES
 
@@ -64,7 +64,7 @@ class PerLayerC:
         return by_layer(names)
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip / norms.clamp(min=clip)
+        return shrunk(norms, clip)
 
     def norm_bound(self, clip: float, groups: int) -> float:
         return math.nextafter(math.sqrt(groups) * clip, math.inf)
@@ -75,7 +75,7 @@ class PerLayerC:
 
 @register("l2_max")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class L2Max:
+class L2Max(PerLayerC):
     """Layers clipped as in `per_layer_c`; the noise goes by the largest norm in the batch, at most clip.
 
     Source: Wei and Liu 2021, section IV-A: the smaller of the maximum l2 norm and C (norms before clipping, of whole
@@ -83,15 +83,6 @@ class L2Max:
     """
 
     unsound: str = _why("l2_max")
-
-    def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return by_layer(names)
-
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip / norms.clamp(min=clip)
-
-    def norm_bound(self, clip: float, groups: int) -> float:
-        return math.nextafter(math.sqrt(groups) * clip, math.inf)
 
     def raw_scale(self, norms: Tensor, clip: float) -> float:
         counted = norms[~norms.isnan()]

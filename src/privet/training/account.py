@@ -1,0 +1,134 @@
+"""Where the steps of a run are charged: in its folder or in memory, by one gate; and what they have cost so far."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from privet import _check
+from privet.accounting import Guarantee, Ledger, Step, spent
+from privet.errors import BudgetExceeded, InvalidValue, PrivetError
+from privet.planning import Plan
+from privet.planning.question import Question
+from privet.training.ledger_file import LedgerFile
+from privet.training.ledger_lines import MOST_RESERVED
+from privet.training.ledger_reading import read
+
+
+class Account(Protocol):
+    """What `Training` asks for each step. A step that was let through is charged, whatever becomes of it."""
+
+    @property
+    def next(self) -> int:
+        """The step that may be charged next."""
+
+    def charge(self, number: int, step: Step) -> None:
+        """Let step `number` happen: when this returns, it is charged."""
+
+    def ledger(self) -> Ledger:
+        """All that is charged."""
+
+    def close(self) -> None:
+        """Let nothing more happen."""
+
+
+class InMemory:
+    """Charges that are gone with the process.
+
+    >>> from privet import plan
+    >>> p = plan(delta=1e-5, size=1000, batch=10, steps=2, noise=2.0, solve="epsilon")
+    >>> account = InMemory(p)
+    >>> account.charge(0, p.steps[0])
+    >>> account.next, account.ledger().steps
+    (1, 1)
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._ledger, self._closed = plan, Ledger(), False
+
+    @property
+    def next(self) -> int:
+        return self._ledger.steps
+
+    def charge(self, number: int, step: Step) -> None:
+        check_left(number, self._plan)
+        if self._closed:
+            raise InvalidValue("training is closed. Nothing can be charged. Make a new one.")
+        if number != self.next or replace(step, clip=1.0) != replace(self._plan.steps[number], clip=1.0):
+            raise BudgetExceeded(
+                f"step={number} is not the plan's next one, {self.next}. It would cost what was not planned. "
+                "Do the plan's steps in their order, each once."
+            )
+        self._ledger.add(step)
+
+    def ledger(self) -> Ledger:
+        return self._ledger.first(self.next)  # a copy: nobody else may add to ours
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class OnDisk:
+    """Charges in the folder of a run, each on the disk before its noise is drawn, `reserve` steps to a line."""
+
+    def __init__(self, folder: Path, file: LedgerFile, *, reserve: int = 1) -> None:
+        self._folder, self._file, self._reserve = folder, file, reserve
+
+    @property
+    def next(self) -> int:
+        return self._file.next
+
+    def charge(self, number: int, step: Step) -> None:
+        left = self._file.header.length - number
+        if self._reserve > 1 and left > 0 and number == self._file.next == self._file.charged:
+            self._file.reserve(min(self._reserve, left))
+        self._file.charge(number, step)
+
+    def ledger(self) -> Ledger:
+        return read(self._folder).ledger
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def account_for(
+    plan: Plan, *, out: "str | Path | None", ledger: LedgerFile | None, reserve: int, seeded: bool
+) -> Account:
+    """The account of a run: a new ledger in the folder `out`, an open one of it, or memory where there is no folder."""
+    _check.whole(reserve=reserve)
+    if out is None:
+        if ledger is not None:
+            raise InvalidValue("ledger is given without out. What is spent is read from its folder. Give out as well.")
+        return InMemory(plan)
+    if ledger is None:
+        if reserve > MOST_RESERVED:
+            raise InvalidValue(f"reserve={reserve} must be at most {MOST_RESERVED}. A torn line costs that many steps.")
+        ledger = LedgerFile.create(out, plan, reserve=reserve, seeded=seeded)
+    elif ledger.header.plan != plan.hash or ledger.header.seeded != seeded:
+        raise InvalidValue(
+            "ledger is of another plan, or of a run with another kind of randomness. Its lines would not say what "
+            "happens. Go on with the plan and the kind of generator that the run began with."
+        )
+    return OnDisk(Path(out), ledger, reserve=min(reserve, ledger.header.reserve))
+
+
+def check_left(number: int, plan: Plan) -> None:
+    """Raise once all steps of the plan are charged."""
+    if number >= len(plan.steps):
+        raise BudgetExceeded(
+            f"step={number} is beyond the plan's {len(plan.steps)}. Its budget is spent. Make a plan with more steps."
+        )
+
+
+def cost(ledger: Ledger, plan: Plan) -> Guarantee:
+    """What is proven of the steps in a ledger of one run of `plan`: by pld, else by the plan's own accountant."""
+    budget = plan.recipe.budget
+    try:
+        return spent(ledger, budget.delta, relation=budget.relation, unit=budget.unit)
+    except PrivetError:
+        accountant = Question(plan.recipe).accountant
+        return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+
+
+def without_proof(guarantee: Guarantee, why: str) -> Guarantee:
+    """The same figure as a mere claim that says why there is no guarantee."""
+    return replace(guarantee, label="claimed", epsilon_lower=None, method=f"{guarantee.method}; guarantee: none, {why}")

@@ -1,0 +1,289 @@
+"""Training: private steps for your own loop. It samples, clips, charges, adds noise; your optimizer does the rest."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from privet import _check
+from privet.accounting import Guarantee
+from privet.engine import ClippedSum, clipped_sum
+from privet.engine.clip import is_adaptive, is_published, rule_for
+from privet.engine.clipped import plain_model
+from privet.engine.contribution import Ids, user_sampler
+from privet.engine.knowledge import trainable
+from privet.engine.loading import Chooser, Piece, batches
+from privet.engine.randomness import Randomness
+from privet.engine.release import release
+from privet.engine.sampling import sampler
+from privet.engine.summing import nothing
+from privet.errors import InvalidValue
+from privet.planning import Plan
+from privet.training.account import account_for, check_left, cost, without_proof
+from privet.training.averaging import Average
+from privet.training.gate import (
+    LossFn,
+    Repeated,
+    Watch,
+    check_batch,
+    check_losses,
+    check_optimizer,
+    check_rule,
+    check_unit,
+    records_of,
+    rows_at_once,
+)
+from privet.training.ledger_file import LedgerFile
+
+
+class Training:
+    """The steps of a plan, one Poisson batch after the other, for a loop of your own.
+
+    Iterate to get batches; give each to `step` as losses, one per example. A batch above `max_physical_batch` rows
+    comes in pieces: `step` adds them up, and releases once with the last. A batch without records is released by the
+    iterator. Each step is charged before its noise is drawn; then the noisy average lies in `.grad` of the parameters,
+    and the optimizer makes its step. A loop that was left goes on with the next step in another one.
+
+    Args:
+        dataset: tensors, or a map-style dataset. Under zero-out its size must be the plan's.
+        out: the run's folder, where the ledger is kept; without it, the ledger is gone with the process.
+        ledger: the open ledger of `out`, for a run that goes on at `ledger.next`.
+        users: the owner of each record, for a plan with unit="user": of a chosen user, one record takes part.
+        views: rows of each record, lying together, to be augmented each in its own way; clipped as one.
+        average: the decay of a moving average of the weights, 0.999 say.
+        generator: where coins and noise come from; `seeded(7)` gives a run that is reproducible and not private.
+        reserve: steps that one line of the ledger charges, where steps take milliseconds.
+        as_published: train by a rule that has no guarantee.
+
+    >>> import torch
+    >>> from privet import plan
+    >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
+    >>> p = plan(delta=1e-3, size=100, batch=10, steps=5, noise=2.0, solve="epsilon")
+    >>> model = nn.Linear(3, 2)
+    >>> training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), p)
+    >>> for inputs, targets in training:
+    ...     done = training.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
+    >>> training.number, training.spent().label, training.spent().epsilon == p.guarantee.epsilon
+    (5, 'certified', True)
+
+    Raises:
+        InvalidValue: the dataset, the optimizer or an option does not fit the plan or the model.
+        Unsupported: the plan's rule is unsound, or its unit is not one that this loop protects.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, dataset: Any, plan: Plan, *, out: "str | Path | None" = None,
+        ledger: LedgerFile | None = None, users: Ids | None = None, max_physical_batch: int | None = None,
+        workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
+        hardened: bool = False, reserve: int = 1, as_published: bool = False,
+    ) -> None:  # fmt: skip
+        self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
+        self._inner = plain_model(model)
+        self._named = trainable(self._inner)
+        self._shapes = {name: p.shape for name, p in self._named.items()}
+        check_optimizer(optimizer, self._named, self._inner)
+        self.rule = rule_for(plan.rule, as_published=as_published)  # one object: it may learn from releases
+        check_rule(is_published(self.rule), plan)
+        self._views, self._physical = views, rows_at_once(max_physical_batch, views)
+        _check.whole(least=0, workers=workers)
+        self._workers, self._users, self._generator = workers, users, generator or Randomness()
+        self._hardened = hardened
+        self._chooser(start=0 if ledger is None else ledger.next)  # checks dataset and plan
+        self._average = None if average is None else Average(self._named, decay=average)
+        self._is_averaged = self._is_open = self._is_done = False
+        self._piece: Piece[Any] | None = None
+        self._watch: Watch | None = None
+        self._sum: ClippedSum | None = None
+        self._account = account_for(plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private)
+
+    # --- what is known ---
+
+    @property
+    def number(self) -> int:
+        """The number of the step at hand, from 0: so many are charged and over."""
+        return self._account.next
+
+    def __len__(self) -> int:
+        """The plan's steps; a loop has a round more for each further piece, one less for each empty batch."""
+        return len(self.plan.steps)
+
+    @property
+    def private(self) -> bool:
+        """False for a seeded run: reproducible, not private."""
+        return self._generator.private
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The plan's guarantee, marked if the run has none. It holds wherever the run is stopped."""
+        return self._marked(self.plan.guarantee)
+
+    def spent(self) -> Guarantee:
+        """The guarantee of what is charged so far, from the ledger, reserved steps included.
+
+        It holds for a run that is stopped here if that was decided beforehand. If outputs decided it, take `guarantee`.
+        """
+        return self._marked(cost(self._account.ledger(), self.plan))
+
+    def _marked(self, guarantee: Guarantee) -> Guarantee:
+        if is_published(self.rule):
+            return without_proof(guarantee, f"rule {self.plan.rule!r} is unsound")
+        return guarantee if self.private else without_proof(guarantee, str(self._generator))
+
+    def __str__(self) -> str:
+        return f"step {self.number} of {len(self)}; plan: {self.guarantee}; randomness: {self._generator}"
+
+    @contextmanager
+    def averaged(self) -> Iterator[nn.Module]:
+        """The model with its averaged weights, for evaluation; it has its own again after it."""
+        if self._average is None:
+            raise InvalidValue("average=None keeps no average. It is made along the way. Give average=0.999, say.")
+        if self._piece is not None or self._is_averaged:
+            raise InvalidValue(
+                "averaged() was called inside a batch, or twice. Its step needs the weights. Step first."
+            )
+        self._is_averaged = True
+        try:
+            with self._average.in_place():
+                yield self.model
+        finally:
+            self._is_averaged = False
+
+    def close(self) -> None:
+        """Let another process have the ledger; no step can be made any more."""
+        self._drop()
+        self._account.close()
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- the loop ---
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._is_open:
+            raise InvalidValue(
+                "training is iterated over already. Two loops would share its steps. End the first: leave its `for`, "
+                "or close() what iter(training) gave."
+            )
+        self._is_open = True
+        try:
+            yield from self._batches()
+        finally:
+            self._drop()
+            self._is_open = False
+
+    def _batches(self) -> Iterator[Any]:
+        chosen = self._chooser(start=self.number)
+        for piece in batches(self.dataset, chosen, workers=self._workers, physical=self._physical):
+            self._check_model()
+            if not len(piece.indices):  # nobody takes part: a step like any other, of noise alone
+                self._release(nothing(self._named, self.rule, self.plan.steps[self.number].clip))
+                continue
+            self._piece, self._is_done = piece, False
+            self._watch = Watch(self._inner)
+            yield piece.data
+            if not self._is_done:
+                raise InvalidValue(
+                    f"step={self.number} was not made: its batch was passed over, or `step` failed. Leaving batches "
+                    "out changes the sampling that the guarantee is for. Call training.step once for each batch."
+                )
+
+    def step(self, losses: "Tensor | LossFn", *batch: Any) -> bool:
+        """Clip and add up this batch; with its last piece, charge the step, add noise, and let the optimizer step.
+
+        `losses` are those of the batch at hand, one per row, from `model(...)` in the loop. Where the model cannot be
+        followed there, give the loss function, inputs and targets: `step(loss_fn, x, y)`.
+
+        Returns whether the step is over; False while pieces are missing.
+
+        Raises:
+            BudgetExceeded: the plan has no step left.
+            InvalidValue: there is no batch at hand, or these are not its losses, or the model was changed.
+        """
+        piece = self._piece
+        if piece is None:
+            check_left(self.number, self.plan)
+            raise InvalidValue("step was called without a batch, or twice for one. Call it once inside the loop.")
+        found = self._clipped(losses, batch, rows=len(piece.indices))
+        self._piece, self._sum = None, found if self._sum is None else self._sum + found
+        if piece.is_last:
+            whole, self._sum = self._sum, None
+            self._release(whole)
+        self._is_done = True
+        return piece.is_last
+
+    # --- the parts of a step ---
+
+    def _chooser(self, *, start: int) -> Chooser:
+        """The plan's own sampler from a step on."""
+        plan, records, source = self.plan, records_of(self.dataset), self._generator
+        check_unit(plan, records, self._users)
+        chosen: Chooser = (
+            sampler(plan, records=records, start=start, generator=source)
+            if self._users is None
+            else user_sampler(plan, users=self._users, start=start, generator=source)
+        )
+        return chosen if self._views == 1 else Repeated(chosen, self._views)
+
+    def _clipped(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int) -> ClippedSum:
+        watch, self._watch = self._watch, None
+        fits = False
+        try:
+            self._check_model()
+            if isinstance(losses, Tensor):
+                check_losses(losses, rows, None if watch is None else watch.outputs)
+            else:
+                check_batch(losses, batch, rows)
+            fits = True
+        finally:  # the model is itself again, whatever was wrong
+            if watch is not None:
+                watch.end(keep=fits and isinstance(losses, Tensor))
+        return clipped_sum(
+            self._inner, losses, batch, rule=self.rule, clip=self.plan.steps[self.number].clip, views=self._views,
+            as_published=is_published(self.rule),
+        )  # fmt: skip
+
+    def _release(self, whole: ClippedSum) -> None:
+        step = self.plan.steps[self.number]
+        in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
+        self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, and only then is noise drawn
+        batch = step.rate * self.plan.recipe.size  # public, whatever the realised batch
+        released = release(
+            whole, self.rule, step=step, batch=batch, generator=self._generator, hardened=self._hardened,
+            relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
+        )  # fmt: skip
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = None  # what was not released must not reach the weights
+        for name, grad in released.grads.items():
+            self._named[name].grad = grad.to(self._named[name].dtype)
+        self.optimizer.step()
+        self._inner.zero_grad()
+        if self._average is not None:
+            self._average.add()
+
+    def _check_model(self) -> None:
+        now = trainable(self._inner)
+        if now.keys() != self._shapes.keys() or any(
+            p is not self._named[name] or p.shape != self._shapes[name] for name, p in now.items()
+        ):
+            odd = sorted(now.keys() ^ self._shapes.keys()) or ["a parameter was replaced"]
+            raise InvalidValue(
+                f"model: its trainable parameters are not those of the start ({', '.join(odd[:3])}). Clip, noise and "
+                "optimizer are for those. Freeze or change layers first, then make a Training."
+            )
+        if self._is_averaged:
+            raise InvalidValue("model: it holds its averaged weights. A step on them would be lost. Leave averaged().")
+
+    def _drop(self) -> None:
+        """Forget a batch that was begun; the model is itself again."""
+        watch, self._watch = self._watch, None
+        self._piece = self._sum = None
+        if watch is not None:
+            watch.end(keep=False)

@@ -1,0 +1,118 @@
+"""The noise that reaches the weights, through the whole stack. Each test states how often right noise fails it."""
+
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from engine_oracle import slow_sum
+from privet import Training, plan
+from privet.engine.randomness import seeded
+
+ALARM = 1e-6  # how often one statistic raises a false alarm
+LOSS = nn.CrossEntropyLoss(reduction="none")
+SIZE, STEPS, NOISE, CLIP = 40, 6, 1.3, 0.4
+
+
+class Wide(nn.Module):
+    """A hundred thousand parameters; an input of zeros moves none of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2000, 50, bias=False)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def steps_of(*, x, rate=1.0, **given):
+    """(what each step did to the weights times the planned batch, the model before it), for plain SGD at rate 1."""
+    rule = given.pop("rule", None)
+    planned = plan(
+        delta=1e-3, size=SIZE, rate=rate, steps=STEPS, noise=NOISE, clip=CLIP, rule=rule, solve="epsilon"
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Wide()
+    y = torch.arange(SIZE) % 50
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=1.0), (x, y), planned, **given)
+    found, before = [], model.inner.weight.detach().clone()
+
+    def after(*_):
+        nonlocal before
+        now = model.inner.weight.detach().clone()
+        found.append((before - now).double() * rate * SIZE)
+        before = now
+
+    training.optimizer.register_step_post_hook(after)
+    for inputs, targets in training:
+        training.step(LOSS(model(inputs), targets))
+    return torch.stack(found)
+
+
+def right_spread(drawn, std):
+    """sum (x / std)^2 is chi-square."""
+    low, high = stats.chi2(drawn.numel()).ppf([ALARM / 2, 1 - ALARM / 2])
+    return bool(low <= float((drawn / std).square().sum()) <= high)
+
+
+ZEROS = torch.zeros(SIZE, 2000)
+
+
+@pytest.mark.parametrize(
+    ("given", "std"),
+    [
+        ({}, NOISE * CLIP),
+        ({"max_physical_batch": 3}, NOISE * CLIP),  # one noise for a step, however many pieces
+        ({"rate": 0.5}, NOISE * CLIP),
+        ({"rate": 1e-9}, NOISE * CLIP),  # empty batches
+        ({"rate": 0.5, "views": 2, "max_physical_batch": 4}, NOISE * CLIP),
+        ({"rule": "per_layer"}, NOISE * CLIP),
+        ({"rule": "quantile:count_noise=2.6,speed=1e-9"}, NOISE * CLIP / (1 - 0.5**2) ** 0.5),
+    ],
+    ids=str,
+)
+def test_the_weights_get_noise_of_the_planned_size(given, std):
+    """Right noise fails once in a million; noise that is 1 % off is caught."""
+    drawn = steps_of(x=ZEROS, generator=seeded(11), **given)
+    assert right_spread(drawn, std)
+    assert not right_spread(drawn, std * 1.01)
+    assert not right_spread(drawn, std * 0.99)
+
+
+def test_the_noise_is_on_top_of_the_clipped_sum():
+    """With everyone in the batch, what is left without the oracle's sum is noise of the planned size."""
+    torch.manual_seed(5)
+    x, y = torch.randn(SIZE, 2000), torch.arange(SIZE) % 50
+    torch.manual_seed(0)
+    model = Wide()
+    total = slow_sum(model, LOSS, (x, y), "flat", CLIP)["inner.weight"]
+    drawn = steps_of(x=x, generator=seeded(11), max_physical_batch=7)[0]
+    assert right_spread(drawn - total, NOISE * CLIP)
+    assert not right_spread(drawn, NOISE * CLIP)
+
+
+def test_every_step_and_every_run_has_noise_of_its_own():
+    """Correlations of independent noises are normal with deviation 1 / sqrt(n); no two may be the same draw."""
+    flat = torch.cat([steps_of(x=ZEROS, rate=0.5).flatten(1), steps_of(x=ZEROS, rate=0.5).flatten(1)])
+    assert right_spread(flat, NOISE * CLIP)
+    correlations = torch.corrcoef(flat)
+    pairs = correlations[torch.triu(torch.ones_like(correlations), 1) > 0]
+    assert float(pairs.abs().max()) * flat.shape[1] ** 0.5 < stats.norm.isf(ALARM / 2 / len(pairs))
+
+
+def test_a_small_task_is_learnt():
+    """Ten blobs in twenty dimensions; a right run has missed 85 % on none of 200 seeds."""
+    g = torch.Generator().manual_seed(2)
+    centres = torch.randn(10, 20, generator=g) * 1.5
+    y = torch.randint(10, (4000,), generator=g)
+    x = centres[y] + torch.randn(4000, 20, generator=g)
+    planned = plan(epsilon=2.0, delta=1e-5, size=3000, batch=300, steps=60)
+    model = nn.Linear(20, 10)
+    training = Training(
+        model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9), (x[:3000], y[:3000]), planned, average=0.9
+    )
+    for inputs, targets in training:
+        training.step(LOSS(model(inputs), targets))
+    assert training.spent().epsilon <= 2.0
+    with torch.no_grad(), training.averaged():
+        assert float((model(x[3000:]).argmax(1) == y[3000:]).float().mean()) > 0.85
