@@ -4,8 +4,10 @@ Where a docstring names Opacus, its release 1.6 was seen to do what is said.
 """
 
 import copy
+import gc
 import random
 import threading
+import weakref
 
 import pytest
 import torch
@@ -592,3 +594,40 @@ def test_a_mean_loss_is_no_loss_per_example():
     """Opacus undoes the mean by multiplying with the batch size; here the loss says what it is."""
     with pytest.raises(InvalidValue, match="reduction='none'"):
         clipped_sum(nn.Linear(4, 3), nn.CrossEntropyLoss(), data(4))
+
+
+def test_nothing_of_a_step_stays_in_memory():
+    """Hooks on autograd's nodes make circles that Python's collector cannot see; a step must leave none."""
+    alive: list[weakref.ref[object]] = []
+
+    class Held:
+        def __init__(self, value: torch.Tensor) -> None:
+            self.value = value
+
+    def pack(value: torch.Tensor) -> Held:
+        held = Held(value)
+        alive.append(weakref.ref(held))
+        return held
+
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 40),
+                          nn.LayerNorm(40), nn.Linear(40, 3))  # fmt: skip
+    loss, batch = nn.CrossEntropyLoss(reduction="none"), (torch.randn(64, 1, 8, 8), torch.randint(3, (64,)))
+    clipped_sum(model, loss, batch)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.value):
+        clipped_sum(model, loss, batch)
+    gc.collect()
+    assert alive
+    assert not [ref for ref in alive if ref() is not None]
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_run_uncompiled_and_says_so():
+    """Compiled code would hide how parameters are used."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    batch = torch.randn(7, 4), torch.randint(3, (7,))
+    plain = clipped_sum(model, CrossEntropy, batch)
+    with pytest.warns(UserWarning, match=r"torch\.compile is bypassed"):
+        found = clipped_sum(torch.compile(model), CrossEntropy, batch)
+    assert all(torch.equal(found.grads[name], grad) for name, grad in plain.grads.items())
+    model.compile()
+    assert torch.equal(clipped_sum(model, CrossEntropy, batch).grads["0.weight"], plain.grads["0.weight"])
