@@ -65,6 +65,7 @@ bench: setup  ## speed and tightness beside the peers (hours; OPTIONS=--quick: s
 	@$(BIN)/python benchmarks/planning.py $(OPTIONS)
 	@$(BIN)/python benchmarks/engine.py $(OPTIONS)
 	@$(BIN)/python benchmarks/sampling.py
+	@$(BIN)/python benchmarks/ledger.py
 
 format: setup  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix .

@@ -12,6 +12,7 @@ from privet.engine.randomness import seeded
 ALARM = 1e-6  # how often one statistic raises a false alarm
 LOSS = nn.CrossEntropyLoss(reduction="none")
 SIZE, STEPS, NOISE, CLIP = 40, 6, 1.3, 0.4
+LABELS = torch.zeros(SIZE, dtype=torch.int64)
 
 
 class Wide(nn.Module):
@@ -26,15 +27,14 @@ class Wide(nn.Module):
 
 
 def steps_of(*, x, rate=1.0, **given):
-    """(what each step did to the weights times the planned batch, the model before it), for plain SGD at rate 1."""
+    """What each step took off the weights, times the planned batch, by plain SGD with learning rate 1."""
     rule = given.pop("rule", None)
     planned = plan(
         delta=1e-3, size=SIZE, rate=rate, steps=STEPS, noise=NOISE, clip=CLIP, rule=rule, solve="epsilon"
     )  # fmt: skip
     torch.manual_seed(0)
     model = Wide()
-    y = torch.arange(SIZE) % 50
-    training = Training(model, torch.optim.SGD(model.parameters(), lr=1.0), (x, y), planned, **given)
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=1.0), (x, LABELS), planned, **given)
     found, before = [], model.inner.weight.detach().clone()
 
     def after(*_):
@@ -82,10 +82,10 @@ def test_the_weights_get_noise_of_the_planned_size(given, std):
 def test_the_noise_is_on_top_of_the_clipped_sum():
     """With everyone in the batch, what is left without the oracle's sum is noise of the planned size."""
     torch.manual_seed(5)
-    x, y = torch.randn(SIZE, 2000), torch.arange(SIZE) % 50
+    x = torch.randn(1, 2000) + 0.5 * torch.randn(SIZE, 2000)  # alike, so that gradients add up
     torch.manual_seed(0)
     model = Wide()
-    total = slow_sum(model, LOSS, (x, y), "flat", CLIP)["inner.weight"]
+    total = slow_sum(model, LOSS, (x, LABELS), "flat", CLIP)["inner.weight"]
     drawn = steps_of(x=x, generator=seeded(11), max_physical_batch=7)[0]
     assert right_spread(drawn - total, NOISE * CLIP)
     along = total / total.norm()  # where the sum can be told from noise
@@ -104,7 +104,7 @@ def test_every_step_and_every_run_has_noise_of_its_own():
 
 
 def test_a_small_task_is_learnt():
-    """Ten blobs in twenty dimensions; a right run has missed 85 % on none of 200 seeds."""
+    """Ten blobs in twenty dimensions; forty runs reached 99.5 % or more."""
     g = torch.Generator().manual_seed(2)
     centres = torch.randn(10, 20, generator=g) * 1.5
     y = torch.randint(10, (4000,), generator=g)
@@ -118,4 +118,4 @@ def test_a_small_task_is_learnt():
         training.step(LOSS(model(inputs), targets))
     assert training.spent().epsilon <= 2.0
     with torch.no_grad(), training.averaged():
-        assert float((model(x[3000:]).argmax(1) == y[3000:]).float().mean()) > 0.85
+        assert float((model(x[3000:]).argmax(1) == y[3000:]).float().mean()) > 0.9

@@ -1,12 +1,8 @@
 """Checkpoints: restored bit for bit, complete or not at all; whatever does not fit, or is hostile, is refused."""
 
-import copy
-import io
 import json
 import os
-import pickle
-import struct
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +17,6 @@ from torch.optim import lr_scheduler
 from torch.optim.swa_utils import SWALR
 
 from privet.errors import InvalidValue
-from privet.training import checkpoint_file
 from privet.training.checkpoint import NAME, load, peek, save
 from privet.training.nest import MOST_DEEP, packed, parsed, unpacked
 
@@ -40,7 +35,7 @@ def bits(value: Any) -> Any:
         return {key: bits(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(bits(item) for item in value)
-    return type(value), repr(value)
+    return (float, repr(float(value))) if isinstance(value, float) else (type(value), repr(value))
 
 
 def everything(*parts: Any) -> Any:
@@ -60,7 +55,7 @@ def advance(model: nn.Module, optimizer: optim.Optimizer, scheduler: Any, *, fir
 
         loss = optimizer.step(closure)
         if scheduler is not None:
-            scheduler.step(*([float(loss)] if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) else []))
+            scheduler.step(*([loss.detach()] if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) else []))
 
 
 OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
@@ -134,7 +129,6 @@ def check_goes_on_as_before(folder: Path, optimizer: str, scheduler: str | None)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 def test_the_next_steps_are_those_of_the_original_for_each_optimizer(tmp_path: Path, name: str) -> None:
     check_goes_on_as_before(tmp_path, name, None)
 
@@ -163,9 +157,9 @@ class Odd(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        self.half = nn.Parameter(torch.randn(3, 2).half())
+        self.short = nn.Parameter(torch.randn(3, 2).half())
         self.brain = nn.Parameter(torch.randn(2, 3).bfloat16())
-        self.double = nn.Parameter(torch.randn(4, 6, dtype=torch.float64).t()[::2])
+        self.long = nn.Parameter(torch.randn(4, 6, dtype=torch.float64).t()[::2])
         self.tiny = nn.Parameter(torch.randn(5).to(torch.float8_e4m3fn), requires_grad=False)
         self.image = nn.Parameter(torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
         for name, dtype in {"i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64}.items():
@@ -194,7 +188,7 @@ def test_every_kind_of_number_and_shape(tmp_path: Path) -> None:
     load(tmp_path, model=second, optimizer=optim.SGD(second.parameters(), lr=1))
     assert everything(second) == everything(first)
     assert bits(second.seen) == bits(first.seen)
-    assert second.double.stride() == first.double.stride() != (6, 1)
+    assert second.long.stride() == first.long.stride() != (6, 1)
     assert all(value.data_ptr() == first.state_dict()[k].data_ptr() for k, value in same.items() if k[0] != "_")
 
 
@@ -237,8 +231,8 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
 
 EXTRA = {
     "step": 12, "mark": (3, "ab" * 32), "metrics": [{"loss": 0.1 + 0.2, "best": float("inf"), "none": None}],
-    "nan": float("nan"), "zero": -0.0, "big": 2**62, "yes": True, "$odd": 1, "deep": {"$tensor": "x"}, "text": "é\ud800\n",
-    "keys": {1: "a", "1": "b", 2.5: "c", None: "d", -1: ()}, "empty": [{}, [], ()],
+    "nan": float("nan"), "zero": -0.0, "big": 2**62, "yes": True, "$odd": 1, "deep": {"$tensor": "x"},
+    "keys": {1: "a", "1": "b", 2.5: "c", None: "d", -1: ()}, "empty": [{}, [], ()], "text": "é\ud800\n",
 }  # fmt: skip
 
 
@@ -346,10 +340,6 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(
 # --- what does not fit ------------------------------------------------------------------------------
 
 
-class Wider(nn.Linear):
-    pass
-
-
 def other_kinds() -> dict[str, tuple[Callable[[], nn.Module], str, str | None, str]]:
     plain = "momentum"
     return {
@@ -387,17 +377,11 @@ def test_what_does_not_fit_is_refused_and_nothing_is_changed(tmp_path: Path, nam
 def test_parameters_in_another_order_are_refused(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     save(tmp_path, model=model, optimizer=optim.SGD(model.parameters(), lr=1), extra={})
-    for given in (
-        reversed(list(model.parameters())),
-        list(model.parameters())[:2],
-        [{"params": model.parameters()}] * 1,
-    ):
-        optimizer = optim.SGD(given, lr=1)
-        if [p for g in optimizer.param_groups for p in g["params"]] == list(model.parameters()):
-            load(tmp_path, model=model, optimizer=optimizer)
-        else:
-            with pytest.raises(InvalidValue, match="other groups of parameters"):
-                load(tmp_path, model=model, optimizer=optimizer)
+    parameters = list(model.parameters())
+    load(tmp_path, model=model, optimizer=optim.SGD(parameters, lr=1))
+    for given in (parameters[::-1], parameters[:2], [{"params": parameters[:2]}, {"params": parameters[2:]}]):
+        with pytest.raises(InvalidValue, match="other groups of parameters"):
+            load(tmp_path, model=model, optimizer=optim.SGD(given, lr=1))
 
 
 class Stubborn(optim.SGD):
@@ -410,11 +394,11 @@ class Stubborn(optim.SGD):
 def test_a_class_that_refuses_after_all_leaves_everything_as_it_was(tmp_path: Path, stubborn: bool) -> None:
     kind = Stubborn if stubborn else optim.SGD
     first, second = Odd(2 if stubborn else 13), Odd(1)
-    optimizer, other = (kind([m.half], lr=0.1 + i, momentum=0.9) for i, m in enumerate((first, second)))
+    optimizer, other = (kind([m.short], lr=0.1 + i, momentum=0.9) for i, m in enumerate((first, second)))
     scheduler, lr = (SCHEDULERS["sequence"](o) for o in (optimizer, other))
     for model, o, steps in ((first, optimizer, 3), (second, other, 1)):
         for _ in range(steps):
-            model.half.grad = torch.ones_like(model.half)
+            model.short.grad = torch.ones_like(model.short)
             o.step()
     save(tmp_path, model=first, optimizer=optimizer, scheduler=scheduler, extra={})
     before = everything(second, other, lr)
@@ -423,204 +407,18 @@ def test_a_class_that_refuses_after_all_leaves_everything_as_it_was(tmp_path: Pa
     assert everything(second, other, lr) == before
 
 
-# --- hostile files ----------------------------------------------------------------------------------
-
-
-def sealed(header: bytes, data: bytes = b"") -> bytes:
-    """A file with a checksum that fits."""
-    text = struct.pack("<Q", len(header)) + header + data
-    return text + sha256(text).digest()
-
-
-class Bomb:
-    def __reduce__(self) -> Any:
-        return (os.mkdir, ("bombed",))
-
-
-def torch_saved() -> bytes:
-    out = io.BytesIO()
-    torch.save({"model": Bomb()}, out)
-    return out.getvalue()
-
-
-def sealed_pickle() -> bytes:
-    data = torch_saved()
-    return data + sha256(data).digest()
-
-
-def entry(start: int, end: int, shape: list[int] | None = None, dtype: str = "U8") -> dict[str, Any]:
-    return {"dtype": dtype, "shape": [end - start] if shape is None else shape, "data_offsets": [start, end]}
-
-
-def two(**entries: Any) -> bytes:
-    return json.dumps({"json": entry(0, 2), **entries, "sha256": entry(2, 34)}, separators=(",", ":")).encode()
-
-
-HOSTILE: dict[str, bytes] = {
-    "nothing": b"",
-    "short": b"x" * 31,
-    "only a checksum": sha256(b"").digest(),
-    "zeros": bytes(4096),
-    "a pickle": pickle.dumps(Bomb()),
-    "torch.save": torch_saved(),
-    "torch.save with a checksum": sealed_pickle(),
-    "a header longer than the file": sha256(b"").digest() and struct.pack("<Q", 2**40) + bytes(100),
-    "the same with a checksum": struct.pack("<Q", 2**63) + bytes(8) + sha256(struct.pack("<Q", 2**63) + bytes(8)).digest(),
-    "a deep header": sealed(b'{"a":' * 50_000),
-    "a deep list": sealed(b"[" * 50_000),
-    "not text": sealed(b'{"\xff":1}'),
-    "no tensors": sealed(b"{}"),
-    "a name twice": sealed(two().replace(b'{"json"', b'{"json":' + json.dumps(entry(0, 2)).encode() + b',"json"', 1), b"{}"),
-    "another key": sealed(two().replace(b'"U8"', b'"U8","x":1', 1), b"{}"),
-    "a shape that overflows": sealed(two(a=entry(0, 2, [2**62, 2**62])), b"{}"),
-    "overlapping": sealed(two(a=entry(0, 2)), b"{}"),
-    "a hole": sealed(two(a=entry(40, 44)), b"{}"),
-    "an unknown type": sealed(two(a=entry(2, 2, [0], "F4")), b"{}"),
-    "a complex one": sealed(two(a=entry(2, 2, [0], "C64")), b"{}"),
-    "json of another type": sealed(two().replace(b'"U8","shape":[2]', b'"I16","shape":[1]', 1), b"{}"),
-}  # fmt: skip
-
-
-@pytest.fixture
-def parts(tmp_path: Path) -> tuple[nn.Module, optim.Optimizer, Any]:
+def test_a_copy_of_a_loaded_state_shares_nothing_with_the_file(tmp_path: Path) -> None:
+    """Two loads give two states: a step of one must not move the other."""
     model = network()
     optimizer = OPTIMIZERS["adam"](model.parameters())
-    scheduler = SCHEDULERS["multi"](optimizer)
-    advance(model, optimizer, scheduler, first=0, steps=2)
-    save(tmp_path, model=model, optimizer=optimizer, scheduler=scheduler, rule_state={"a": 1}, extra={"step": 2})
-    return model, optimizer, scheduler
-
-
-def check_refused(folder: Path, parts: tuple[nn.Module, optim.Optimizer, Any], reason: str = "") -> None:
-    before = everything(*parts)
-    with pytest.raises(InvalidValue, match=reason) as caught:
-        load(folder, model=parts[0], optimizer=parts[1], scheduler=parts[2])
-    assert everything(*parts) == before
-    assert str(caught.value).startswith(str(folder / NAME))
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_files_are_refused(
-    tmp_path: Path, parts: tuple[Any, Any, Any], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / NAME).write_bytes(HOSTILE[name])
-    check_refused(tmp_path, parts, "pickle" if name in ("a pickle", "torch.save") else "")
-    assert not (tmp_path / "bombed").exists()
-
-
-def change(document: Any, *path: Any, to: Any) -> None:
-    for key in path[:-1]:
-        document = document[key]
-    if to is None:
-        del document[path[-1]]
-    else:
-        document[path[-1]] = to
-
-
-STATE = ("optimizer", "state", "$dict")
-FORGED: dict[str, tuple[Callable[[Any, dict[str, Tensor]], None], str]] = {
-    "a name that climbs": (
-        lambda d, t: (t.update({"../../x": torch.zeros(1)}), change(d, "model", "../../x", to={"$tensor": "../../x"})),
-        "model has '../../x'",
-    ),
-    "a tensor nobody speaks of": (lambda d, t: t.update({"\x1b[31m\n": torch.zeros(1)}), "nothing in it speaks of"),
-    "a tensor that is missing": (lambda d, t: t.pop("model.0.weight"), "model.0.weight is not written"),
-    "another shape": (lambda d, t: t.update({"model.0.weight": torch.zeros(3, 4)}), r"\(3, 4\)"),
-    "no tensor": (lambda d, t: (t.pop("model.0.bias"), change(d, "model", "0.bias", to=[1.0] * 4)), "no tensor"),
-    "another version": (lambda d, t: change(d, "version", to=2), "version 1"),
-    "another format": (lambda d, t: change(d, "format", to="x"), "version 1"),
-    "no section": (lambda d, t: change(d, "rule", to=None), "sections"),
-    "extra is a list": (lambda d, t: change(d, "extra", to=[1]), "must be tables"),
-    "model is a list": (lambda d, t: (t.clear(), [change(d, k, to=[1]) for k in ("model", "optimizer")]), "model is not"),
-    "an unknown tag": (lambda d, t: change(d, "extra", to={"$pickle": "gAR"}), "extra is not written"),
-    "two tags": (lambda d, t: change(d, "extra", to={"$float": "nan", "$tuple": []}), "extra is not written"),
-    "a list as key": (lambda d, t: change(d, "extra", to={"$dict": [[[], 1]]}), "extra is not written"),
-    "a key twice in pairs": (lambda d, t: change(d, "extra", to={"$dict": [[1, 1], [1, 2]]}), "extra is not written"),
-    "a float that is none": (lambda d, t: change(d, "extra", to={"a": {"$float": "1_0"}}), "extra.a is not written"),
-    "tensors in extra's shape": (lambda d, t: change(d, "extra", to={"a\nb": {"$tensor": []}}), "is not written"),
-    "a deep nest": (lambda d, t: change(d, "extra", to=json.loads('{"a":' * 200 + "1" + "}" * 200)), "is not written"),
-    "another class": (lambda d, t: change(d, "kinds", "optimizer", to="\x1b[2J"), "its optimizer is"),
-    "no kinds": (lambda d, t: change(d, "kinds", to=[]), "kinds is not a table"),
-    "a state of no parameter": (lambda d, t: change(d, *STATE, 0, 0, to=99), "state.99 is of no parameter"),
-    "a negative parameter": (lambda d, t: change(d, *STATE, 0, 0, to=-1), "state.-1 is of no parameter"),
-    "a state of another shape": (
-        lambda d, t: t.update({"optimizer.state.0.exp_avg": torch.zeros(1, 3)}), "'exp_avg' has not the shape",
-    ),
-    "state is a list": (lambda d, t: change(d, "optimizer", "state", to=[]), "nothing in it speaks of|not a table"),
-    "no learning rate": (lambda d, t: change(d, "optimizer", "param_groups", 0, "lr", to=None), "other groups"),
-    "other groups": (lambda d, t: change(d, "optimizer", "param_groups", to=[]), "other groups"),
-    "another order": (lambda d, t: d["order"][0].reverse(), "other groups"),
-    "an attribute of the scheduler": (lambda d, t: change(d, "scheduler", "step", to="x"), "scheduler has 'step'"),
-    "a table for a number": (lambda d, t: change(d, "scheduler", "gamma", to={"a": 1}), "scheduler.gamma is of another"),
-    "an average of nothing": (lambda d, t: change(d, "average", to={"x\n": 1}), "average.x.n is no tensor"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FORGED)
-def test_forged_files_with_a_good_checksum_are_refused(tmp_path: Path, parts: tuple[Any, Any, Any], name: str) -> None:
-    document, tensors, _ = checkpoint_file.read(tmp_path / NAME)
-    forge, reason = FORGED[name]
-    forge(document, tensors)
-    whole = {"json": torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8)} | tensors
-    data = b"".join(checkpoint_file._pieces(whole))
-    (tmp_path / NAME).write_bytes(data + sha256(data).digest())
-    check_refused(tmp_path, parts, reason)
-
-
-@pytest.mark.parametrize(
-    "text", [b'{"a":1,"a":2}', b"[" * 100_000, b'{"a":' * 100_000, b"NaN", b"1" * 5000, b"{", b"\xff", b'{"a":[{"b":1,"b":1}]}']
-)  # fmt: skip
-def test_json_that_is_not_plain_is_refused(text: bytes) -> None:
-    with pytest.raises(InvalidValue, match="its JSON cannot be read"):
-        parsed(text)
-
-
-def test_links_folders_and_pipes_are_refused(tmp_path: Path, parts: tuple[Any, Any, Any]) -> None:
-    file, elsewhere = tmp_path / NAME, tmp_path / "elsewhere"
-    os.rename(file, elsewhere)
-    check_refused(tmp_path, parts, "there is no such file")
-    file.symlink_to(elsewhere)
-    check_refused(tmp_path, parts, "is a symbolic link")
-    save(tmp_path, model=parts[0], optimizer=parts[1], scheduler=parts[2], extra={"step": 9})
-    assert (file.is_symlink(), peek(tmp_path).extra) == (False, {"step": 9})  # replaced, not followed
-    assert not elsewhere.is_symlink()
-    file.unlink()
-    os.mkfifo(file)
-    check_refused(tmp_path, parts, "is not a file")
-    file.unlink()
-    file.mkdir()
-    check_refused(tmp_path, parts, "is not a file|Is a directory")
-    with pytest.raises(InvalidValue, match="cannot be written: Is a directory"):
-        save(tmp_path, model=parts[0], optimizer=parts[1], extra={})
-    assert sorted(os.listdir(tmp_path)) == sorted([NAME, "elsewhere"])
-
-
-def test_what_a_killed_process_left_is_removed_and_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("keep me")
-    run = tmp_path / "runs" / "a"
-    run.mkdir(parents=True)
-    (run / ".checkpoint-1-aa.new").write_bytes(bytes(100))
-    (run / ".checkpoint-2-bb.new").symlink_to(victim)
-    model = OrderedDict(a=nn.Linear(1, 1))
-    net = nn.Sequential(model)
-    save(run, model=net, optimizer=optim.SGD(net.parameters(), lr=1), extra={})
-    assert os.listdir(run) == [NAME]
-    assert victim.read_text() == "keep me"
-
-
-def test_a_copy_of_a_loaded_state_shares_nothing_with_the_file(tmp_path: Path, parts: tuple[Any, Any, Any]) -> None:
-    """Two loads give two states: a step of one must not move the other."""
+    advance(model, optimizer, None, first=0, steps=2)
+    save(tmp_path, model=model, optimizer=optimizer, extra={})
     pairs = []
     for _ in range(2):
         model = network(5)
         optimizer = OPTIMIZERS["adam"](model.parameters())
-        scheduler = SCHEDULERS["multi"](optimizer)
-        load(tmp_path, model=model, optimizer=optimizer, scheduler=scheduler)
-        pairs.append((model, optimizer, scheduler))
-    kept = copy.deepcopy(everything(*pairs[1]))
+        load(tmp_path, model=model, optimizer=optimizer)
+        pairs.append((model, optimizer, None))
+    kept = everything(*pairs[1])
     advance(*pairs[0], first=7, steps=1)
     assert everything(*pairs[1]) == kept

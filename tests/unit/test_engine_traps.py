@@ -621,6 +621,7 @@ def test_nothing_of_a_step_stays_in_memory():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, when it is loaded
 def test_a_compiled_model_is_run_uncompiled_and_says_so():
     """Compiled code would hide how parameters are used."""
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))

@@ -186,3 +186,14 @@ def test_what_a_method_cannot_take(more, words):
 def test_an_unknown_method_is_named():
     with pytest.raises(InvalidValue, match="Did you mean 'growing-mu'"):
         method("growing_mu")
+
+
+def test_an_unsound_rule_stays_unsound_with_options():
+    with pytest.raises(Unsupported, match="has no guarantee"):
+        plan(epsilon=2.0, size=1000, batch=100, epochs=2, rule="own_norm:scale=0.5")
+    p = plan(
+        epsilon=2.0, size=1000, batch=100, epochs=2, method="noisy-sgd", rule="own_norm:scale=0.5", as_published=True
+    )
+    assert p.is_unsound
+    assert p.certified is None
+    assert p.guarantee.label == "claimed"

@@ -435,6 +435,30 @@ def test_an_iterator_that_is_closed_or_lost_leaves_the_model_clean():
     assert is_clean(training.model)
 
 
+def test_two_models_at_once_need_their_loss_functions():
+    """Recordings of two models cannot be told apart: refused, and both models are clean after it."""
+    one, other = a_training(generator=seeded(7)), a_training(generator=seeded(7))
+    with pytest.raises(Unsupported):
+        each(zip(one, other, strict=True), lambda a, b: one.step(LOSS(one.model(a[0]), a[1])))
+    assert is_clean(one.model)
+    assert is_clean(other.model)
+    one, other = a_training(generator=seeded(7)), a_training(generator=seeded(7))
+    for a, b in zip(one, other, strict=True):
+        one.step(LOSS, *a)
+        other.step(LOSS, *b)
+    alone = run(a_training(generator=seeded(7)))
+    assert torch.allclose(weights(one.model), alone, rtol=1e-10)
+    assert torch.allclose(weights(other.model), alone, rtol=1e-10)
+
+
+def test_autocast_goes_by_the_loss_function():
+    training = a_training(a_model(torch.float32), (a_dataset()[0].float(), a_dataset()[1]), generator=seeded(7))
+    for x, y in training:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            training.step(LOSS, x, y)
+    assert torch.allclose(weights(training.model).double(), run(a_training(generator=seeded(7))), atol=0.05)
+
+
 def test_evaluation_and_zero_grad_between_batch_and_step_are_fine():
     training = a_training(generator=seeded(7))
     x_all, _ = a_dataset()
@@ -461,6 +485,8 @@ class Endless(IterableDataset):
 
 
 def test_what_does_not_fit_is_refused_at_the_start(tmp_path):
+    refused("plan=None must be a Plan", planned=None)
+    refused("generator=7 must be a Randomness", generator=7)
     refused("records=59 must be the plan's size=60", dataset=a_dataset(59))
     refused("Use SGD", Unsupported, optimizer=lambda m: torch.optim.LBFGS(m.parameters()))
     refused("not the model's", optimizer=lambda m: sgd(a_model()))

@@ -78,7 +78,7 @@ class Method:
     @property
     def sound(self) -> bool:
         """Whether a proof covers the clipping rule as published."""
-        return self.published_rule not in UNSOUND_RULES
+        return not is_unsound(self.published_rule)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -287,14 +287,26 @@ def method(name: str) -> Method:
     return METHODS[name]
 
 
+def is_unsound(rule: str) -> bool:
+    """Whether no proof covers a clipping rule, with or without options.
+
+    >>> is_unsound("own_norm:scale=0.5"), is_unsound("quantile:target=0.7")
+    (True, False)
+    """
+    return _name_of(rule) in UNSOUND_RULES
+
+
+def _name_of(rule: str) -> str:
+    return rule.partition(":")[0].strip()  # options may follow; a name that is not ours is a module's
+
+
 def check_rule(rule: str, *, as_published: bool) -> None:
     """Raise unless `rule` is a clipping rule's name, and a sound one unless as published."""
     known = (*SOUND_RULES, *UNSOUND_RULES)
     if not isinstance(rule, str) or (rule not in known and ":" not in rule):
         raise InvalidValue(f"rule={rule!r} is not known.{_check.suggestion(rule, known)} Known: {', '.join(known)}.")
-    name = rule.partition(":")[0].strip()  # options may follow, quantile:target=0.7; another name is a module's
-    if name in UNSOUND_RULES and not as_published:
+    if is_unsound(rule) and not as_published:
         raise Unsupported(
-            f"rule={rule!r} has no guarantee: {UNSOUND_RULES[name]}. Use one of {', '.join(SOUND_RULES)}, or "
+            f"rule={rule!r} has no guarantee: {UNSOUND_RULES[_name_of(rule)]}. Use one of {', '.join(SOUND_RULES)}, or "
             "as_published."
         )

@@ -13,7 +13,7 @@ from privet import _check
 from privet._registry import shortened
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.methods import UNSOUND_RULES
+from privet.planning.methods import is_unsound
 from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table
 from privet.planning.question import Question
 from privet.planning.recipe import Recipe
@@ -58,7 +58,7 @@ class Plan:
     @property
     def is_unsound(self) -> bool:
         """Whether no proof covers the clipping rule: a claim is all there is."""
-        return self.rule in UNSOUND_RULES
+        return is_unsound(self.rule)
 
     @property
     def batch(self) -> float:

@@ -10,7 +10,7 @@ from privet.accounting.levels import levels_of
 from privet.accounting.sampling import sampling
 from privet.accounting.tuning import best_of
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.methods import UNSOUND_RULES, Method, Setting, method
+from privet.planning.methods import Method, Setting, is_unsound, method
 from privet.planning.recipe import Recipe
 from privet.planning.steps import Steps
 from privet.schedules import spelling
@@ -108,7 +108,7 @@ class Question:
 
         By `pld`, or for a random number of runs by the one theorem there is.
         """
-        if self.rule in UNSOUND_RULES:
+        if is_unsound(self.rule):
             return None
         try:
             return self._spent(steps, "pld")
@@ -117,7 +117,7 @@ class Question:
 
     def one_run(self, steps: Steps) -> Guarantee | None:
         """What is proven of one run of several; None if there is no tuning."""
-        if self.recipe.tuning is None or self.rule in UNSOUND_RULES:
+        if self.recipe.tuning is None or is_unsound(self.rule):
             return None
         for accountant in ("pld", self.accountant):
             try:
@@ -148,7 +148,7 @@ class Question:
 
 def _weakened(found: Guarantee, row: Method | None, rule: str) -> Guarantee:
     """The guarantee under the weaker of the accountant's label and the method's."""
-    label: Label = "claimed" if rule in UNSOUND_RULES else "certified" if row is None else row.label
+    label: Label = "claimed" if is_unsound(rule) else "certified" if row is None else row.label
     if LABELS.index(label) <= LABELS.index(found.label):
         return found
     return replace(found, label=label, epsilon_lower=None)

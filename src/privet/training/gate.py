@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from privet import _check
 from privet.engine.batches import size_of
 from privet.engine.loading import Chooser
+from privet.engine.randomness import Randomness
 from privet.engine.recording import recording
 from privet.engine.tape import tensors_in
 from privet.errors import InvalidValue, Unsupported
@@ -19,6 +20,14 @@ from privet.planning import Plan
 
 LossFn = Callable[..., Tensor]
 NOT_THESE = (torch.optim.LBFGS, torch.optim.SparseAdam)
+
+
+def check_kinds(plan: Any, generator: Any) -> None:
+    """Raise unless these are a plan and a source of randomness."""
+    if not isinstance(plan, Plan):
+        raise InvalidValue(f"plan={plan!r} must be a Plan. It says what may be spent. Make one with plan(...).")
+    if not isinstance(generator, Randomness):
+        raise InvalidValue(f"generator={generator!r} must be a Randomness. Leave it out, or use seeded(7) for tests.")
 
 
 def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], model: nn.Module) -> None:

@@ -30,6 +30,7 @@ from privet.training.gate import (
     Repeated,
     Watch,
     check_batch,
+    check_kinds,
     check_losses,
     check_optimizer,
     check_rule,
@@ -81,6 +82,8 @@ class Training:
         workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
         hardened: bool = False, reserve: int = 1, as_published: bool = False,
     ) -> None:  # fmt: skip
+        self._generator = Randomness() if generator is None else generator
+        check_kinds(plan, self._generator)
         self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
         self._inner = plain_model(model)
         self._named = trainable(self._inner)
@@ -90,10 +93,9 @@ class Training:
         check_rule(is_published(self.rule), plan)
         self._views, self._physical = views, rows_at_once(max_physical_batch, views)
         _check.whole(least=0, workers=workers)
-        self._workers, self._users, self._generator = workers, users, generator or Randomness()
-        self._hardened = hardened
+        self._workers, self._users, self._hardened = workers, users, hardened
         self._chooser(start=0 if ledger is None else ledger.next)  # checks dataset and plan
-        self._average = None if average is None else Average(self._named, decay=average)
+        self.average = None if average is None else Average(self._named, decay=average)
         self._is_averaged = self._is_open = self._is_done = False
         self._piece: Piece[Any] | None = None
         self._watch: Watch | None = None
@@ -139,7 +141,7 @@ class Training:
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
         """The model with its averaged weights, for evaluation; it has its own again after it."""
-        if self._average is None:
+        if self.average is None:
             raise InvalidValue("average=None keeps no average. It is made along the way. Give average=0.999, say.")
         if self._piece is not None or self._is_averaged:
             raise InvalidValue(
@@ -147,7 +149,7 @@ class Training:
             )
         self._is_averaged = True
         try:
-            with self._average.in_place():
+            with self.average.in_place():
                 yield self.model
         finally:
             self._is_averaged = False
@@ -265,8 +267,8 @@ class Training:
             self._named[name].grad = grad.to(self._named[name].dtype)
         self.optimizer.step()
         self._inner.zero_grad()
-        if self._average is not None:
-            self._average.add()
+        if self.average is not None:
+            self.average.add()
 
     def _check_model(self) -> None:
         now = trainable(self._inner)
