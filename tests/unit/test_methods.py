@@ -9,7 +9,7 @@ from privet.accounting import gdp, spent
 from privet.accounting.proactive import holds, proactive_noise
 from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
 from privet.accounting.zcdp import epsilon_of_rho
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, Unsupported
 from privet.planning import METHODS, method, plan
 from privet.planning.methods import SOUND_RULES, UNSOUND_RULES
 
