@@ -28,9 +28,9 @@ class Wide(nn.Module):
 
 def steps_of(*, x, rate=1.0, **given):
     """What each step took off the weights, times the planned batch, by plain SGD with learning rate 1."""
-    rule = given.pop("rule", None)
+    asked = {key: given.pop(key) for key in ("rule", "relation") if key in given}
     planned = plan(
-        delta=1e-3, size=SIZE, rate=rate, steps=STEPS, noise=NOISE, clip=CLIP, rule=rule, solve="epsilon"
+        delta=1e-3, size=SIZE, rate=rate, steps=STEPS, noise=NOISE, clip=CLIP, **asked, solve="epsilon"
     )  # fmt: skip
     torch.manual_seed(0)
     model = Wide()
@@ -66,6 +66,7 @@ ZEROS = torch.zeros(SIZE, 2000)
         ({"rate": 0.5}, NOISE * CLIP),
         ({"rate": 1e-9}, NOISE * CLIP),  # empty batches
         ({"rate": 0.5, "views": 2, "max_physical_batch": 4}, NOISE * CLIP),
+        ({"relation": "replace"}, 2 * NOISE * CLIP),
         ({"rule": "per_layer"}, NOISE * CLIP),
         ({"rule": "quantile:count_noise=2.6,speed=1e-9"}, NOISE * CLIP / (1 - 0.5**2) ** 0.5),
     ],

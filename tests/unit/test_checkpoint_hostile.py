@@ -117,7 +117,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "overlapping": (sealed(two(a=entry(0, 2)), b"{}"), LIBRARY),
     "a hole": (sealed(two(a=entry(40, 44)), b"{}"), LIBRARY),
     "an unknown type": (sealed(two(a=entry(2, 2, [0], "F4")), b"{}"), LIBRARY),
-    "a complex one": (sealed(two(a=entry(2, 2, [0], "C64")), b"{}"), "is not a checkpoint of Privet"),
+    "a complex one": (sealed(two(a=entry(2, 2, [0], "C64")), b"{}"), "is not a (checkpoint|safetensors)"),
     "json of another type": (
         sealed(two().replace(b'"U8","shape":[2]', b'"I16","shape":[1]', 1), b"{}"), "is not a checkpoint of Privet",
     ),
@@ -167,6 +167,7 @@ FORGED: dict[str, tuple[Callable[[Any, dict[str, Tensor]], None], str]] = {
     "a key twice in pairs": (lambda d, t: change(d, "extra", to={"$dict": [[1, 1], [1, 2]]}), "extra is not written"),
     "a float that is none": (lambda d, t: change(d, "extra", to={"a": {"$float": "1_0"}}), "extra.a is not written"),
     "tensors in extra's shape": (lambda d, t: change(d, "extra", to={"a\nb": {"$tensor": []}}), "is not written"),
+    "a tensor in extra": (lambda d, t: change(d, "extra", to={"a": d["model"]["0.bias"]}), "extra.a is not written"),
     "a deep nest": (lambda d, t: change(d, "extra", to=json.loads('{"a":' * 200 + "1" + "}" * 200)), "is not written"),
     "another class": (lambda d, t: change(d, "kinds", "optimizer", to="\x1b[2J"), "its optimizer is"),
     "no kinds": (lambda d, t: change(d, "kinds", to=[]), "kinds is not a table"),

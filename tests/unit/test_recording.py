@@ -178,3 +178,14 @@ def test_a_recording_does_not_keep_a_model_alive(batch):
     del model
     gc.collect()
     assert gone() is None
+
+
+def test_a_loss_under_autocast_is_its_own():
+    """bfloat16 rounds to three digits: that is no sign that examples see each other."""
+    model, loss_fn = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 4)), nn.CrossEntropyLoss(reduction="none")
+    x, y = torch.randn(16, 6), torch.randint(4, (16,))
+    with recording(model), torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = loss_fn(model(x), y)
+    found = clipped_sum(model, losses, (x, y), clip=0.1)
+    assert found.grads["0.weight"].dtype == torch.float32
+    assert bool(found.grads["0.weight"].isfinite().all())

@@ -66,11 +66,12 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
 
 
-def by_hand(model, optimizer, dataset, planned, generator, after=lambda: None):
+def by_hand(model, optimizer, dataset, planned, generator, after=lambda: None, *, views=1, augment=lambda x: x):
     """The obvious loop: one example at a time, clipped, summed, noise, the planned batch, the optimizer's own step."""
     x, y = dataset
     for step, chosen in zip(planned.steps, sampler(planned, records=len(x), generator=generator), strict=True):
-        total = slow_sum(model, LOSS, (x[chosen], y[chosen]), "flat", step.clip)
+        rows = chosen.repeat_interleave(views)
+        total = slow_sum(model, LOSS, (augment(x[rows]), y[rows]), "flat", step.clip, views=views)
         std = noise_std(step, norm_bound=step.clip)
         noisy = add_noise(total, std=std, generator=generator, divisor=step.rate * planned.recipe.size)
         for name, p in model.named_parameters():
@@ -193,14 +194,18 @@ def test_what_cannot_be_recorded_is_done_by_the_loss_function():
 
 
 @pytest.mark.parametrize("physical", [None, 7])
-def test_views_of_a_record_are_read_apart_and_clipped_as_one(physical):
-    """Two views that are alike are one record; a view that is all zeros halves what the other gives."""
+def test_views_of_a_record_are_clipped_as_one(physical):
+    def augment(x):
+        return x * torch.tensor([1.0, -0.5]).repeat(len(x) // 2)[:, None]
+
     training = a_training(generator=seeded(7), views=2, max_physical_batch=physical)
     for x, y in training:
         assert torch.equal(x[::2], x[1::2])
         assert physical is None or len(x) <= physical
-        training.step(LOSS(training.model(x), y))
-    assert torch.allclose(weights(training.model), run(a_training(generator=seeded(7))), rtol=1e-9)
+        training.step(LOSS(training.model(augment(x)), y))
+    model = a_model()
+    wanted = by_hand(model, sgd(model), a_dataset(), PLAN, seeded(7), views=2, augment=augment)
+    assert torch.allclose(weights(training.model), wanted, rtol=1e-9)
 
 
 def test_half_precision_gets_its_gradient_in_its_own_type():
@@ -300,6 +305,14 @@ def test_a_line_is_on_the_disk_before_its_noise_is_drawn(tmp_path, order, physic
     order.clear()
     run(training)
     assert order == ["sync", "draw"] * 6
+
+
+@pytest.mark.parametrize("hardened", [False, True])
+def test_hardened_noise_is_asked_for(monkeypatch, hardened):
+    draw, asked = engine_noise.draw, []
+    monkeypatch.setattr(engine_noise, "draw", lambda *a, **given: (asked.append(given["hardened"]), draw(*a, **given)))
+    run(a_training(hardened=hardened))
+    assert asked == [hardened] * 6
 
 
 def test_one_line_may_reserve_some_steps(tmp_path, order):
@@ -452,11 +465,14 @@ def test_two_models_at_once_need_their_loss_functions():
 
 
 def test_autocast_goes_by_the_loss_function():
-    training = a_training(a_model(torch.float32), (a_dataset()[0].float(), a_dataset()[1]), generator=seeded(7))
-    for x, y in training:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            training.step(LOSS, x, y)
-    assert torch.allclose(weights(training.model).double(), run(a_training(generator=seeded(7))), atol=0.05)
+    def found(*, autocast):
+        training = a_training(a_model(torch.float32), (a_dataset()[0].float(), a_dataset()[1]), generator=seeded(7))
+        for x, y in training:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                training.step(LOSS, x, y)
+        return weights(training.model)
+
+    assert torch.allclose(found(autocast=True), found(autocast=False), atol=0.01)
 
 
 def test_evaluation_and_zero_grad_between_batch_and_step_are_fine():

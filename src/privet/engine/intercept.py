@@ -115,4 +115,4 @@ def tracking(parameters: Sequence[nn.Parameter], listener: Listener) -> Iterator
     finally:
         for p, kind in zip(parameters, classes, strict=True):
             p.__class__ = kind
-        _here.listeners.pop()
+        _here.listeners.remove(listener)

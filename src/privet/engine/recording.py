@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from privet.engine.batches import kinds, mapped, size_of
 from privet.engine.clip import Rule
 from privet.engine.intercept import tracking
-from privet.engine.knowledge import known_of, shares_of, trainable
+from privet.engine.knowledge import AGREE, ROUGH, known_of, shares_of, trainable
 from privet.engine.summing import ClippedSum, clipped
 from privet.engine.tape import Tape, Unforeseen, Use, names_of, tensors_in
 from privet.errors import InvalidValue, Unsupported
@@ -25,7 +25,7 @@ from privet.errors import InvalidValue, Unsupported
 _finished: "weakref.WeakKeyDictionary[nn.Module, Recording]" = weakref.WeakKeyDictionary()
 _apart: "weakref.WeakKeyDictionary[nn.Module, set[tuple[str, ...]]]" = weakref.WeakKeyDictionary()
 MOST_NODES = 200
-WAY_OUT = "Give clipped_sum the loss function and the batch in place of losses."
+WAY_OUT = "Give the loss function and the batch in place of losses."
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -156,7 +156,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     """Whether the weights of the losses went elsewhere than to their own rows."""
     fine = one.isfinite().all(1) & other.isfinite().all(1)
     scale = torch.maximum(one[fine].abs(), other[fine].abs()).amax() if bool(fine.any()) else 0.0
-    return bool(((one - other)[fine].abs() > 1e-3 * scale).any())
+    return bool(((one - other)[fine].abs() > AGREE.get(one.dtype, ROUGH) * scale).any())
 
 
 def _way(losses: Tensor, ends: set[Any]) -> tuple[str, ...]:

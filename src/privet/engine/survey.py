@@ -37,7 +37,7 @@ class Call:
     rule: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Survey:
     """Listens to one pass; `uses` says which calls are known to be uses, contrary to first appearance."""
 

@@ -172,7 +172,7 @@ def names_of(named: Mapping[str, nn.Parameter]) -> Names:
     return Names({id(p): name for name, p in named.items()})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tape:
     """Listens to one forward pass and keeps its uses."""
 

@@ -10,7 +10,6 @@ from privet.errors import BudgetExceeded, InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.question import Question
 from privet.training.ledger_file import LedgerFile
-from privet.training.ledger_lines import MOST_RESERVED
 from privet.training.ledger_reading import read
 
 
@@ -100,8 +99,6 @@ def account_for(
             raise InvalidValue("ledger is given without out. What is spent is read from its folder. Give out as well.")
         return InMemory(plan)
     if ledger is None:
-        if reserve > MOST_RESERVED:
-            raise InvalidValue(f"reserve={reserve} must be at most {MOST_RESERVED}. A torn line costs that many steps.")
         ledger = LedgerFile.create(out, plan, reserve=reserve, seeded=seeded)
     elif ledger.header.plan != plan.hash or ledger.header.seeded != seeded:
         raise InvalidValue(

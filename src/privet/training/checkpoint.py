@@ -23,6 +23,7 @@ from privet.training.checkpoint_fit import (
     check_kinds,
     check_model,
     check_optimizer,
+    check_own_memory,
     kind,
     order,
     some,
@@ -67,10 +68,6 @@ def save(
         InvalidValue: something cannot be kept (the place is named), a weight is not finite, or the disk is full.
     """
     state, tensors = model.state_dict(), dict[str, Tensor]()
-    stays = "The checkpoint before it stays. Go back to it with a lower learning rate."
-    check_finite(state, model, "model", stays)
-    if average is not None:
-        check_average(average, model, state, stays)
     document = {
         "kinds": {"optimizer": kind(optimizer), "scheduler": kind(scheduler)},
         "order": order(model, optimizer),
@@ -81,6 +78,11 @@ def save(
         "average": packed(None if average is None else dict(average), "average", tensors),
         "extra": packed(dict(extra), "extra"),
     }
+    stays = "The checkpoint before it stays. Go back to it with a lower learning rate."
+    check_finite(state, model, "model", stays)
+    check_own_memory(state)
+    if average is not None:
+        check_average(average, model, state, stays)
     return write(Path(folder) / NAME, document, tensors)
 
 
@@ -146,7 +148,7 @@ def _content(file: Path) -> tuple[dict[str, Any], Checkpoint]:
         if set(document) != {"format", "version", "kinds", "order", *_SECTIONS}:
             raise InvalidValue(f"it does not have the sections of a checkpoint. {OTHER}")
         used: set[str] = set()
-        found = {name: unpacked(document[name], name, tensors, used) for name in _SECTIONS}
+        found = {name: unpacked(document[name], name, tensors if name != "extra" else {}, used) for name in _SECTIONS}
         if used != set(tensors):
             raise InvalidValue(f"it holds {some(set(tensors) - used)}, which nothing in it speaks of. {OTHER}")
         if not isinstance(found["extra"], dict) or not isinstance(found["average"], dict | None):
@@ -199,5 +201,6 @@ def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         if type(number) is int and isinstance(values, dict):
             state = optimizer.state[parameters[number]]
             for key, value in values.items():
-                if isinstance(value, Tensor) and state[key].dtype != value.dtype:  # torch cast it to the parameter's
-                    state[key] = value.to(state[key].device)
+                now = state.get(key)
+                if isinstance(value, Tensor) and isinstance(now, Tensor) and now.dtype != value.dtype:
+                    state[key] = value.to(now.device)  # torch had cast it to the parameter's

@@ -34,10 +34,20 @@ def check_finite(state: Mapping[str, Any], model: nn.Module, place: str, advice:
     """Raise unless the parameters are finite. A buffer may hold an infinity (an attention mask)."""
     for name, _ in model.named_parameters(remove_duplicate=False):
         value = state.get(name)
-        if isinstance(value, Tensor) and value.is_floating_point() and value.device.type != "meta":
-            wide = value.float() if value.itemsize == 1 else value  # torch cannot say it of 8-bit floats
-            if not bool(torch.isfinite(wide).all()):
-                raise InvalidValue(f"{place}.{name} has values that are not finite. Training cannot go on. {advice}")
+        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+            raise InvalidValue(f"{place}.{name} has values that are not finite. Training cannot go on. {advice}")
+
+
+def check_own_memory(state: Mapping[str, Any]) -> None:
+    """Raise if a tensor has one number in several places: torch saves it, and cannot load it."""
+    for name, value in state.items():
+        if isinstance(value, Tensor) and any(
+            n > 1 and not step for n, step in zip(value.shape, value.stride(), strict=True)
+        ):
+            raise InvalidValue(
+                f"model.{name} is an expanded tensor, which torch cannot load into. The checkpoint would be useless. "
+                "Use `.contiguous()` where the model makes it."
+            )
 
 
 def _table(found: object, wanted: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -74,7 +84,9 @@ def check_model(found: object, model: nn.Module, state: Mapping[str, Any]) -> No
 
 
 def _form(value: object) -> str:
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else f"no tensor ({type(value).__name__})"
+    if not isinstance(value, Tensor):
+        return f"no tensor ({type(value).__name__})"
+    return f"{value.dtype} {tuple(value.shape)}{' without memory' if value.is_meta else ''}"
 
 
 def _ties(state: Mapping[str, Any]) -> set[frozenset[str]]:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from privet import _check
 from privet.engine.batches import size_of
+from privet.engine.contribution import Ids
 from privet.engine.loading import Chooser
 from privet.engine.randomness import Randomness
 from privet.engine.recording import recording
@@ -58,7 +59,7 @@ def check_rule(is_unsound: bool, plan: Plan) -> None:
         )
 
 
-def check_unit(plan: Plan, records: int, users: "Sequence[Any] | Any | None") -> None:
+def check_unit(plan: Plan, records: int, users: Ids | None) -> None:
     """Raise unless records are what the plan protects, or it protects users and their owners are known."""
     unit = plan.recipe.budget.unit
     if unit == "client":
