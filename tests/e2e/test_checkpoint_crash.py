@@ -156,7 +156,7 @@ def check_refused(folder: Path, reason: str) -> None:
     model, optimizer = parts()
     with pytest.raises(InvalidValue, match=reason) as caught:
         save(folder, model=model, optimizer=optimizer, extra={"step": 2})
-    assert "The checkpoint before it stays." in str(caught.value)
+    assert "What is there is whole: the checkpoint before it" in str(caught.value)
     assert (folder / NAME).read_bytes() == before
     assert [file for file in os.listdir(folder) if file.startswith(".")] == []
     assert peek(folder).extra == {"step": 1}

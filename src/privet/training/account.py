@@ -10,6 +10,7 @@ from privet.errors import BudgetExceeded, InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.question import Question
 from privet.training.ledger_file import LedgerFile
+from privet.training.ledger_lines import Mark
 from privet.training.ledger_reading import read
 
 
@@ -19,6 +20,10 @@ class Account(Protocol):
     @property
     def next(self) -> int:
         """The step that may be charged next."""
+
+    @property
+    def mark(self) -> Mark | None:
+        """The place in the ledger on disk; None if there is none."""
 
     def charge(self, number: int, step: Step) -> None:
         """Let step `number` happen: when this returns, it is charged."""
@@ -48,6 +53,10 @@ class InMemory:
     def next(self) -> int:
         return self._ledger.steps
 
+    @property
+    def mark(self) -> None:
+        return None
+
     def charge(self, number: int, step: Step) -> None:
         check_left(number, self._plan)
         if self._closed:
@@ -75,6 +84,10 @@ class OnDisk:
     @property
     def next(self) -> int:
         return self._file.next
+
+    @property
+    def mark(self) -> Mark:
+        return self._file.mark
 
     def charge(self, number: int, step: Step) -> None:
         left = self._file.header.length - number

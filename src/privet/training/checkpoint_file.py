@@ -62,8 +62,8 @@ def write(file: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
             beside.unlink()
         if isinstance(error, OSError):
             raise InvalidValue(
-                f"{file}: cannot be written: {error.strerror or error}. The checkpoint before it stays. Free some "
-                "space, or use another folder."
+                f"{file}: cannot be written: {error.strerror or error}. What is there is whole: the "
+                "checkpoint before it, or this one. Free some space, or use another folder."
             ) from None
         raise
     return digest
@@ -138,7 +138,7 @@ def _bytes_of(file: Path) -> bytes:
                 raise InvalidValue("is not a file.")
             return stream.read()
     except FileNotFoundError:
-        raise InvalidValue("there is no such file.") from None
+        raise InvalidValue("there is no such file. Give the folder of a run that has saved one.") from None
     except MemoryError:
         raise InvalidValue("is larger than this machine's memory.") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name

@@ -39,6 +39,7 @@ from privet.training.gate import (
     rows_at_once,
 )
 from privet.training.ledger_file import LedgerFile
+from privet.training.ledger_lines import Mark
 
 
 class Training:
@@ -100,6 +101,7 @@ class Training:
         self._piece: Piece[Any] | None = None
         self._watch: Watch | None = None
         self._sum: ClippedSum | None = None
+        self.out = None if out is None else Path(out)
         self._account = account_for(plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private)
 
     # --- what is known ---
@@ -117,6 +119,16 @@ class Training:
     def private(self) -> bool:
         """False for a seeded run: reproducible, not private."""
         return self._generator.private
+
+    @property
+    def mark(self) -> Mark | None:
+        """The place in the ledger on disk, for a checkpoint; None if there is no folder."""
+        return self._account.mark
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is at hand, or the averaged weights are in place."""
+        return self._piece is not None or self._is_averaged
 
     @property
     def guarantee(self) -> Guarantee:
@@ -143,7 +155,7 @@ class Training:
         """The model with its averaged weights, for evaluation; it has its own again after it."""
         if self.average is None:
             raise InvalidValue("average=None keeps no average. It is made along the way. Give average=0.999, say.")
-        if self._piece is not None or self._is_averaged:
+        if self.is_busy:
             raise InvalidValue(
                 "averaged() was called inside a batch, or twice. Its step needs the weights. Step first."
             )

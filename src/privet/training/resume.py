@@ -1,0 +1,113 @@
+"""Saving a run and taking it up again: weights from the checkpoint, spending from the ledger alone.
+
+save(training, scheduler=scheduler)                       # now and then, between two steps
+training = resume(model, optimizer, dataset, plan, out="runs/a", scheduler=scheduler)
+
+What was charged after the last save stays charged and is never done again. Coins and noise are drawn afresh.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from privet import _check
+from privet.engine.clip import is_adaptive
+from privet.errors import InvalidValue
+from privet.planning import Plan
+from privet.training import checkpoint
+from privet.training.ledger_file import LedgerFile
+from privet.training.ledger_lines import Mark
+from privet.training.steps import Training
+
+
+def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dict[str, Any] | None = None) -> str:
+    """Replace the checkpoint in the run's folder; gives its checksum. `extra` is kept beside it: plain values.
+
+    Raises:
+        InvalidValue: the run has no folder, a batch is at hand, a weight is not finite, or the disk is full.
+    """
+    mark = training.mark
+    if training.out is None or mark is None:
+        raise InvalidValue("out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/a', say.")
+    if training.is_busy:
+        raise InvalidValue("a batch is at hand, or the averaged weights are in place. Save between two steps.")
+    average = training.average
+    return checkpoint.save(
+        training.out, model=training.model, optimizer=training.optimizer, scheduler=scheduler,
+        rule_state=training.rule.state() if is_adaptive(training.rule) else None,
+        average=None if average is None else average.mean,
+        extra={
+            "step": training.number, "plan": training.plan.hash, "lines": mark.lines, "digest": mark.digest,
+            "averaged": 0 if average is None else average.steps, "more": dict(extra or {}),
+        },
+    )  # fmt: skip
+
+
+def resume(
+    model: nn.Module,
+    optimizer: Optimizer,
+    dataset: Any,
+    plan: Plan,
+    *,
+    out: str | Path,
+    scheduler: LRScheduler | None = None,
+    **options: Any,
+) -> Training:
+    """The run in the folder `out`, at the ledger's next step, with the weights of its last checkpoint.
+
+    Make model, optimizer and scheduler as for a new run; `options` are those of `Training`. Without a checkpoint the
+    weights stay as they are; what is charged is charged.
+
+    Raises:
+        InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint; or the
+            checkpoint is damaged or of another model, optimizer or scheduler. Then nothing is changed.
+    """
+    kept = checkpoint.peek(out) if (Path(out) / checkpoint.NAME).exists() else None
+    ledger = LedgerFile.open(out, plan, at_least=None if kept is None else _mark(out, kept, plan))
+    try:
+        training = Training(model, optimizer, dataset, plan, out=out, ledger=ledger, **options)
+        if kept is not None:
+            _check_same(out, training, kept)
+            checkpoint.load(out, model=model, optimizer=optimizer, scheduler=scheduler)
+            _remember(training, kept)
+    except BaseException:
+        ledger.close()
+        raise
+    return training
+
+
+def _mark(out: str | Path, kept: checkpoint.Checkpoint, plan: Plan) -> Mark:
+    """The place in the ledger that the checkpoint has seen."""
+    extra = kept.extra
+    try:
+        _check.whole(least=0, step=extra["step"], lines=extra["lines"], averaged=extra["averaged"])
+        mark = Mark(extra["lines"], str(extra["digest"]))
+        of = extra["plan"]
+    except (KeyError, InvalidValue) as error:
+        raise InvalidValue(f"{out}: the checkpoint is not one of a run: {error}. Begin a new run.") from None
+    if of != plan.hash:
+        raise InvalidValue(f"{out}: the checkpoint is of another plan. Its ledger counts for that. Give that plan.")
+    return mark
+
+
+def _check_same(out: str | Path, training: Training, kept: checkpoint.Checkpoint) -> None:
+    """Raise unless the checkpoint has what the options ask for."""
+    if (training.average is None) != (kept.average is None):
+        raise InvalidValue(
+            f"{out}: average={None if training.average is None else training.average.decay!r} does not fit the "
+            "checkpoint. The average is made along the way. Give what the run began with."
+        )
+    if is_adaptive(training.rule) != (kept.rule_state is not None):
+        raise InvalidValue(f"{out}: the checkpoint is of another clipping rule. Give the plan that the run began with.")
+
+
+def _remember(training: Training, kept: checkpoint.Checkpoint) -> None:
+    if is_adaptive(training.rule):
+        training.rule.restore(kept.rule_state)
+    if training.average is not None and kept.average is not None:
+        training.average.steps = kept.extra["averaged"]
+        for name, mean in training.average.mean.items():
+            mean.copy_(kept.average[name])
