@@ -1,0 +1,113 @@
+"""A task: records to train on, records to judge by, a network, a loss and a measure, under one name."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from privet import models
+from privet._registry import Registry
+from privet.data.files import Where
+from privet.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """How good outputs are: the mean over examples of `each`, then `finish` (a root, for RMSE)."""
+
+    name: str
+    each: Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> one value for each example
+    finish: Callable[[float], float] = float
+    higher_is_better: bool = True
+
+
+def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(1) == targets).float()
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.view(-1) - targets).square()
+
+
+ACCURACY = Measure(name="accuracy", each=_is_right)
+RMSE = Measure(name="rmse", each=_squared_error, finish=lambda mean: mean**0.5, higher_is_better=False)
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """One loss for each example."""
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Task:
+    """What `train`, `audit` and `attack` work on.
+
+    `facts` are what networks are made for: shape, classes, words. `evaluation` says in words what `held_out` is; it
+    is public, or at least not trained on, and its exact metrics are shown.
+
+    >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
+    >>> own = Task(name="own", train=(x, y), held_out=(x[:5], y[:5]), evaluation="5 made-up records",
+    ...            model=lambda: nn.Linear(3, 2))
+    >>> own.size, own.network()(x).shape, own.measure.name
+    (20, torch.Size([20, 2]), 'accuracy')
+    """
+
+    name: str
+    train: Any  # tensors (inputs, targets), or a map-style dataset of such pairs
+    held_out: Any  # the same, for evaluation; never trained on
+    evaluation: str
+    model: "str | Callable[[], nn.Module]"  # a name from `models`, or a function that makes one
+    losses: Callable[[Any, Any], Tensor] = cross_entropy
+    measure: Measure = ACCURACY
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    users: Tensor | None = None  # the owner of each training record, where records have one
+    source: str = ""  # where the records come from, for the report
+
+    @property
+    def size(self) -> int:
+        """The number of training records."""
+        return len(self.train[0]) if isinstance(self.train, tuple) else len(self.train)
+
+    def network(self, spelling: str | None = None) -> nn.Module:
+        """A fresh network: the task's own, or another by its spelling."""
+        wanted = self.model if spelling is None else spelling
+        return models.model(wanted, **self.facts) if isinstance(wanted, str) else wanted()
+
+
+registry: Registry[Task] = Registry("task")
+register = registry.register
+
+
+def task(spelling: "str | Task", *, where: Where | None = None) -> Task:
+    """The task called `spelling`: `digits`, `mnist`, or a user's own function `my.module:task` that returns a Task.
+
+    `where` says where files are looked for; by default in PRIVET_DATA and the user's cache.
+
+    Raises:
+        InvalidValue: there is no such task, or its files are missing or damaged.
+    """
+    if isinstance(spelling, Task):
+        return spelling
+    name, text = registry.split(spelling)
+    maker = registry.maker(name)
+    if name not in registry.names():
+        _check_own(name, maker)
+    options = registry.options(name, text)
+    if "where" in inspect.signature(maker).parameters:
+        options["where"] = Where() if where is None else where
+    made: Any = registry.make(name, **options)
+    if not isinstance(made, Task):
+        raise InvalidValue(f"task={spelling!r} gave a {type(made).__name__}. It must return a Task.")
+    return made
+
+
+def _check_own(name: str, maker: Any) -> None:
+    """Raise unless a user's own says that it returns a Task: a plan from elsewhere must not call just anything."""
+    annotation = getattr(maker, "__annotations__", {}).get("return")
+    if annotation is not Task and str(annotation).rpartition(".")[2] != "Task":
+        raise InvalidValue(
+            f"task={name!r} must be a function that says it returns a Task. A plan may name it, and must not call just "
+            "anything. Write `def task() -> Task:`."
+        )
