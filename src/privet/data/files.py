@@ -1,18 +1,110 @@
 """Where files of a dataset are found: the folder asked for, PRIVET_DATA, the user's cache; else the public source."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+
+from privet.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Where to look: `folder` (`--data-dir`), then PRIVET_DATA, then the cache; and whether to fetch what is missing."""
+    """Where to look: `folder` (`--data-dir`), then PRIVET_DATA, then the cache; whether to fetch what is missing."""
 
     folder: Path | None = None
     download: bool = True
 
     def folders(self) -> list[Path]:
         """The folders in the order they are looked at."""
-        given = [self.folder, os.environ.get("PRIVET_DATA"), os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/privet"]
+        given = [self.folder, os.environ.get("PRIVET_DATA"), self.cache()]
         return [Path(folder).expanduser() for folder in given if folder]
+
+    def kept(self) -> Path:
+        """Where fetched files are kept: `folder`, or the cache. PRIVET_DATA may be shared, and is only read."""
+        return Path(self.folder or self.cache()).expanduser()
+
+    @staticmethod
+    def cache() -> Path:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "privet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One public file: the dataset it belongs to, its name, its SHA-256 and size, and where it can be fetched."""
+
+    dataset: str
+    name: str
+    sha256: str
+    size: int  # bytes; a server that sends more is not listened to
+    url: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.name}"
+
+
+def places(where: Where, dataset: str, name: str) -> Iterator[Path]:
+    """Where `name` may be: `<folder>/<dataset>/<name>`, then `<folder>/<name>`; a `-` in a dataset may be a `_`."""
+    for folder in where.folders():
+        for spelling in dict.fromkeys((dataset, dataset.replace("-", "_"))):
+            yield folder / spelling / name
+        yield folder / name
+
+
+def find(where: Where, dataset: str, *names: str) -> Path | None:
+    """The first file or folder of these names that is there, looked for by name first; or None."""
+    return next((path for name in names for path in places(where, dataset, name) if path.exists()), None)
+
+
+def read(where: Where, file: File) -> bytes:
+    """The content of a public file, found or fetched, and proven by its SHA-256.
+
+    A file with another content is refused, unless it lies beside the folders of the datasets, where another dataset's
+    file may have the same name: it is then passed over.
+
+    Raises:
+        InvalidValue: it is nowhere and cannot be fetched, or has another content.
+    """
+    other = ""
+    for path in places(where, file.dataset, file.name):
+        if not path.is_file():
+            continue
+        content = content_of(path)
+        if sha256(content).hexdigest() == file.sha256:
+            return content
+        other = _differs(path, content, file)
+        if path.parent not in where.folders():
+            raise InvalidValue(other)
+    if where.download and file.url:
+        from privet.data.fetch import fetch
+
+        return content_of(fetch(file, where.kept()))
+    raise InvalidValue(other or missing(where, file.dataset, file.name, source=file.url))
+
+
+def content_of(path: Path) -> bytes:
+    """All bytes of a file that is there."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidValue(f"{path}: cannot be read: {error.strerror}. Check its name and permissions.") from None
+
+
+def missing(where: Where, dataset: str, name: str, *, source: str) -> str:
+    """What to say when a file is nowhere: what to put where."""
+    looked = ", ".join(str(folder) for folder in where.folders())
+    return (
+        f"task={dataset!r} needs {name}, which is in none of: {looked}. "
+        f"Put it in {where.kept() / dataset}{f' (public source: {source})' if source else ''}, "
+        "or name the folder that has it by --data-dir or PRIVET_DATA."
+    )
+
+
+def _differs(path: Path, content: bytes, file: File) -> str:
+    found = sha256(content).hexdigest()
+    size = f", {len(content):,} bytes of {file.size:,}" if len(content) != file.size else ""
+    return (
+        f"{path}: is not the public file {file}: its SHA-256 is {found[:12]}..., not {file.sha256[:12]}...{size}. "
+        "It is damaged or another version. Remove it and fetch it again."
+    )

@@ -47,6 +47,7 @@ class Task:
     `facts` are what networks are made for: shape, classes, words. `evaluation` says in words what `held_out` is; it
     is public, or at least not trained on, and its exact metrics are shown.
 
+    >>> import torch
     >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
     >>> own = Task(name="own", train=(x, y), held_out=(x[:5], y[:5]), evaluation="5 made-up records",
     ...            model=lambda: nn.Linear(3, 2))

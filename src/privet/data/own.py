@@ -1,0 +1,262 @@
+"""A user's own records as a task: `csv:path=...,target=...`, `npz:path=...`, `folder:path=...`.
+
+Nothing is computed from the records but what is said here: numbers are scaled by ranges that the user gives, never by
+their own mean or spread, because those are private too. Every fifth record judges (`every=5`), the others are trained
+on; no chance is in that, so it can be said and repeated. The list of classes, if not given, is read from the records
+and thereby taken as public; the task's `source` says so.
+"""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from privet import _check
+from privet._registry import one_line, shortened
+from privet.data.archives import unzip_arrays
+from privet.data.files import content_of
+from privet.data.images import tensors
+from privet.data.pictures import picture
+from privet.data.task import RMSE, Task, register
+from privet.errors import InvalidValue
+
+LARGEST = 2**34  # bytes of an npz file, unpacked
+_READ = "the list of classes was read from the records: it is taken as public"
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """One loss for each example, of outputs (B, 1)."""
+    return nn.functional.mse_loss(outputs.view(-1), targets, reduction="none")
+
+
+# --- csv --------------------------------------------------------------------------------------------
+
+
+@register("csv")
+def own_csv(
+    *, path: str, target: str, ranges: str = "", columns: str = "", classes: str = "", measure: str = "accuracy",
+    every: int = 5,
+) -> Task:  # fmt: skip
+    """A CSV file with a header and numbers below it; one column is the `target`.
+
+    `ranges="age 0 100; hours 0 99"` scales columns to [0, 1] (what is outside is set to the nearest end);
+    `columns="age; hours"` uses only these; `classes="no; yes"` names the classes; `measure=rmse` makes the target a
+    number to be guessed.
+    """
+    _check.one_of(("accuracy", "rmse"), measure=measure)
+    target = str(target)  # a spelling makes a number of the name "2024"
+    header, rows = _table(path)
+    for name in [target, *_words(columns)]:
+        if name not in header:
+            raise InvalidValue(f"{path}: has no column {name!r}. It has {', '.join(header)}.")
+    used = _words(columns) or [name for name in header if name != target]
+    if target in used or not used:
+        raise InvalidValue(f"columns={columns!r} must name columns other than the target {target!r}.")
+    inputs = np.stack([_numbers(path, name, [row[header.index(name)] for row in rows]) for name in used], axis=1)
+    _scale(inputs, used, ranges)
+    x = torch.tensor(inputs, dtype=torch.float32)
+    wanted = [row[header.index(target)] for row in rows]
+    if measure == "rmse":
+        y = torch.tensor(_numbers(path, target, wanted), dtype=torch.float32)
+        return _task("csv", path, x, y, every=every, model="mlp", classes=1, losses=squared_error, measure=RMSE)
+    names = _words(classes) or _class_names(wanted)
+    y, note = _labels(path, wanted, names), "" if classes else _READ
+    return _task("csv", path, x, y, every=every, model="mlp", classes=len(names), note=note)
+
+
+def _table(path: str) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows, all as long as it."""
+    try:
+        text = content_of(_there(path)).decode("utf-8-sig")
+        lines = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), strict=True) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidValue(f"{path}: is not a CSV file in UTF-8: {one_line(error)}.") from None
+    if len(lines) < 3:
+        raise InvalidValue(f"{path}: has {len(lines)} lines. It needs a header and at least two records.")
+    header = lines[0]
+    if len(set(header)) < len(header) or "" in header:
+        raise InvalidValue(f"{path}: has a header with an empty or repeated name: {shortened(', '.join(header))}.")
+    for number, row in enumerate(lines[1:], 1):
+        if len(row) != len(header):
+            raise InvalidValue(f"{path}: record {number} has {len(row)} fields, the header has {len(header)}. Mend it.")
+    return header, lines[1:]
+
+
+def _numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:
+    values = np.empty(len(cells))
+    for number, cell in enumerate(cells, 1):
+        try:
+            values[number - 1] = float(cell)
+        except ValueError:
+            values[number - 1] = math.nan
+        if not math.isfinite(values[number - 1]):
+            raise InvalidValue(
+                f"{path}: record {number} has {shortened(cell, 30)!r} in {name!r}, which is no finite number. "
+                "Mend it, or name the columns to use: columns=..."
+            )
+    return values
+
+
+def _scale(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
+    """Scale columns to [0, 1] by the ranges given, in place."""
+    for part in _words(ranges):
+        name, low, high = _range(part)
+        if name not in used:
+            raise InvalidValue(f"ranges={ranges!r} names {name!r}, which is not used. Used are {', '.join(used)}.")
+        column = inputs[:, used.index(name)]
+        column[:] = (column.clip(low, high) - low) / (high - low)
+
+
+def _range(part: str) -> tuple[str, float, float]:
+    words = part.rsplit(maxsplit=2)
+    try:
+        name, low, high = words[0], float(words[1]), float(words[2])
+    except (IndexError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(high - low) and low < high):
+        raise InvalidValue(f'ranges={part!r} must read `column low high`, such as "age 0 100; hours 0 99".')
+    return name, low, high
+
+
+def _class_names(wanted: list[str]) -> list[str]:
+    """The classes in the records, numbers by value and words by letters."""
+    names = sorted(set(wanted))
+    try:
+        return sorted(names, key=float)
+    except ValueError:
+        return names
+
+
+def _labels(path: str, wanted: list[str], names: list[str]) -> Tensor:
+    unknown = next((word for word in wanted if word not in names), None)
+    if unknown is not None or len(set(names)) < max(2, len(names)):
+        rule = (
+            f"has the class {unknown!r}, not one of {', '.join(names)}" if unknown is not None else "needs two classes"
+        )
+        raise InvalidValue(f"{path}: {shortened(rule, 200)}. Check target= and classes=.")
+    return torch.tensor([names.index(word) for word in wanted])
+
+
+# --- npz --------------------------------------------------------------------------------------------
+
+
+@register("npz")
+def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
+    """An NPZ file with `x` (N, ...) and `y` (N,), whole numbers from 0; `x_test` and `y_test`, if there, judge.
+
+    Bytes (uint8) are divided by 255; other numbers are taken as they are. Pictures are (N, colours, height, width).
+    """
+    arrays = unzip_arrays(content_of(_there(path)), limit=LARGEST, name=path)
+    for name in ("x", "y"):
+        if name not in arrays:
+            raise InvalidValue(f"{path}: has no array {name!r}. It has {', '.join(arrays) or 'none'}.")
+    x, y = _pair(path, arrays["x"], arrays["y"])
+    tested = _pair(path, arrays["x_test"], arrays["y_test"]) if {"x_test", "y_test"} <= set(arrays) else None
+    if tested is not None and tested[0].shape[1:] != x.shape[1:]:
+        raise InvalidValue(f"{path}: x_test has records of another shape than x. Make them alike.")
+    highest = int(max(y.max(), tested[1].max() if tested else 0))
+    count = highest + 1 if classes is None else classes
+    _check.whole(least=2, classes=count)
+    if highest >= (len(y) if classes is None else count):
+        raise InvalidValue(f"{path}: has the class {highest}. Classes are 0, 1, ...: mend y, or say classes=...")
+    model = "cnn" if x.dim() == 4 else "mlp"
+    note = _READ if classes is None else ""
+    return _task("npz", path, x, y, every=every, model=model, classes=count, note=note, tested=tested)
+
+
+def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
+    if x.dtype.kind not in "fiub" or y.dtype.kind not in "iu":
+        raise InvalidValue(f"{path}: x is {x.dtype} and y is {y.dtype}. Use numbers, and whole numbers from 0 for y.")
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or len(y) < 2:
+        raise InvalidValue(f"{path}: x is {list(x.shape)} and y is {list(y.shape)}. Give N >= 2 records and N classes.")
+    if y.min() < 0:
+        raise InvalidValue(f"{path}: has the class {y.min()} in y. Use whole numbers from 0.")
+    if x.dtype == np.uint8:
+        return tensors(x, y)
+    return torch.tensor(x.astype(np.float32)), torch.tensor(y.astype(np.int64))
+
+
+# --- folder -----------------------------------------------------------------------------------------
+
+
+@register("folder")
+def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -> Task:
+    """A folder of pictures: `<path>/<class>/<picture>`; or `<path>/train/...` with `<path>/test/...` to judge by.
+
+    The folders' names are the classes. Each picture is made `side` x `side`; `colours` is 1 or 3.
+    """
+    _check.whole(side=side)
+    if colours not in (1, 3):
+        raise InvalidValue(f"colours={colours!r} must be 1 (grey) or 3 (red, green, blue).")
+    root = _there(path)
+    if not root.is_dir():
+        raise InvalidValue(f"path={path!r} is no folder. Give the folder that has one folder for each class.")
+    split = (root / "train").is_dir() and (root / "test").is_dir()
+    train = root / "train" if split else root
+    names = sorted(entry.name for entry in train.iterdir() if entry.is_dir())
+    if len(names) < 2:
+        raise InvalidValue(f"path={path!r} has fewer than two folders of pictures. Make one for each class.")
+    x, y = _in_folders(train, names, side=side, colours=colours)
+    tested = _in_folders(root / "test", names, side=side, colours=colours) if split else None
+    return _task("folder", path, x, y, every=every, model="cnn", classes=len(names), tested=tested)
+
+
+def _in_folders(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:
+    files = [
+        (label, file)
+        for label, name in enumerate(names)
+        for file in sorted((root / name).glob("*"))
+        if file.suffix.lower() in _SUFFIXES
+    ]
+    if len(files) < 2:
+        raise InvalidValue(f"{root}: has fewer than two pictures ({', '.join(_SUFFIXES)}). Put some there.")
+    shown = [picture(content_of(file), name=str(file), colours=colours, side=side) for _, file in files]
+    return tensors(np.stack(shown), np.array([label for label, _ in files]))
+
+
+# --- what all share ---------------------------------------------------------------------------------
+
+
+def _task(
+    kind: str, path: str, x: Tensor, y: Tensor, *, every: int, model: str, classes: int, note: str = "",
+    tested: tuple[Tensor, Tensor] | None = None, **more: Any,
+) -> Task:  # fmt: skip
+    """The task of these records, of which every so many judge unless others do."""
+    _check.whole(least=2, every=every)
+    if not all(bool(given.isfinite().all()) for given in (x, y, *(tested or ()))):
+        raise InvalidValue(f"{path}: has a value that is no finite number in float32. Mend it.")
+    judging = torch.arange(len(x)) % every == every - 1
+    if tested is None and not judging.any():
+        raise InvalidValue(f"every={every} leaves no record of {len(x)} to judge by. Lower it.")
+    train = (x, y) if tested is not None else (x[~judging], y[~judging])
+    held_out = tested if tested is not None else (x[judging], y[judging])
+    name = _there(path).resolve().name
+    spread = f"one record in {every}" if tested is None else "the records set apart for it"
+    return Task(
+        name=name,
+        train=train,
+        held_out=held_out,
+        evaluation=f"{spread}, {len(held_out[0]):,} that are never trained on; they are the user's, and may be private",
+        model=model,
+        facts={"shape": tuple(x.shape[1:]), "classes": classes},
+        source="; ".join(filter(None, (f"the user's own {kind}, {name}", note))),
+        **more,
+    )
+
+
+def _there(path: object) -> Path:
+    place = Path(str(path)).expanduser()
+    if not place.exists():
+        raise InvalidValue(f"path={str(path)!r} is not there. Give the file or folder that has the records.")
+    return place
+
+
+def _words(text: object) -> list[str]:
+    return [word.strip() for word in str(text).split(";") if word.strip()]

@@ -1,0 +1,53 @@
+"""Pictures (PNG, JPEG, WebP) as arrays of bytes, by Pillow, which is imported only here."""
+
+import io
+import warnings
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet._registry import one_line
+from privet.errors import InvalidValue, MissingExtra
+
+Box = tuple[int, int, int, int]  # left, upper, right, lower
+MOST = 2**27  # pixels; a picture that unpacks to more is refused before it is unpacked
+_COLOURS = {1: "L", 3: "RGB"}
+
+
+def pillow() -> ModuleType:
+    """The module PIL.Image."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtra("Pillow is not installed. Pictures need it. Run: pip install 'privet[images]'") from None
+    return Image
+
+
+def picture(
+    content: bytes, *, name: str, colours: int = 3, side: int | None = None, box: Box | None = None
+) -> NDArray[np.uint8]:
+    """One picture as (colours, height, width): cut to `box`, then made `side` x `side`.
+
+    Raises:
+        InvalidValue: it is no picture, is damaged, or is larger than any dataset's.
+    """
+    image = pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its size, which is checked here, and of odd metadata
+            with image.open(io.BytesIO(content), formats=("PNG", "JPEG", "WEBP", "BMP", "GIF")) as opened:
+                if opened.width * opened.height > MOST:
+                    raise InvalidValue(f"{name}: has {opened.width} x {opened.height} pixels. That is too large.")
+                pixels = opened.convert(_COLOURS[colours])
+    except InvalidValue:
+        raise
+    except Exception as error:  # a damaged picture may fail in any way, by its format
+        raise InvalidValue(f"{name}: is not a whole picture: {one_line(error)}. Remove or replace it.") from None
+    if box is not None:
+        if box[2] > pixels.width or box[3] > pixels.height:
+            raise InvalidValue(f"{name}: has {pixels.width} x {pixels.height} pixels, too few to cut {box} out of it.")
+        pixels = pixels.crop(box)
+    if side is not None and pixels.size != (side, side):
+        pixels = pixels.resize((side, side), image.Resampling.BILINEAR)
+    return np.asarray(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, colours).transpose(2, 0, 1)

@@ -1,0 +1,146 @@
+"""Fine-tuning: weights from a safetensors file, of which only chosen ones are trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from privet._registry import one_line, shortened
+from privet.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What came from the file, what was left as made, and which parameters train."""
+
+    loaded: tuple[str, ...]
+    fresh: tuple[str, ...]
+    trained: tuple[str, ...]
+    frozen: tuple[str, ...]
+    sha256: str
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.loaded)} tensors loaded, {len(self.fresh)} fresh; {len(self.trained)} parameters train, "
+            f"{len(self.frozen)} are frozen; sha256 {self.sha256[:12]}"
+        )
+
+
+def from_checkpoint(
+    model: nn.Module, path: str | Path, *, train: Sequence[str] = ("*",), fresh: Sequence[str] = ()
+) -> Loaded:
+    """Load the weights at `path` into `model`, and freeze every parameter whose name matches no pattern of `train`.
+
+    Names and shapes must be those of the model, each number finite. What matches `fresh` is the exception: it is left
+    as it was made, also when the file has it, in whatever shape. That is how a new output layer is put on an old body.
+    Patterns are as for files (`fc*`, `*.bias`). Only safetensors files are read; nothing is unpickled. An error leaves
+    the model as it was.
+
+    The privacy guarantee covers the training that follows, not the file: its weights must not come from the private
+    records, unless their own guarantee is added.
+
+    >>> import tempfile
+    >>> body = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     safetensors.torch.save_file(body.state_dict(), folder + "/body.safetensors")
+    ...     new = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 5))
+    ...     from_checkpoint(new, folder + "/body.safetensors", train=["2.*"], fresh=["2.*"]).trained
+    ('2.weight', '2.bias')
+
+    Raises:
+        InvalidValue: the file is missing, damaged or of another kind, does not fit, or a pattern matches nothing.
+    """
+    path = Path(path)
+    own = model.state_dict()
+    parameters = dict(model.named_parameters())
+    kept = _matching(fresh, list(own), option="fresh")
+    trained = _matching(train, list(parameters), option="train")
+    data = _read(path)
+    found = _tensors(path, data)
+    wanted = [name for name in own if name not in kept]
+    _check_names(path, wanted, [name for name in found if name not in kept])
+    for name in wanted:
+        _check_tensor(path, name, found[name], own[name])
+    with torch.no_grad():
+        for name in wanted:
+            own[name].copy_(found[name])
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in trained)
+    return Loaded(
+        loaded=tuple(wanted), fresh=tuple(name for name in own if name in kept), sha256=sha256(data).hexdigest(),
+        trained=tuple(name for name in parameters if name in trained),
+        frozen=tuple(name for name in parameters if name not in trained),
+    )  # fmt: skip
+
+
+def _matching(patterns: Sequence[str], names: list[str], *, option: str) -> set[str]:
+    if isinstance(patterns, str) or (option == "train" and not patterns):
+        raise InvalidValue(f"{option}={patterns!r} must be a list of patterns, such as ['fc*', '*.bias'].")
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matched = {name for name in names if fnmatchcase(name, pattern)}
+        if not matched:
+            raise InvalidValue(f"{option}={pattern!r} matches no name of the model. It has {_listed(names)}.")
+        chosen |= matched
+    return chosen
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise InvalidValue(f"{path}: cannot be read: {reason}. Give a safetensors file.") from None
+    except MemoryError:
+        raise InvalidValue(f"{path}: is larger than this machine's memory.") from None
+
+
+def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
+    if data[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
+        raise InvalidValue(
+            f"{path}: is a pickle (torch.save), which may run code when read. It is not read. Save the weights with "
+            "safetensors.torch.save_file."
+        )
+    try:
+        return safetensors.torch.load(data)
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError, AssertionError) as error:
+        reason = shortened(one_line(error))
+        raise InvalidValue(f"{path}: is damaged or no safetensors file: {reason}. Use a whole copy.") from None
+
+
+def _check_names(path: Path, wanted: list[str], found: list[str]) -> None:
+    missing = [name for name in wanted if name not in set(found)]
+    extra = [name for name in found if name not in set(wanted)]
+    if missing:
+        raise InvalidValue(
+            f"{path}: lacks {_listed(missing)}. Every weight must come from somewhere. Name those that shall stay as "
+            "they were made in fresh=[...]."
+        )
+    if extra:
+        raise InvalidValue(
+            f"{path}: has {_listed(extra)}, which the model has not. It is another network's, or under other names. "
+            "Take the network it was saved from."
+        )
+
+
+def _check_tensor(path: Path, name: str, found: Tensor, own: Tensor) -> None:
+    if found.shape != own.shape:
+        raise InvalidValue(
+            f"{path}: {name} has the shape {tuple(found.shape)}, the model's has {tuple(own.shape)}. Take the network "
+            "it was saved from, or name it in fresh=[...]."
+        )
+    if found.is_floating_point() != own.is_floating_point() or found.is_complex():
+        raise InvalidValue(f"{path}: {name} has numbers of the kind {found.dtype}, the model's are {own.dtype}.")
+    if not bool(found.to(own.dtype).isfinite().all()):
+        raise InvalidValue(f"{path}: {name} has a number that is not finite as {own.dtype}. Use a whole copy.")
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

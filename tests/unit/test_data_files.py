@@ -1,0 +1,359 @@
+"""Files of datasets: where they are looked for, how they are proven, fetched, taken up again, and unpacked."""
+
+import gzip
+import io
+import os
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from privet.data import fetch as fetching
+from privet.data.archives import gunzip, untar, unzip_arrays
+from privet.data.fetch import fetch
+from privet.data.files import File, Where, find, read
+from privet.errors import InvalidValue
+
+CONTENT = bytes(range(256)) * 4000  # about a megabyte: many pieces
+FILE = File(
+    dataset="some-set", name="some.bin", sha256=sha256(CONTENT).hexdigest(), size=len(CONTENT), url="http://nowhere.invalid"
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No PRIVET_DATA, a cache of its own, no waiting, no proxy."""
+    monkeypatch.delenv("PRIVET_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(fetching, "PAUSE", 0.0)
+
+
+def put(path: Path, content: bytes = CONTENT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def words(value: object) -> str:
+    """Bytes have no part in a test's name: some hold the time."""
+    return value if isinstance(value, str) else "content"
+
+
+def refused(call: object, match: str) -> str:
+    with pytest.raises(InvalidValue, match=match) as caught:
+        call()  # type: ignore[operator]
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 700
+    return str(caught.value)
+
+
+# --- looking ----------------------------------------------------------------------------------------
+
+
+def test_folders_are_looked_at_in_order(tmp_path, monkeypatch):
+    monkeypatch.setenv("PRIVET_DATA", str(tmp_path / "shared"))
+    where = Where(folder=tmp_path / "given")
+    assert where.folders() == [tmp_path / "given", tmp_path / "shared", tmp_path / "cache/privet"]
+    for folder in reversed(where.folders()):
+        path = put(folder / "some-set/some.bin")
+        assert find(where, "some-set", "some.bin") == path
+    assert Where().kept() == tmp_path / "cache/privet"  # never PRIVET_DATA, which others may share
+
+
+@pytest.mark.parametrize("place", ["some-set/some.bin", "some_set/some.bin", "some.bin"])
+def test_a_file_is_found_in_the_datasets_folder_or_beside_it(tmp_path, place):
+    put(tmp_path / place)
+    assert read(Where(folder=tmp_path, download=False), FILE) == CONTENT
+
+
+def test_another_content_is_refused(tmp_path):
+    put(tmp_path / "some-set/some.bin", CONTENT[:-1])
+    line = refused(lambda: read(Where(folder=tmp_path), FILE), "SHA-256")
+    assert "1,023,999 bytes of 1,024,000" in line
+    assert str(tmp_path / "some-set/some.bin") in line
+
+
+def test_a_file_of_the_same_name_beside_the_folders_is_passed_over(tmp_path):
+    """mnist and fashion-mnist have the same names."""
+    put(tmp_path / "some.bin", b"another dataset's")
+    put(tmp_path / "cache/privet/some-set/some.bin")
+    assert read(Where(folder=tmp_path, download=False), FILE) == CONTENT
+    (tmp_path / "cache/privet/some-set/some.bin").unlink()
+    refused(lambda: read(Where(folder=tmp_path, download=False), FILE), "is not the public file")
+
+
+def test_what_is_missing_is_said_with_what_to_put_where(tmp_path):
+    line = refused(lambda: read(Where(download=False), FILE), "PRIVET_DATA")
+    assert "some.bin" in line
+    assert str(tmp_path / "cache/privet/some-set") in line
+    assert FILE.url in line
+
+
+# --- fetching ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """What the local server does, and what it was asked."""
+
+    content: bytes = CONTENT
+    cut: list[int] = field(default_factory=list)  # how many bytes each of the first answers gives before it breaks off
+    status: int = 0
+    ranges: bool = True
+    asked: list[str | None] = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    doing = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = self.headers.get("Range")
+            doing.asked.append(asked)
+            if doing.status:
+                return self.send_error(doing.status)
+            start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and doing.ranges else 0
+            if start > len(doing.content):
+                return self.send_error(416)
+            body = doing.content[start:]
+            self.send_response(206 if asked and doing.ranges else 200)
+            self.send_header("Content-Length", str(len(body)))
+            if asked and doing.ranges:
+                self.send_header("Content-Range", f"bytes {start}-{len(doing.content) - 1}/{len(doing.content)}")
+            self.end_headers()
+            self.wfile.write(body[: doing.cut.pop(0)] if doing.cut else body)
+            return None
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *words: object) -> None:
+            """A client that hangs up is no error here."""
+
+    http = Quiet(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    doing.url = f"http://127.0.0.1:{http.server_port}/some.bin"
+    yield doing
+    http.shutdown()
+    thread.join()
+    http.server_close()
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_missing_file_is_fetched_once_and_kept(tmp_path, server, capfd):
+    file, where = replace(FILE, url=server.url), Where(folder=tmp_path)
+    assert read(where, file) == CONTENT
+    assert read(where, file) == CONTENT
+    assert server.asked == [None]
+    assert left(tmp_path) == ["some.bin"]
+    assert (tmp_path / "some-set/some.bin").read_bytes() == CONTENT
+    shown = capfd.readouterr()
+    assert shown.out == ""  # standard output is the command's own
+    assert "some-set/some.bin" in shown.err
+
+
+def test_nothing_is_fetched_when_that_is_not_wanted(tmp_path, server):
+    refused(lambda: read(Where(folder=tmp_path, download=False), replace(FILE, url=server.url)), "needs some.bin")
+    assert server.asked == []
+
+
+def test_a_broken_transfer_is_taken_up_where_it_broke(tmp_path, server):
+    server.cut = [100_000, 50_000]
+    assert fetch(replace(FILE, url=server.url), tmp_path).read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
+    assert left(tmp_path) == ["some.bin"]
+
+
+def test_an_earlier_call_is_taken_up(tmp_path, server):
+    server.cut = [1000] * fetching.ATTEMPTS
+    file = replace(FILE, url=server.url)
+    line = refused(lambda: fetch(file, tmp_path), "kept and taken up next time")
+    assert str(tmp_path / "some-set") in line
+    assert left(tmp_path) == [".some.bin.part"]
+    assert fetch(file, tmp_path).read_bytes() == CONTENT
+    assert server.asked[-1] == "bytes=4000-"
+    assert left(tmp_path) == ["some.bin"]
+
+
+def test_a_server_without_ranges_sends_all_again(tmp_path, server):
+    server.cut, server.ranges = [100_000], False
+    assert fetch(replace(FILE, url=server.url), tmp_path).read_bytes() == CONTENT
+    assert server.asked == [None, "bytes=100000-"]
+
+
+@pytest.mark.parametrize("older", [b"something else", CONTENT + b"!", CONTENT[:-1] + b"?"])
+def test_an_older_part_of_something_else_is_given_up(tmp_path, server, older):
+    put(tmp_path / "some-set/.some.bin.part", older)
+    assert fetch(replace(FILE, url=server.url), tmp_path).read_bytes() == CONTENT
+    assert left(tmp_path) == ["some.bin"]
+
+
+def test_a_range_the_server_does_not_have_starts_again(tmp_path, server):
+    put(tmp_path / "some-set/.some.bin.part", b"x" * 600)
+    server.content = CONTENT[:500]
+    refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), "after 4 attempts")
+    assert server.asked[:2] == ["bytes=600-", None]
+
+
+@pytest.mark.parametrize("content", [CONTENT[::-1], CONTENT + b"more", CONTENT * 3])
+def test_a_wrong_file_is_refused_and_removed(tmp_path, server, content):
+    server.content = content
+    refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), "SHA-256 differs")
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(404, 1), (403, 1), (503, 4)])
+def test_an_answer_that_is_no_file_is_said(tmp_path, server, status, attempts):
+    server.status = status
+    line = refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), f"answered {status}")
+    assert "--data-dir" in line
+    assert len(server.asked) == attempts
+    assert left(tmp_path) == []
+
+
+def test_no_network_is_one_line_that_says_what_to_put_where(tmp_path):
+    line = refused(lambda: read(Where(folder=tmp_path), FILE), "cannot be reached")
+    assert str(tmp_path / "some-set") in line
+    assert FILE.url in line
+
+
+def test_two_processes_do_not_write_to_one_part(tmp_path, server):
+    import fcntl
+
+    with open(put(tmp_path / "some-set/.some.bin.part", b""), "ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), "another process")
+        assert left(tmp_path) == [".some.bin.part"]  # it is the other's
+    assert server.asked == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_said(tmp_path, server):
+    tmp_path.chmod(0o500)
+    refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), "cannot be written")
+
+
+def test_a_file_where_the_folder_should_be_is_said(tmp_path, server):
+    put(tmp_path / "some-set", b"")
+    refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), "cannot be written")
+
+
+# --- unpacking --------------------------------------------------------------------------------------
+
+PACKED = gzip.compress(CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "ends in the middle"),
+        (b"no gzip at all", "not a whole gzip"),
+        (PACKED[:-1], "ends in the middle"),
+        (PACKED[:100], "ends in the middle"),
+        (PACKED[:-8] + b"\0" * 8, "not a whole gzip"),
+        (PACKED + b"\0", "bytes after"),
+        (PACKED + PACKED, "bytes after"),
+        (gzip.compress(CONTENT + b"!"), "more than 1,024,000 bytes"),
+        (gzip.compress(bytes(2**26)), "more than 1,024,000 bytes"),
+    ],
+    ids=words,
+)
+def test_a_damaged_or_swollen_gzip_is_refused(content, match):
+    refused(lambda: gunzip(content, limit=len(CONTENT), name="a.gz"), match)
+
+
+def tar(*members: tuple[str, bytes, bytes]) -> bytes:
+    """A tar.gz of (name, content, type)."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content, kind in members:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, "/etc/passwd"
+            entry.size = len(content) if kind == tarfile.REGTYPE else 0
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def test_the_plain_files_of_an_archive_are_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    packed = tar(("set", b"", tarfile.DIRTYPE), ("set/a", b"1", tarfile.REGTYPE), ("set/b", b"", tarfile.REGTYPE))
+    assert list(untar(packed, limit=2**20, name="t")) == [("set/a", b"1"), ("set/b", b"")]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("/etc/cron.d/x", tarfile.REGTYPE),
+        ("../x", tarfile.REGTYPE),
+        ("set/../../x", tarfile.REGTYPE),
+        ("set\\..\\x", tarfile.REGTYPE),
+        ("C:x", tarfile.REGTYPE),
+        ("set/link", tarfile.SYMTYPE),
+        ("set/hard", tarfile.LNKTYPE),
+        ("set/pipe", tarfile.FIFOTYPE),
+        ("set/disk", tarfile.BLKTYPE),
+    ],
+)
+def test_a_hostile_member_is_refused(tmp_path, monkeypatch, name, kind):
+    monkeypatch.chdir(tmp_path)
+    packed = tar(("set/a", b"1", tarfile.REGTYPE), (name, b"x", kind))
+    refused(lambda: list(untar(packed, limit=2**20, name="t.tgz")), "Do not use it")
+    assert list(tmp_path.iterdir()) == []
+
+
+WHOLE = tar(("a", os.urandom(50_000), tarfile.REGTYPE))
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "not a whole tar.gz"),
+        (b"plain", "not a whole tar.gz"),
+        (gzip.compress(b"no archive" * 100), "not a whole tar.gz"),
+        (WHOLE[:-4], "not a whole tar.gz"),
+        (WHOLE[: len(WHOLE) // 2], "not a whole tar.gz"),
+        (WHOLE[:-8] + bytes(8), "not a whole tar.gz"),
+        (tar(("zeros", bytes(2**24), tarfile.REGTYPE)), "more than 1,000,000 bytes"),
+        (gzip.compress(gzip.decompress(WHOLE) + bytes(2**24)), "more than 1,000,000 bytes"),
+    ],
+    ids=words,
+)
+def test_a_damaged_or_swollen_archive_is_refused(content, match):
+    refused(lambda: list(untar(content, limit=1_000_000, name="t.tgz")), match)
+
+
+def npz(**arrays: object) -> bytes:
+    import numpy as np
+
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "not a whole NPZ"),
+        (b"PK\x03\x04 and no more", "not a whole NPZ"),
+        (npz(x=[1, 2, 3])[:-10], "not a whole NPZ"),
+        (npz(x=[{"an": "object"}]), "allow_pickle"),
+        (npz(x=[0] * 300_000), "more than 1,000,000"),
+    ],
+    ids=words,
+)
+def test_a_damaged_or_hostile_npz_is_refused(content, match):
+    refused(lambda: unzip_arrays(content, limit=1_000_000, name="a.npz"), match)

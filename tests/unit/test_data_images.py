@@ -1,0 +1,430 @@
+"""Images as tasks: the digits that ship, and tiny files in the formats of the rest; what is broken is refused."""
+
+import builtins
+import gzip
+import importlib.util
+import io
+import pickle
+import struct
+import subprocess
+import sys
+import tarfile
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from privet.data import Where, cifar, images, lfw, registry, task
+from privet.data.files import File
+from privet.data.images import IdxPair, idx
+from privet.data.pickled import Call, plain
+from privet.data.pictures import picture
+from privet.errors import InvalidValue, MissingExtra
+from three_steps import check_trains
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+    monkeypatch.delenv("PRIVET_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Where(folder=tmp_path, download=False)
+
+
+def put(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def check_usable(made: object) -> None:
+    """A task trains and can be judged; shapes, ranges and facts agree."""
+    (x, y), (tested, _) = made.train, made.held_out
+    assert x.dtype == tested.dtype == torch.float32
+    assert y.dtype == torch.int64
+    assert 0 <= x.min() <= x.max() <= 1
+    assert x.shape[1:] == tested.shape[1:] == made.facts["shape"]
+    assert y.max() < made.facts["classes"]
+    check_trains(made)
+    assert made.evaluation
+    assert made.source
+
+
+def words(value: object) -> str:
+    """Bytes have no part in a test's name: some hold the time."""
+    return value if isinstance(value, str) else "content"
+
+
+def refused(call: object, match: str) -> None:
+    with pytest.raises(InvalidValue, match=match) as caught:
+        call()  # type: ignore[operator]
+    assert str(caught.value).isprintable()
+
+
+# --- digits -----------------------------------------------------------------------------------------
+
+
+def test_digits_are_real_balanced_and_always_the_same():
+    made = task("digits")
+    check_usable(made)
+    assert made.size == 4000
+    assert made.train[1].bincount().tolist() == [400] * 10
+    assert made.held_out[1].bincount().tolist() == [100] * 10
+    assert made.train[1][:10].tolist() == list(range(10))
+    pixels = (torch.cat([made.train[0], made.held_out[0]]) * 255).round().byte().numpy()
+    assert len({image.tobytes() for image in pixels}) == 5000  # no digit is both trained on and judged by
+    assert sha256(pixels.tobytes()).hexdigest()[:16] == "d7099ff73588a67d"
+    assert images.DIGITS_SHA256 in made.source
+
+
+def test_the_first_digits_are_the_same_digits():
+    few, all_ = task("digits:size=30"), task("digits")
+    assert few.size == 30
+    assert few.train[1].bincount().tolist() == [3] * 10
+    assert torch.equal(few.train[0], all_.train[0][:30])
+    assert torch.equal(few.held_out[0], all_.held_out[0])
+
+
+def test_a_tasks_tensors_are_its_own():
+    task("digits").train[0].fill_(7)
+    assert task("digits").train[0].max() == 1
+
+
+@pytest.mark.parametrize("size", ["0", "-3", "4001", "2.5", "many"])
+def test_a_size_that_cannot_be_is_refused(size):
+    refused(lambda: task(f"digits:size={size}"), "^size=")
+
+
+def test_digits_without_the_package_say_what_to_install(monkeypatch):
+    images._shipped_digits.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'privet\[demo\]'"):
+        task("digits")
+
+
+def test_another_file_of_digits_is_refused(monkeypatch, tmp_path):
+    images._shipped_digits.cache_clear()
+    other = put(tmp_path / "mnist_5k.csv.gz", gzip.compress(b"1,2"))
+    monkeypatch.setattr(images, "_shipped", lambda package, name: other)
+    refused(lambda: task("digits"), "is not the file of 5,000 digits")
+
+
+@pytest.mark.slow
+def test_importing_tasks_reads_nothing_and_loads_nothing_heavy():
+    code = "import sys, privet.data as d; d.task('digits'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert not {"pandas", "sklearn", "PIL", "mlxtend"} & set(done.stdout.split())
+    assert {"digits", "mnist", "fashion-mnist", "cifar10", "lfw", "csv", "npz", "folder"} <= set(registry.names())
+
+
+# --- idx --------------------------------------------------------------------------------------------
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def idx_pair(folder: Path, dataset: str, part: str, count: int, *, labels: np.ndarray | None = None) -> IdxPair:
+    """Two tiny files in the folder, and the pair that describes them."""
+    contents = {
+        f"{part}-images-idx3-ubyte.gz": RANDOM.integers(0, 256, (count, 28, 28), dtype=np.uint8),
+        f"{part}-labels-idx1-ubyte.gz": np.arange(count, dtype=np.uint8) % 10 if labels is None else labels,
+    }
+    files = []
+    for name, array in contents.items():
+        packed = gzip.compress(idx_bytes(array))
+        put(folder / name, packed)
+        files.append(File(dataset=dataset, name=name, sha256=sha256(packed).hexdigest(), size=len(packed)))
+    return IdxPair(images=files[0], labels=files[1], count=count)
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "folder"), [("mnist", "MNIST", "mnist"), ("fashion-mnist", "FASHION", "fashion_mnist")]
+)
+def test_idx_tasks(name, table, folder, where, monkeypatch, tmp_path):
+    pairs = idx_pair(tmp_path / folder, name, "train", 20), idx_pair(tmp_path / folder, name, "t10k", 10)
+    monkeypatch.setattr(images, table, pairs)
+    made = task(name, where=where)
+    check_usable(made)
+    assert (made.size, len(made.held_out[1]), made.name) == (20, 10, name)
+    raw = gzip.decompress((tmp_path / folder / "train-images-idx3-ubyte.gz").read_bytes())[16:]
+    assert (made.train[0] * 255).round().byte().numpy().tobytes() == raw
+    assert torch.equal(task(f"{name}:size=7", where=where).train[0], made.train[0][:7])
+    refused(lambda: task(f"{name}:size=21", where=where), "more than the 20")
+    assert pairs[0].images.sha256 in made.source
+
+
+def test_a_missing_dataset_says_what_to_put_where(where):
+    refused(lambda: task("mnist", where=where), r"needs train-images-idx3-ubyte.gz.*ossci-datasets.*PRIVET_DATA")
+
+
+def test_a_label_out_of_range_is_refused(where, monkeypatch, tmp_path):
+    wrong = idx_pair(tmp_path, "mnist", "train", 20, labels=np.full(20, 10, dtype=np.uint8))
+    monkeypatch.setattr(images, "MNIST", (wrong, wrong))
+    refused(lambda: task("mnist", where=where), "has the label 10")
+
+
+GOOD = idx_bytes(np.arange(6, dtype=np.uint8).reshape(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "begins with"),
+        (b"\0\0\x0d\x02" + GOOD[4:], "begins with 00 00 0d 02, not 00 00 08 02"),
+        (b"\0\0\x08\x01" + GOOD[4:], "begins with"),
+        (GOOD[:4], "says its shape is"),
+        (GOOD[:7], "says its shape is"),
+        (idx_bytes(np.zeros((3, 3), dtype=np.uint8)), r"says its shape is \[3, 3\]"),
+        (GOOD[:4] + b"\xff" * 8 + GOOD[12:], "says its shape is"),
+        (GOOD[:-1], "has 5 values"),
+        (GOOD + b"\0", "has 7 values"),
+        (GOOD[:12], "has 0 values"),
+    ],
+    ids=words,
+)
+def test_a_broken_idx_file_is_refused(content, match):
+    assert idx(GOOD, shape=(2, 3), name="good").tolist() == [[0, 1, 2], [3, 4, 5]]
+    refused(lambda: idx(content, shape=(2, 3), name="a"), match)
+
+
+# --- cifar10 ----------------------------------------------------------------------------------------
+
+COUNT = 4
+ROWS = {name: RANDOM.integers(0, 256, (COUNT, 3073), dtype=np.uint8) for name in cifar.BATCHES}
+for rows in ROWS.values():
+    rows[:, 0] %= 10
+
+
+def old_pickle(rows: np.ndarray, *, dtype: bytes = b"u1") -> bytes:
+    """A batch as Python 2 wrote it: strings are bytes, the array is rebuilt by numpy.core.multiarray."""
+    raw = rows[:, 1:].tobytes()
+    short = lambda text: b"U" + bytes([len(text)]) + text  # noqa: E731
+    number = lambda value: b"M" + struct.pack("<H", value)  # noqa: E731
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\nq\x01(cnumpy\nndarray\nq\x02K\x00\x85U\x01btRq\x03"
+        + b"(K\x01" + number(len(rows)) + number(3072) + b"\x86cnumpy\ndtype\n(" + short(dtype) + b"K\x00K\x01tRq\x04"
+        + b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        + b"\x89T" + struct.pack("<i", len(raw)) + raw + b"tb"
+    )  # fmt: skip
+    labels = b"](" + b"".join(b"K" + bytes([label]) for label in rows[:, 0]) + b"e"
+    return (
+        b"\x80\x02}q\x00(" + short(b"data") + array + short(b"labels") + labels
+        + short(b"batch_label") + short(b"training batch 1") + short(b"filenames") + b"](" + short(b"a.png") + b"eu."
+    )  # fmt: skip
+
+
+def new_pickle(rows: np.ndarray, protocol: int = 2) -> bytes:
+    return pickle.dumps({b"data": rows[:, 1:], b"labels": rows[:, 0].tolist()}, protocol=protocol)
+
+
+def tgz(folder: str, contents: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, content in contents.items():
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def webp(rows: np.ndarray) -> bytes:
+    from PIL import Image
+
+    tiled = rows[:, 1:].reshape(2, 2, 3, 32, 32).transpose(0, 3, 1, 4, 2).reshape(64, 64, 3)
+    packed = io.BytesIO()
+    Image.fromarray(tiled).save(packed, "WEBP", lossless=True)
+    return packed.getvalue()
+
+
+def npz(**arrays: object) -> bytes:
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)
+    return packed.getvalue()
+
+
+LABELS = npz(
+    train=np.concatenate([rows[:, 0] for name, rows in ROWS.items() if name != "test_batch"]),
+    test=ROWS["test_batch"][:, 0],
+)
+BINARY = {f"{name}.bin": rows.tobytes() for name, rows in ROWS.items()}
+PYTHON = {name: old_pickle(rows) for name, rows in ROWS.items()}
+FORMS = {
+    "binary": {f"cifar10/cifar-10-batches-bin/{name}": content for name, content in BINARY.items()},
+    "python": {f"cifar-10-batches-py/{name}": content for name, content in PYTHON.items()},
+    "python 3": {f"cifar10/{name}": new_pickle(rows) for name, rows in ROWS.items()},
+    "protocol 4": {f"cifar10/{name}": new_pickle(rows, 4) for name, rows in ROWS.items()},
+    "python archive": {"cifar10/cifar-10-python.tar.gz": tgz("cifar-10-batches-py", PYTHON)},
+    "binary archive": {"cifar-10-binary.tar.gz": tgz("cifar-10-batches-bin", BINARY)},
+    "webp": {f"cifar10/{name}.webp": webp(rows) for name, rows in ROWS.items()} | {"cifar10/labels.npz": LABELS},
+}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10 with four images in a batch."""
+    monkeypatch.setattr(cifar, "COUNT", COUNT)
+    monkeypatch.setattr(cifar, "BATCHES", {name: sha256(rows.tobytes()).hexdigest() for name, rows in ROWS.items()})
+    archive = FORMS["binary archive"]["cifar-10-binary.tar.gz"]
+    monkeypatch.setattr(
+        cifar, "ARCHIVE",
+        File(dataset="cifar10", name="cifar-10-binary.tar.gz", sha256=sha256(archive).hexdigest(), size=len(archive)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_cifar10_gives_the_same(form, where, tiny, tmp_path):
+    for name, content in FORMS[form].items():
+        put(tmp_path / name, content)
+    made = task("cifar10", where=where)
+    check_usable(made)
+    rows = np.concatenate(list(ROWS.values()))
+    for (x, y), part in ((made.train, rows[:-COUNT]), (made.held_out, rows[-COUNT:])):
+        assert np.array_equal((x * 255).round().byte().numpy().reshape(len(part), 3072), part[:, 1:])
+        assert y.tolist() == part[:, 0].tolist()
+    assert torch.equal(task("cifar10:size=6", where=where).train[0], made.train[0][:6])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("data_batch_1.bin", b"", "has 0 bytes"),
+        ("data_batch_1.bin", BINARY["data_batch_1.bin"] + b"\0", "bytes, not"),
+        ("data_batch_1.bin", BINARY["data_batch_2.bin"], "its content differs"),
+        ("data_batch_1", b"", "not a whole pickle"),
+        ("data_batch_1", PYTHON["data_batch_1"][:5000], "not a whole pickle"),
+        ("data_batch_1", PYTHON["data_batch_2"], "its content differs"),
+        ("data_batch_1", old_pickle(ROWS["data_batch_1"][:3]), "has 3 labels"),
+        ("data_batch_1", old_pickle(ROWS["data_batch_1"], dtype=b"O8"), "'O8'"),
+        ("data_batch_1", pickle.dumps([1], protocol=2), "no data and labels"),
+        ("data_batch_1", pickle.dumps({"labels": [1]}, protocol=2), "no data and labels"),
+        ("data_batch_1", pickle.dumps({"labels": [1, -4], "data": 5}, protocol=2), "no data and labels"),
+        ("data_batch_1.webp", b"RIFF", "not a whole picture"),
+        ("data_batch_1.webp", webp(ROWS["data_batch_1"])[:3000], "not a whole picture"),
+        ("data_batch_1.webp", webp(ROWS["data_batch_1"]), "labels.npz: cannot be read"),
+        ("cifar-10-python.tar.gz", tgz("x", {"readme": b""}), "has no data_batch_1"),
+        ("cifar-10-python.tar.gz", tgz("..", PYTHON), "outside its folder"),
+        ("cifar-10-binary.tar.gz", tgz("..", BINARY), "outside its folder"),
+    ],
+    ids=words,
+)
+def test_broken_cifar10_is_refused(name, content, match, where, tiny, tmp_path):
+    put(tmp_path / "cifar10" / name, content)
+    refused(lambda: task("cifar10", where=where), match)
+
+
+@pytest.mark.parametrize(
+    "labels", [b"", npz(train=np.zeros(3, np.uint8)), npz(test=LABELS), npz(train=np.zeros(20))], ids=words
+)
+def test_broken_labels_are_refused(labels, where, tiny, tmp_path):
+    put(tmp_path / "data_batch_1.webp", webp(ROWS["data_batch_1"]))
+    put(tmp_path / "labels.npz", labels)
+    refused(lambda: task("cifar10", where=where), "labels.npz: ")
+
+
+class Trap:
+    """A pickle that would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return builtins.open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_is_read_and_never_run(tmp_path, where, tiny, protocol):
+    trap = pickle.dumps({"data": Trap(tmp_path / "caught"), "labels": [1]}, protocol=protocol)
+    put(tmp_path / "data_batch_1", trap)
+    refused(lambda: task("cifar10", where=where), "data is")
+    found = plain(trap, name="trap")
+    assert isinstance(found["data"], Call)
+    assert not (tmp_path / "caught").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b".", b"N", b"NN.", b"0.", b"(.", b"e.", b"a.", b"R.", b"NNR.", b"b.", b"Nb.", b"h\x05.", b"\x93.", b"Na.",
+     b"}(Nu.", b"}](Nu.", b"(Nt", b"](N\x85\x86e.", b"\x81.", b"P1\n.", b"i__main__\nX\n.", b"T\xff\xff\xff\x7f.",
+     b"\xff"], ids=words)  # fmt: skip
+def test_a_broken_or_odd_pickle_is_refused(content):
+    refused(lambda: plain(content, name="a"), "not a whole pickle")
+
+
+# --- lfw --------------------------------------------------------------------------------------------
+
+
+def jpeg(shade: int) -> bytes:
+    from PIL import Image
+
+    pixels = np.full((250, 250, 3), 255, dtype=np.uint8)
+    pixels[70:195, 78:172] = (shade, 0, 0)  # the box of the face has one colour
+    packed = io.BytesIO()
+    Image.fromarray(pixels).save(packed, "JPEG", quality=95)
+    return packed.getvalue()
+
+
+FACES = {
+    f"{person}/{person}_{number:04}.jpg": jpeg(shade)
+    for person, shade, count in [("Ann_A", 10, 5), ("Bob_B", 90, 4), ("Cy_C", 200, 2)]
+    for number in range(1, count + 1)
+}
+
+
+@pytest.mark.parametrize("form", ["archive", "folder", "folder in folder"])
+def test_lfw(form, where, tmp_path, monkeypatch):
+    if form == "archive":
+        packed = put(tmp_path / "lfw/lfw.tgz", tgz("lfw", FACES)).read_bytes()
+        file = File(dataset="lfw", name="lfw.tgz", sha256=sha256(packed).hexdigest(), size=len(packed))
+        monkeypatch.setattr(lfw, "ARCHIVE", file)
+    for name, content in FACES.items() if form != "archive" else ():
+        put(tmp_path / ("lfw" if form == "folder" else "lfw/lfw") / name, content)
+    made = task("lfw:least=4", where=where)
+    check_usable(made)
+    assert made.facts == {"shape": (3, 32, 32), "classes": 2}
+    assert (made.size, len(made.held_out[1])) == (6, 3)  # every fourth of nine, from the first
+    for x, y in (made.train, made.held_out):
+        shades = (x[:, 0].mean((1, 2)) * 255).round()
+        assert torch.allclose(shades, torch.tensor([10.0, 90.0])[y], atol=12)  # the frame is cut away
+    assert task("lfw:least=2,side=16", where=where).facts == {"shape": (3, 16, 16), "classes": 3}
+    refused(lambda: task("lfw:least=5", where=where), "fewer than two people")
+
+
+def test_lfw_that_is_missing_or_broken(where, tmp_path):
+    refused(lambda: task("lfw", where=where), r"needs lfw.tgz.*figshare")
+    for name in FACES:
+        put(tmp_path / "lfw" / name, b"\xff\xd8 no picture")
+    refused(lambda: task("lfw:least=2", where=where), "Ann_A_0001.jpg: is not a whole picture")
+
+
+# --- pictures ---------------------------------------------------------------------------------------
+
+
+def png(width: int, height: int, *, mode: str = "RGB", colour: object = 0) -> bytes:
+    from PIL import Image
+
+    packed = io.BytesIO()
+    Image.new(mode, (width, height), colour).save(packed, "PNG")
+    return packed.getvalue()
+
+
+def test_pictures_of_any_mode_and_size():
+    assert picture(png(5, 7), name="p").shape == (3, 7, 5)
+    assert picture(png(5, 7, mode="L", colour=9), name="p", colours=1, side=4).tolist() == [[[9] * 4] * 4]
+    assert picture(png(5, 5, mode="P"), name="p", side=2).shape == (3, 2, 2)
+
+
+def test_a_swollen_or_odd_picture_is_refused(monkeypatch):
+    monkeypatch.setattr("privet.data.pictures.MOST", 99)
+    refused(lambda: picture(png(10, 10), name="p"), "too large")
+    refused(lambda: picture(png(5, 5), name="p", box=(0, 0, 6, 5)), "too few")
+    refused(lambda: picture(b"%!PS-Adobe-3.0 EPSF-3.0", name="p"), "not a whole picture")
+
+
+def test_pictures_without_pillow_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'privet\[images\]'"):
+        picture(b"", name="p")
