@@ -13,8 +13,9 @@ from privet.accounting.guarantee import Relation
 from privet.engine.clip import Adaptive, Published, Rule, is_adaptive, is_published, rule_for
 from privet.engine.noise import add_noise, noise_std
 from privet.engine.randomness import Randomness
+from privet.engine.secure import add_secure_noise, grid_for
 from privet.engine.summing import ClippedSum
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, Unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,7 +39,7 @@ def release(
     generator: Randomness,
     relation: Relation = "zero-out",
     as_published: bool = False,
-    hardened: bool = False,
+    secure: bool = False,
 ) -> Released:
     """(clipped sum + N(0, std^2)) / batch, with std = step.noise * sensitivity: what the optimizer may see.
 
@@ -50,6 +51,7 @@ def release(
         step: the planned step; the sum was clipped at `step.clip`.
         batch: the planned (expected) batch, rate * size: a public constant, never the realised one.
         as_published: let an unsound rule have the noise its paper gives it. Then there is no guarantee.
+        secure: release whole cells of a grid, with noise from a cryptographic generator; then `std` is a little larger.
 
     >>> import torch
     >>> from privet.engine import clipped_sum
@@ -69,19 +71,34 @@ def release(
     clip = chosen.threshold(step.clip) if is_adaptive(chosen) else step.clip
     _check_clipped(clipped, chosen, clip)
     if is_published(chosen):
+        if secure:
+            raise Unsupported(
+                "secure=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."
+            )
         return _as_published(clipped, chosen, step, clip, batch, generator, relation)
     noise, extra = step.noise, clipped.raw_bits
     if is_adaptive(chosen) and extra is not None and len(extra):
         bit_noise = chosen.bit_noise(step.noise, batch)
         noise = gradient_noise(step.noise, bit_noise)
         spread = noise_std(replace(step, noise=bit_noise), norm_bound=chosen.bit_bound, relation=relation)
-        extra = add_noise({"bits": extra}, std=spread, generator=generator, divisor=batch, hardened=hardened)["bits"]
+        told, _ = _noised({"bits": extra}, spread, bit_noise, batch, generator, secure=secure)
+        extra = told["bits"]
     std = noise_std(replace(step, noise=noise), norm_bound=clipped.norm_bound, relation=relation)
-    grads = add_noise(clipped.grads, std=std, generator=generator, divisor=batch, hardened=hardened)
+    grads, std = _noised(clipped.grads, std, noise, batch, generator, secure=secure)
     _check_finite(grads)
     if is_adaptive(chosen):
         grads = _learnt(chosen, grads, extra, clip=clip, std=std, batch=batch)
     return Released(grads=grads, clip=clip, batch=batch, std=std)
+
+
+def _noised(
+    grads: Mapping[str, Tensor], std: float, noise: float, batch: float, generator: Randomness, *, secure: bool
+) -> tuple[dict[str, Tensor], float]:
+    """The noisy average, and the standard deviation of what was added to the sum."""
+    if not secure:
+        return add_noise(grads, std=std, generator=generator, divisor=batch), std
+    grid = grid_for(grads, std=std, noise=noise, batch=batch)
+    return add_secure_noise(grads, grid=grid, generator=generator, divisor=batch), grid.std
 
 
 def gradient_noise(noise: float, bit_noise: float) -> float:
