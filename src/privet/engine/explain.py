@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from privet.engine.clipped import Force, Loss, work_on
+from privet.engine.layer.fallback import PerFunction
 from privet.engine.tape import name_of
 from privet.errors import InvalidValue
 
@@ -18,6 +19,11 @@ class Line:
     function: str
     parameters: tuple[str, ...]
     rule: str
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether no rule is for this function: its gradients are made and held for each example."""
+        return self.rule == PerFunction.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
