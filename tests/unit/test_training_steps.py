@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from engine_oracle import slow_sum
 from privet import Training, plan
 from privet.engine import noise as engine_noise
+from privet.engine import release as engine_release
 from privet.engine.intercept import TrackedParameter
 from privet.engine.noise import add_noise, noise_std
 from privet.engine.randomness import seeded
@@ -307,12 +308,14 @@ def test_a_line_is_on_the_disk_before_its_noise_is_drawn(tmp_path, order, physic
     assert order == ["sync", "draw"] * 6
 
 
-@pytest.mark.parametrize("hardened", [False, True])
-def test_hardened_noise_is_asked_for(monkeypatch, hardened):
-    draw, asked = engine_noise.draw, []
-    monkeypatch.setattr(engine_noise, "draw", lambda *a, **given: (asked.append(given["hardened"]), draw(*a, **given)))
-    run(a_training(hardened=hardened))
-    assert asked == [hardened] * 6
+@pytest.mark.parametrize("secure", [False, True])
+def test_secure_noise_is_asked_for(monkeypatch, secure):
+    add, asked = engine_release.add_secure_noise, []
+    monkeypatch.setattr(engine_release, "add_secure_noise", lambda *a, **given: asked.append(given) or add(*a, **given))
+    training = a_training(secure=secure)
+    run(training)
+    assert len(asked) == 6 * secure
+    assert training.spent().label == "certified"
 
 
 def test_one_line_may_reserve_some_steps(tmp_path, order):
@@ -682,3 +685,9 @@ def test_the_average_is_for_looking_at():
     with training.averaged(), pytest.raises(InvalidValue, match="averaged weights"):
         run(training)
     assert run(training).isfinite().all()
+
+
+def test_secure_noise_for_a_rule_without_a_guarantee_is_refused_before_anything_is_charged(tmp_path):
+    with pytest.raises(Unsupported, match="secure"):
+        a_training(planned=OWN_NORM, as_published=True, secure=True, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()

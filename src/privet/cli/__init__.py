@@ -6,15 +6,19 @@ One file per command. Nothing heavy is imported until a command needs it, so tha
 import click
 
 from privet.cli.ahead import ahead_command
+from privet.cli.attack import attack_command
+from privet.cli.audit import audit_command
 from privet.cli.compare import compare_command
 from privet.cli.doctor import doctor_command
 from privet.cli.epsilon import epsilon_command
 from privet.cli.methods import methods_command
 from privet.cli.plan import plan_command
+from privet.cli.reproduce import reproduce_command
 from privet.cli.schedules import schedules_command
 from privet.cli.search import search_command
 from privet.cli.shell import Commands
 from privet.cli.swap import swap_command
+from privet.cli.train import train_command
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -35,6 +39,7 @@ def main(context: click.Context) -> None:
     \b
     Examples:
       privet plan --size 60000 --batch 256 --epochs 60 --epsilon 2 --delta 1e-5 --out plan.json
+      privet train --plan plan.json --task digits --out runs/a
       privet epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5
     """
     if context.invoked_subcommand is None:
@@ -43,11 +48,15 @@ def main(context: click.Context) -> None:
 
 COMMANDS = (
     plan_command,
+    train_command,
     compare_command,
     search_command,
     ahead_command,
     swap_command,
     epsilon_command,
+    audit_command,
+    attack_command,
+    reproduce_command,
     methods_command,
     doctor_command,
     schedules_command,

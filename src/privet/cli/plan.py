@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _registry
-from privet.cli.recipe_options import budget_options
-from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.cli.recipe_options import budget_options, shape_options, with_shapes
+from privet.cli.shell import OUT, print_object, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan
@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 @click.command("plan", short_help="A budget in, a certified schedule out.")
 @click.argument("recipe", required=False, type=click.Path(path_type=Path))
 @budget_options
-@click.option("--batch-schedule", metavar="SHAPE", help="Shape that multiplies --batch over the steps.")
-@click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`.")
-@click.option("--noise", type=number, help="Noise multiplier, when another knob is solved for.")
-@click.option("--noise-schedule", metavar="SHAPE", help="Shape of the noise; see `privet schedules`.")
-@click.option("--clip-schedule", metavar="SHAPE", help="Shape that multiplies --clip over the steps.")
-@click.option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip.")
-@click.option("--solve", metavar="KNOB", help="noise (default), steps, batch or epsilon, given the other three.")
-@click.option("--trials", type=integer, help="The budget is for so many runs together; see --trials-law.")
-@click.option("--trials-mean", type=number, help="The budget is for the best of a random number of runs: its mean.")
-@click.option("--trials-law", metavar="LAW", help="geometric or poisson (with a mean); fixed or disjoint (a number).")
-@click.option("--as-published", is_flag=True, default=None, help="The paper's own rule, formula and label.")
+@shape_options
 @click.option("--out", type=OUT, metavar="FILE", help="Write the plan (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flags: Any) -> None:
@@ -46,7 +36,7 @@ def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flag
     from privet.planning import Recipe, plan
 
     start = time.perf_counter()
-    given = _with_shapes(flags)
+    given = with_shapes(flags)
     with warnings_as_lines():
         asked = Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given)
         found = plan(asked)
@@ -60,18 +50,6 @@ def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flag
     _print_plan(found, seconds, closed)
     if out is not None:
         click.echo(f"wrote {out}")
-
-
-def _with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
-    """The flags as a recipe's keys: a number and its shape are one schedule."""
-    given = dict(flags)
-    if given["batch_schedule"] is not None and given["batch"] is None:
-        raise click.UsageError("--batch-schedule needs --batch, the height of the shape.")
-    for name in ("noise", "clip", "batch"):
-        shape = given.pop(f"{name}_schedule")
-        if shape is not None:
-            given[name] = shape if given[name] is None else f"{given[name]!r} * ({shape})"
-    return given
 
 
 def _closed_form(found: "Plan") -> "Plan | None":

@@ -1,4 +1,4 @@
-"""The options that describe recipes and profiles, for the commands that plan more than once."""
+"""The options that describe recipes and profiles, for all commands that plan."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +30,19 @@ BUDGET = (
     click.option("--unit", metavar="NAME", help="Whom a record stands for: example (default), client or user."),
     click.option("--sampling", metavar="NAME", help="poisson (default), truncated-poisson:..., fixed-size, shuffled."),
 )  # fmt: skip
+SHAPES = (
+    click.option("--batch-schedule", metavar="SHAPE", help="Shape that multiplies --batch over the steps."),
+    click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`."),
+    click.option("--noise", type=number, help="Noise multiplier, when another knob is solved for."),
+    click.option("--noise-schedule", metavar="SHAPE", help="Shape of the noise; see `privet schedules`."),
+    click.option("--clip-schedule", metavar="SHAPE", help="Shape that multiplies --clip over the steps."),
+    click.option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip."),
+    click.option("--solve", metavar="KNOB", help="noise (default), steps, batch or epsilon, given the other three."),
+    click.option("--trials", type=integer, help="The budget is for so many runs together; see --trials-law."),
+    click.option("--trials-mean", type=number, help="The budget is for the best of a random number of runs: its mean."),
+    click.option("--trials-law", metavar="LAW", help="geometric, poisson (with a mean); fixed, disjoint (a number)."),
+    click.option("--as-published", is_flag=True, default=None, help="The paper's own rule, formula and label."),
+)  # fmt: skip
 PROFILE = (
     click.option("--profile", metavar="FILE", help="For the estimate: norms of one example's gradient over the run, "
                  "measured on public data, as a CSV or a list such as 2,1,0.5."),
@@ -41,12 +54,29 @@ PROFILE = (
 
 def budget_options(command: Command) -> Command:
     """The options of `privet plan` that describe a budget and a run."""
-    return _decorated(command, BUDGET)
+    return decorated(command, BUDGET)
+
+
+def shape_options(command: Command) -> Command:
+    """The other options of `privet plan`: shapes, method, rule, what is solved for, trials."""
+    return decorated(command, SHAPES)
+
+
+def with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
+    """The flags as a recipe's keys: a number and its shape are one schedule."""
+    given = dict(flags)
+    if given["batch_schedule"] is not None and given["batch"] is None:
+        raise click.UsageError("--batch-schedule needs --batch, the height of the shape.")
+    for name in ("noise", "clip", "batch"):
+        shape = given.pop(f"{name}_schedule")
+        if shape is not None:
+            given[name] = shape if given[name] is None else f"{given[name]!r} * ({shape})"
+    return given
 
 
 def profile_options(command: Command) -> Command:
     """The options of the utility estimate."""
-    return _decorated(command, PROFILE)
+    return decorated(command, PROFILE)
 
 
 def profile_of(flags: dict[str, Any]) -> "Profile":
@@ -76,7 +106,8 @@ def _numbers(text: str) -> tuple[float, ...] | None:
         return None
 
 
-def _decorated(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+def decorated(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+    """The command with these options, in this order."""
     for option in reversed(options):
         command = option(command)
     return command

@@ -22,6 +22,10 @@ class Account(Protocol):
         """The step that may be charged next."""
 
     @property
+    def charged(self) -> int:
+        """How many steps are charged, done or not."""
+
+    @property
     def mark(self) -> Mark | None:
         """The place in the ledger on disk; None if there is none."""
 
@@ -51,6 +55,10 @@ class InMemory:
 
     @property
     def next(self) -> int:
+        return self._ledger.steps
+
+    @property
+    def charged(self) -> int:
         return self._ledger.steps
 
     @property
@@ -84,6 +92,10 @@ class OnDisk:
     @property
     def next(self) -> int:
         return self._file.next
+
+    @property
+    def charged(self) -> int:
+        return self._file.charged
 
     @property
     def mark(self) -> Mark:

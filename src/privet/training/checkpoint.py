@@ -30,7 +30,7 @@ from privet.training.checkpoint_fit import (
 )
 from privet.training.nest import packed, unpacked
 
-__all__ = ["NAME", "Checkpoint", "load", "peek", "save"]
+__all__ = ["NAME", "Checkpoint", "load", "load_weights", "peek", "save"]
 
 _SECTIONS = ("model", "optimizer", "scheduler", "rule", "average", "extra")
 
@@ -118,6 +118,27 @@ def load(
             there = {name: value.to(state[name].device) for name, value in checkpoint.average.items()}
             checkpoint = replace(checkpoint, average=there)
         _restore(found, model, optimizer, scheduler)
+    return checkpoint
+
+
+def load_weights(folder: str | Path, *, model: nn.Module) -> Checkpoint:
+    """Restore the weights alone, to use a model and not to train it: the averaged ones where there are any.
+
+    Raises:
+        InvalidValue: there is no checkpoint, it is damaged, or it is of another model. Then nothing is changed.
+    """
+    file = Path(folder) / NAME
+    found, checkpoint = _content(file)
+    with _naming(file):
+        state = model.state_dict()
+        check_model(found["model"], model, state)
+        average = checkpoint.average or {}
+        check_average(average, model, state, OTHER)
+        state.update(found["model"])
+        model.load_state_dict(state)
+        for name, parameter in model.named_parameters():
+            if name in average:
+                parameter.data.copy_(average[name])
     return checkpoint
 
 

@@ -50,12 +50,16 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
         raise InvalidValue("optimizer holds no trainable parameter. Nothing would move. Use model.parameters().")
 
 
-def check_rule(is_unsound: bool, plan: Plan) -> None:
-    """Raise if a rule without a guarantee runs under a plan that says it has one."""
+def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:
+    """Raise if a rule without a guarantee runs under a plan that says it has one, or with noise that proves one."""
     if is_unsound and not plan.is_unsound:
         raise Unsupported(
             f"rule={plan.rule!r} has no guarantee, and the plan says it has. Its ledger would promise what does not "
             "hold. Plan with a sound rule."
+        )
+    if is_unsound and secure:
+        raise Unsupported(
+            f"rule={plan.rule!r} has no guarantee that secure noise could keep. Leave it out, or plan with a sound rule."
         )
 
 

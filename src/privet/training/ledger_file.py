@@ -15,6 +15,7 @@ from privet.errors import BudgetExceeded, InvalidValue
 from privet.planning import Plan
 from privet.planning.steps import Floats
 from privet.training.append_file import AppendFile, make_folder, write_new
+from privet.training.ledger_count import Count, CountFile, forget
 from privet.training.ledger_lines import Header, Mark, chained, header_line, header_of, repair, reservation
 from privet.training.ledger_reading import NAME, Reading, read
 from privet.training.run_lock import locked
@@ -54,7 +55,9 @@ class LedgerFile:
         self._sampling = plan.steps.sampling
         torn = reading.tail.count if reading.tail else 0
         self._place = _Place(reading.mark, reading.ledger.steps - torn, file.size())
+        self._count = CountFile(file.path.parent)
         self._mend(reading)
+        self._count.write(Count(self.header.run, self.charged))
         self._next = self.charged
 
     @classmethod
@@ -74,6 +77,7 @@ class LedgerFile:
                 raise InvalidValue(
                     f"{file}: is there already. Its steps are spent. Resume that run, or use a new folder."
                 )
+            forget(file.parent)
             write_new(file, header_line(header)[0])
             return cls(AppendFile(file), plan, read(file), lock.close)
         except BaseException:
@@ -160,6 +164,7 @@ class LedgerFile:
         """Let another process have the ledger."""
         self._closed = True
         self._file.close()
+        self._count.close()
         self._unlock()
 
     def __enter__(self) -> "LedgerFile":
@@ -224,6 +229,7 @@ class LedgerFile:
         line, digest = chained(mark.digest, row)
         self._file.append(before + line, at=size)
         self._place = _Place(Mark(mark.lines + 1, digest), charged + count, size + len(before) + len(line))
+        self._count.write(Count(self.header.run, self.charged))
 
 
 def _check_plan(file: Path, reading: Reading, plan: Plan) -> None:

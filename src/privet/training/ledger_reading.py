@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
+from privet.training import ledger_count
 from privet.training.ledger_charges import REPAIR, RESTORE, Charges, Tail, bad, begins
 from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark
 
@@ -66,6 +67,7 @@ def read(path: str | Path, *, at_least: Mark | None = None) -> Reading:
         InvalidValue: there is no ledger, or it is damaged; one line names the place and what to do.
     """
     file = Path(path) / NAME if Path(path).is_dir() else Path(path)
+    count = ledger_count.counted(file.parent) if file.name == NAME else None  # first: the run may be going on
     try:
         found = parse(_bytes_of(file), at_least=at_least)
         for _ in range(_AGAIN):
@@ -74,9 +76,25 @@ def read(path: str | Path, *, at_least: Mark | None = None) -> Reading:
             before, found = found, parse(_bytes_of(file), at_least=at_least)
             if before.tail == found.tail:
                 break
+        _check_count(found, count)
         return found
     except PrivetError as error:
         raise type(error)(f"{file}: {error}") from None
+
+
+def _check_count(found: Reading, count: ledger_count.Count | None) -> None:
+    """Raise if lines were cut off at the end, which the lines alone cannot show."""
+    if count is None:
+        return
+    if count.run != found.header.run:
+        raise InvalidValue(
+            f"is of another run than {ledger_count.NAME} beside it. What is spent could not be told. {RESTORE}"
+        )
+    if found.ledger.steps < count.charged:
+        raise InvalidValue(
+            f"charges {found.ledger.steps} steps, and {ledger_count.NAME} beside it says that {count.charged} were. "
+            f"Steps would be spent twice. {RESTORE}"
+        )
 
 
 def _bytes_of(file: Path) -> bytes:

@@ -6,6 +6,9 @@ training = resume(model, optimizer, dataset, plan, out="runs/a", scheduler=sched
 What was charged after the last save stays charged and is never done again. Coins and noise are drawn afresh.
 """
 
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from privet.engine.clip import is_adaptive
 from privet.errors import InvalidValue
 from privet.planning import Plan
 from privet.training import checkpoint
+from privet.training.distributed import Group
+from privet.training.joint import is_sharded
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
 from privet.training.steps import Training
@@ -26,17 +31,21 @@ from privet.training.steps import Training
 def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dict[str, Any] | None = None) -> str:
     """Replace the checkpoint in the run's folder; gives its checksum. `extra` is kept beside it: plain values.
 
+    In a group rank 0 alone writes, at its own time; the other ranks get an empty checksum.
+
     Raises:
         InvalidValue: the run has no folder, a batch is at hand, a weight is not finite, or the disk is full.
     """
     mark = training.mark
+    if training.group is not None and not training.group.is_first:
+        return ""
     if training.out is None or mark is None:
         raise InvalidValue("out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/a', say.")
     if training.is_busy:
         raise InvalidValue("a batch is at hand, or the averaged weights are in place. Save between two steps.")
     average = training.average
     return checkpoint.save(
-        training.out, model=training.model, optimizer=training.optimizer, scheduler=scheduler,
+        training.out, model=_whole(training.model), optimizer=training.optimizer, scheduler=scheduler,
         rule_state=training.rule.state() if is_adaptive(training.rule) else None,
         average=None if average is None else average.mean,
         extra={
@@ -59,24 +68,88 @@ def resume(
     """The run in the folder `out`, at the ledger's next step, with the weights of its last checkpoint.
 
     Make model, optimizer and scheduler as for a new run; `options` are those of `Training`. Without a checkpoint the
-    weights stay as they are; what is charged is charged.
+    weights stay as they are; what is charged is charged. In a group all ranks call it; ledger and checkpoint are those
+    of rank 0, and there may be more ranks or fewer than before.
 
     Raises:
         InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint; or the
             checkpoint is damaged or of another model, optimizer or scheduler. Then nothing is changed.
     """
-    kept = checkpoint.peek(out) if (Path(out) / checkpoint.NAME).exists() else None
-    ledger = LedgerFile.open(out, plan, at_least=None if kept is None else _mark(out, kept, plan))
-    try:
-        training = Training(model, optimizer, dataset, plan, out=out, ledger=ledger, **options)
-        if kept is not None:
-            _check_same(out, training, kept)
-            checkpoint.load(out, model=model, optimizer=optimizer, scheduler=scheduler)
-            _remember(training, kept)
-    except BaseException:
-        ledger.close()
-        raise
+    group: Group | None = options.get("group")
+    with _folder(out, group) as folder:
+        kept = checkpoint.peek(folder) if (folder / checkpoint.NAME).exists() else None
+        mark = None if kept is None else _mark(out, kept, plan)
+        ledger = _opened(out, plan, mark, group)
+        try:
+            training = Training(model, optimizer, dataset, plan, out=out, ledger=ledger, **options)
+            if kept is not None:
+                _check_same(out, training, kept)
+                checkpoint.load(folder, model=_whole(model), optimizer=optimizer, scheduler=scheduler)
+                _remember(training, kept)
+        except BaseException:
+            if ledger is not None:
+                ledger.close()
+            raise
     return training
+
+
+@contextmanager
+def _folder(out: str | Path, group: Group | None) -> Iterator[Path]:
+    """Where the checkpoint is: in the run's folder, or in a copy of rank 0's for a rank that may not see that."""
+    if group is None:
+        yield Path(out)
+        return
+    file = Path(out) / checkpoint.NAME
+    content = b""
+
+    def read() -> tuple[int, ...]:
+        nonlocal content
+        content = file.read_bytes() if group.is_first and file.exists() else b""
+        return ()
+
+    group.together(read, 0)
+    content = group.bytes_from_first(content)
+    if group.is_first:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        if content:
+            (Path(copy) / checkpoint.NAME).write_bytes(content)
+        yield Path(copy)
+
+
+def _opened(out: str | Path, plan: Plan, mark: Mark | None, group: Group | None) -> LedgerFile | None:
+    """The run's ledger; None away from rank 0. If it cannot be opened there, no rank goes on."""
+    if group is None:
+        return LedgerFile.open(out, plan, at_least=mark)
+    ledger: LedgerFile | None = None
+
+    def opened() -> tuple[int, ...]:
+        nonlocal ledger
+        ledger = LedgerFile.open(out, plan, at_least=mark) if group.is_first else None
+        return ()
+
+    group.together(opened, 0)
+    return ledger
+
+
+def _whole(model: nn.Module) -> nn.Module:
+    """The model, or what of it is not sharded over ranks: the same parameters and buffers under the same names."""
+    if not any(is_sharded(p) for p in model.parameters()):
+        return model
+    found = nn.Module()
+    for name, value in model.state_dict(keep_vars=True).items():
+        *path, last = name.split(".")
+        at = found
+        for word in path:
+            if word not in at._modules:
+                at.add_module(word, nn.Module())
+            at = at.get_submodule(word)
+        if isinstance(value, nn.Parameter) and not is_sharded(value):
+            at.register_parameter(last, value)
+        elif not is_sharded(value):
+            at.register_buffer(last, value)
+    return found
 
 
 def _mark(out: str | Path, kept: checkpoint.Checkpoint, plan: Plan) -> Mark:

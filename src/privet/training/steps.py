@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from privet.engine.sampling import sampler
 from privet.engine.summing import nothing
 from privet.errors import InvalidValue
 from privet.planning import Plan
-from privet.training.account import account_for, check_left, cost, without_proof
+from privet.training.account import Account, account_for, check_left, cost, without_proof
 from privet.training.averaging import Average
+from privet.training.distributed import Group
 from privet.training.gate import (
     LossFn,
     Repeated,
@@ -38,6 +40,8 @@ from privet.training.gate import (
     records_of,
     rows_at_once,
 )
+from privet.training.joint import JointAccount, Part, Turn, check_group, checksum, coins, join
+from privet.training.joint_release import joint_release
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
 
@@ -58,8 +62,10 @@ class Training:
         views: rows of each record, lying together, to be augmented each in its own way; clipped as one.
         average: the decay of a moving average of the weights, 0.999 say.
         generator: where coins and noise come from; `seeded(7)` gives a run that is reproducible and not private.
+        secure: release whole cells of a grid with noise from a cryptographic generator: docs/howto-sampling.md.
         reserve: steps that one line of the ledger charges, where steps take milliseconds.
         as_published: train by a rule that has no guarantee.
+        group: the processes that make each step together, from `distributed.group()`; each is given all of the above.
 
     >>> import torch
     >>> from privet import plan
@@ -81,28 +87,41 @@ class Training:
         self, model: nn.Module, optimizer: Optimizer, dataset: Any, plan: Plan, *, out: "str | Path | None" = None,
         ledger: LedgerFile | None = None, users: Ids | None = None, max_physical_batch: int | None = None,
         workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
-        hardened: bool = False, reserve: int = 1, as_published: bool = False,
+        secure: bool = False, reserve: int = 1, as_published: bool = False, group: Group | None = None,
     ) -> None:  # fmt: skip
         self._generator = Randomness() if generator is None else generator
         check_kinds(plan, self._generator)
+        check_group(model, plan, group)
         self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
         self._inner = plain_model(model)
         self._named = trainable(self._inner)
         self._shapes = {name: p.shape for name, p in self._named.items()}
         check_optimizer(optimizer, self._named, self._inner)
         self.rule = rule_for(plan.rule, as_published=as_published)  # one object: it may learn from releases
-        check_rule(is_published(self.rule), plan)
+        check_rule(is_published(self.rule), plan, secure=secure)
         self._views, self._physical = views, rows_at_once(max_physical_batch, views)
         _check.whole(least=0, workers=workers)
-        self._workers, self._users, self._hardened = workers, users, hardened
-        self._chooser(start=0 if ledger is None else ledger.next)  # checks dataset and plan
+        self._workers, self._users, self._secure = workers, users, secure
+        records = None if self._physical is None else self._physical // views  # of a piece
+        self.group, self._part = group, None if group is None else Part(group, records)
+        self._chooser(self._generator, start=0 if ledger is None else ledger.next)  # checks dataset and plan
+        if group is not None:  # before the average: rank 0's weights are everyone's
+            owners = None if users is None else [str(user) for user in users]
+            settings = (owners, views, self._physical, secure, average, reserve)
+            self._generator = join(group, self._inner, optimizer, plan, dataset, self._generator, settings)
         self.average = None if average is None else Average(self._named, decay=average)
         self._is_averaged = self._is_open = self._is_done = False
         self._piece: Piece[Any] | None = None
+        self._turn = Turn()
         self._watch: Watch | None = None
         self._sum: ClippedSum | None = None
+        self.raw_scale: float | None = None  # of a rule without a guarantee: the sensitivity it took last; not private
         self.out = None if out is None else Path(out)
-        self._account = account_for(plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private)
+
+        def account() -> Account:
+            return account_for(plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private)
+
+        self._account = account() if group is None else JointAccount(group, plan, account, self._standing)
 
     # --- what is known ---
 
@@ -193,11 +212,13 @@ class Training:
             self._is_open = False
 
     def _batches(self) -> Iterator[Any]:
-        chosen = self._chooser(start=self.number)
+        source = self._generator if self.group is None else coins(self._generator, self.group, self.number)
+        chosen = self._chooser(source, start=self.number)
         for piece in batches(self.dataset, chosen, workers=self._workers, physical=self._physical):
             self._check_model()
+            self._turn = self._part.turn(piece.is_last) if self._part is not None else Turn()
             if not len(piece.indices):  # nobody takes part: a step like any other, of noise alone
-                self._release(nothing(self._named, self.rule, self.plan.steps[self.number].clip))
+                self._release(self._nothing())
                 continue
             self._piece, self._is_done = piece, False
             self._watch = Watch(self._inner)
@@ -225,6 +246,7 @@ class Training:
             check_left(self.number, self.plan)
             raise InvalidValue("step was called without a batch, or twice for one. Call it once inside the loop.")
         found = self._clipped(losses, batch, rows=len(piece.indices))
+        found = self._nothing() if self._turn.is_lent else found
         self._piece, self._sum = None, found if self._sum is None else self._sum + found
         if piece.is_last:
             whole, self._sum = self._sum, None
@@ -234,15 +256,23 @@ class Training:
 
     # --- the parts of a step ---
 
-    def _chooser(self, *, start: int) -> Chooser:
-        """The plan's own sampler from a step on."""
-        plan, records, source = self.plan, records_of(self.dataset), self._generator
+    def _nothing(self) -> ClippedSum:
+        return nothing(self._named, self.rule, self.plan.steps[self.number].clip)
+
+    def _standing(self, is_due: bool) -> tuple[int, int]:
+        """What must be the same on all ranks: the sample and, where it is due, the weights."""
+        return self._turn.sample, checksum(list(self._named.values())) if is_due else 0
+
+    def _chooser(self, source: Randomness, *, start: int) -> Chooser:
+        """The plan's own sampler from a step on; in a group, this rank's part of its batches."""
+        plan, records = self.plan, records_of(self.dataset)
         check_unit(plan, records, self._users)
         chosen: Chooser = (
             sampler(plan, records=records, start=start, generator=source)
             if self._users is None
             else user_sampler(plan, users=self._users, start=start, generator=source)
         )
+        chosen = chosen if self._part is None else self._part.of(chosen)
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
     def _clipped(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int) -> ClippedSum:
@@ -268,10 +298,12 @@ class Training:
         in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
         self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, and only then is noise drawn
         batch = step.rate * self.plan.recipe.size  # public, whatever the realised batch
-        released = release(
-            whole, self.rule, step=step, batch=batch, generator=self._generator, hardened=self._hardened,
+        one = release if self.group is None else partial(joint_release, self.group)
+        released = one(
+            whole, self.rule, step=step, batch=batch, generator=self._generator, secure=self._secure,
             relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
         )  # fmt: skip
+        self.raw_scale = released.raw_scale
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 p.grad = None  # what was not released must not reach the weights

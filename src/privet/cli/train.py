@@ -1,0 +1,233 @@
+"""`privet train`: a plan and a task in, a run's folder out."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privet.cli.recipe_options import Command, budget_options, decorated, shape_options, with_shapes
+from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from privet.data import Where
+    from privet.planning import Plan
+    from privet.training.progress import Watcher
+    from privet.training.run import Run
+
+TRAINING = (
+    click.option("--task", metavar="NAME", help="What to train on: digits (default), mnist, ..., or my.module:task."),
+    click.option("--model", metavar="NAME", help="Another network than the task's: cnn, ..., or my.module:Net."),
+    click.option("--optimizer", metavar="NAME", help="sgd (default), adam, adamw, adagrad, rmsprop, or any other of "
+                 "torch, with options: sgd:nesterov=true."),
+    click.option("--lr", type=number, help="Learning rate. Default: 0.1 for sgd, 0.005 for adam."),
+    click.option("--momentum", type=number, help="Momentum of the optimizer. Default: 0.9 for sgd."),
+    click.option("--weight-decay", type=number, help="Weight decay of the optimizer."),
+    click.option("--scheduler", metavar="NAME", help="cosine, step:step_size=10, exponential:gamma=0.9, one-cycle, "
+                 "reduce-on-plateau, or any other of torch."),
+    click.option("--average", type=number, help="Decay of a moving average of the weights, 0.999 say. It is free."),
+    click.option("--views", type=integer, help="Rows of each record, for a dataset that augments. Default: 1."),
+    click.option("--max-physical-batch", type=integer, help="Rows in memory at a time; the result is the same."),
+    click.option("--workers", type=click.IntRange(0), help="Processes that read records. Default: 0."),
+    click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1. Default: a GPU if there is one."),
+    click.option("--evaluate-every", type=integer, help="Steps between evaluations. Default: an epoch."),
+    click.option("--save-every", type=integer, help="Steps between checkpoints. Default: at evaluations, 30 s apart."),
+    click.option("--stop-at", metavar="MEASURE=VALUE", help="Stop once the held-out set says so: accuracy=0.97."),
+    click.option("--patience", type=integer, help="Stop after so many evaluations without a better one."),
+    click.option("--keep", metavar="WHICH", help="Weights to keep: last (default) or best, on the held-out set."),
+    click.option("--reserve", type=integer, help="Steps that one line of the ledger charges. Default: measured."),
+)  # fmt: skip
+
+
+def training_options(command: Command) -> Command:
+    """The options that are keys of a recipe's [training] table."""
+    return decorated(command, TRAINING)
+
+
+@click.command("train", short_help="A plan and a task in, a run's folder out.")
+@click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="A plan of `privet plan`.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on with the run in a folder.")
+@click.option("--out", type=OUT, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name.")
+@training_options
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--seed", type=click.IntRange(0), help="A reproducible run, which is not private.")
+@click.option("--secure-noise", is_flag=True, help="Noise that no rounding of floating-point numbers gives away.")
+@click.option("--show-private", is_flag=True, help="Also show loss and accuracy on training records: not private.")
+@click.option("--plain", is_flag=True, help="A line for each evaluation, as in a log, in place of a live line.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+@budget_options
+@shape_options
+def train_command(
+    *, recipe: Path | None, plan_file: Path | None, resume: Path | None, out: Path | None, data_dir: Path | None,
+    as_published: bool | None, seed: int | None, secure_noise: bool, show_private: bool, plain: bool, as_json: bool,
+    **flags: Any,
+) -> int:  # fmt: skip
+    """Train privately: spend exactly a plan on a task, with a ledger on disk that no crash can overspend.
+
+    The plan comes from --plan, or is made from RECIPE (a TOML file) and the options of `privet plan`; options win over
+    the file, and its [training] table has the keys of the options below. Ctrl-C stops after the step, saves, and tells
+    how to go on. Without --size the plan is for the size of the task.
+
+    \b
+    Examples:
+      privet train --epsilon 3 --epochs 20
+      privet train --plan plan.json --task digits --out runs/a
+      privet train recipe.toml --lr 0.2 --scheduler cosine --keep best
+      privet train --resume runs/a
+    """
+    from dataclasses import fields
+
+    from privet.data import Where
+    from privet.training.settings import Settings
+
+    settings = {field.name: flags.pop(field.name) for field in fields(Settings)}
+    where = Where(folder=data_dir)
+    watcher = _watcher(plain=plain)
+    if resume is not None:
+        given = settings | flags | {"recipe": recipe, "plan": plan_file, "out": out, "seed": seed}
+        _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
+                "The run goes on as it began")  # fmt: skip
+        run, was_over = _resumed(resume, where, watcher, show_private=show_private or None)
+    else:
+        from privet.training.loop import train
+
+        plan = _plan(recipe, plan_file, flags | {"as_published": as_published}, settings, where)
+        folder = out or _free(plan, settings)
+        run = train(
+            plan, settings.pop("task"), out=folder, seed=seed, as_published=bool(as_published),
+            secure=secure_noise, show_private=show_private, where=where, watcher=watcher, **settings,
+        )  # fmt: skip
+        was_over = False
+    _print(run, as_json=as_json, was_over=was_over)
+    return 0 if run.is_over else 130
+
+
+def _watcher(*, plain: bool) -> "Watcher":
+    from privet.training.progress import Live, Plain
+
+    if sys.stderr.isatty() and not plain:
+        return Live()
+    return Plain(sys.stderr)
+
+
+def _refuse(given: dict[str, Any], beside: str, why: str) -> None:
+    """Raise if an option is given that has no say here."""
+    for key, value in given.items():
+        if value is not None:
+            name = "RECIPE" if key == "recipe" else f"--{key.replace('_', '-')}"
+            raise InvalidValue(f"{name} is given beside {beside}. {why}. Leave it out.")
+
+
+def _plan(
+    recipe: Path | None, file: Path | None, flags: dict[str, Any], settings: dict[str, Any], where: "Where"
+) -> "Plan":
+    """The plan in a file, or one made from a recipe and flags."""
+    from privet.planning import Plan, Recipe, plan
+
+    if file is not None:
+        _refuse({key: value for key, value in flags.items() if key != "as_published"} | {"recipe": recipe}, "--plan",
+                "A plan is not changed: make another with `privet plan`")  # fmt: skip
+        return Plan.load(file)
+    given = with_shapes(flags)
+    given["size"] = given["size"] or _size(recipe, given, settings, where)
+    with warnings_as_lines():
+        return plan(Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given))
+
+
+def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], where: "Where") -> int | None:
+    """The size of the task, for a recipe that names none; it is public unless the relation says otherwise."""
+    from privet.data.task import task
+    from privet.errors import PrivetError
+    from privet.planning.recipe_file import read_table
+    from privet.training.settings import Settings
+
+    try:
+        table = {} if recipe is None else read_table(recipe)
+    except PrivetError:
+        return None  # reading the recipe will say what is wrong
+    own = table.get("training", {})
+    relation = given["relation"] or table.get("relation", "zero-out")
+    if "size" in table or relation != "zero-out" or not isinstance(own, dict):
+        return None
+    return task(settings["task"] or own.get("task") or Settings().task, where=where).size
+
+
+def _free(plan: "Plan", settings: dict[str, Any]) -> Path:
+    """runs/digits, or runs/digits-2 if there is one."""
+    from privet.training.settings import Settings
+
+    spelling = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in spelling.split(":")[0])
+    tried = 1
+    while (place := Path("runs") / (name if tried == 1 else f"{name}-{tried}")).exists():
+        tried += 1
+    return place
+
+
+def _resumed(folder: Path, where: "Where", watcher: "Watcher", *, show_private: bool | None) -> "tuple[Run, bool]":
+    from privet.training.loop import go_on
+    from privet.training.run import Run
+
+    run = Run.load(folder)
+    return (run, True) if run.is_over else (go_on(run, show_private=show_private, where=where, watcher=watcher), False)
+
+
+# --- what is said at the end ------------------------------------------------------------------------
+
+
+def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
+    from privet.training.distributed import group
+
+    ranks = group()
+    if ranks is not None and not ranks.is_first:
+        return
+    if as_json:
+        print_object(_object(run))
+        return
+    planned = len(run.plan.steps)
+    said = "was over already" if was_over else "is over" if run.is_over else "was stopped"
+    click.echo(f"the run {said}: {run.steps} of {planned} steps of {run.settings.task}")
+    for name, text in _lines(run):
+        click.echo(f"  {name:<10}{text}")
+
+
+def _lines(run: "Run") -> list[tuple[str, str]]:
+    found = [("guarantee", str(run.guarantee))]
+    if run.seed is not None:
+        found.append(("seed", f"{run.seed}: reproducible, not private"))
+    if run.together is not None:
+        found.append(("together", run.together))
+    if run.steps < len(run.plan.steps):
+        so_far = "" if run.is_over else ", if the moment to stop was fixed beforehand"
+        found.append(("ledger", f"{run.spent}{so_far}"))
+        if run.is_over:
+            found.append(("stopped", f"{run.end}, on the held-out set: the plan's epsilon is what holds"))
+    found += [("torn", note) for note in run.notes]
+    if run.scores is not None:
+        found.append(("held-out", f"{_scores(run)} ({run.evaluation})"))
+    found.append(("folder", str(run.folder)))
+    found.append(
+        ("next", f"privet epsilon --from {run.folder}" if run.is_over else f"privet train --resume {run.folder}")
+    )
+    return found
+
+
+def _scores(run: "Run") -> str:
+    from privet.training.progress import scores
+
+    assert run.scores is not None
+    step, best = run.scores["step"], ", the best" if run.settings.keep == "best" else ""
+    at = f" at step {step}{best}" if best or step != run.steps else ""
+    return ", ".join(scores(run.scores)) + at
+
+
+def _object(run: "Run") -> dict[str, Any]:
+    return {
+        "folder": str(run.folder), "task": run.settings.task, "steps": run.steps, "planned": len(run.plan.steps),
+        "over": run.is_over, "end": run.end, "private": run.private, "seed": run.seed,
+        "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
+        "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
+        "changed": run.about["changed"], "plan": run.plan.hash, "notes": list(run.notes),
+    }  # fmt: skip

@@ -1,0 +1,218 @@
+"""Training a plan on a task: from the first step to a run's folder, evaluated and saved on the way.
+
+run = train(plan, "digits", out="runs/a", lr=0.1)
+run = go_on("runs/a")                              # after a stop or a crash
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from privet import _check
+from privet.data.files import Where
+from privet.data.task import Task
+from privet.data.task import task as task_of
+from privet.engine.randomness import Randomness, seeded
+from privet.errors import InvalidValue
+from privet.planning import Plan
+from privet.training import checkpoint, distributed, ledger_reading
+from privet.training.distributed import Group
+from privet.training.parts import Parts, check_sound, drawing, measured_reserve, parts_for
+from privet.training.progress import Quiet, Watcher
+from privet.training.resume import resume as taken_up
+from privet.training.rounds import Rounds
+from privet.training.run import PLAN, Run, versions, write_about
+from privet.training.settings import Settings, changed
+from privet.training.steps import Training
+from privet.training.stopping import interruptible
+
+
+def train(
+    plan: Plan,
+    task: "str | Task | None" = None,
+    *,
+    out: str | Path,
+    seed: int | None = None,
+    as_published: bool = False,
+    secure: bool = False,
+    show_private: bool = False,
+    where: Where | None = None,
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> Run:
+    """A run of `plan` on a task, in a folder of its own: trained, evaluated on the held-out set, saved.
+
+    Settings are those of the plan's [training] table; what is given here wins. Under torchrun all ranks call it.
+
+    Args:
+        task: a name, an address `my.module:task`, or a Task.
+        out: the run's folder. It must not hold a ledger.
+        seed: makes the run reproducible, and not private.
+        as_published: train by a rule that has no guarantee.
+        secure: noise that no rounding of floating-point numbers gives away.
+        show_private: also show what comes from training records without noise, marked so.
+        where: where files of the task are looked for.
+        watcher: who is told what happens; see privet.training.progress.
+
+    >>> import tempfile, torch
+    >>> from torch import nn
+    >>> from privet import plan
+    >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
+    >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
+    >>> p = plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(p, own, out=folder + "/a", lr=0.5)
+    >>> run.steps, run.end, run.guarantee.label
+    (5, 'complete', 'certified')
+
+    Raises:
+        InvalidValue: the folder is in use, the task is not of the plan's size, or a setting does not fit.
+        Unsupported: the plan's rule has no guarantee, and that was not asked for.
+    """
+    folder, group = Path(out), distributed.group()
+    if seed is not None:
+        _check.whole(least=0, seed=seed)
+    check_sound(plan, as_published=as_published)
+    flags = {key: value for key, value in settings.items() if value is not None}
+    flags |= {} if task is None else {"task": task.name if isinstance(task, Task) else task}
+    chosen = Settings.of({**plan.recipe.training, **flags})
+    loaded = task_of(chosen.task if task is None else task, where=where)
+    _check_new(folder)
+    about = _shared(group, {"weights_seed": secrets.randbits(48) if seed is None else seed})
+    parts = parts_for(plan, loaded, chosen, weights_seed=about["weights_seed"], group=group)
+    reserve = _shared(group, {"reserve": _reserve(parts, folder, group)})["reserve"]
+    about |= _about(parts, own=isinstance(task, Task)) | {
+        "changed": changed(plan.recipe.training, flags), "seed": seed, "secure_noise": secure,
+        "as_published": as_published, "show_private": show_private,
+    }  # fmt: skip
+    training = Training(
+        parts.model, parts.optimizer, loaded.train, plan, out=folder, reserve=reserve,
+        generator=_randomness(seed), **_options(parts, about, group),
+    )  # fmt: skip
+    with training:
+        if group is None or group.is_first:
+            plan.save(folder / PLAN)
+            write_about(folder, about)
+        return _driven(training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher)
+
+
+def go_on(
+    out: "str | Path | Run",
+    *,
+    task: Task | None = None,
+    show_private: bool | None = None,
+    where: Where | None = None,
+    watcher: Watcher | None = None,
+) -> Run:
+    """The run in a folder, taken up at the ledger's next step with the weights of its last checkpoint, and ended.
+
+    Everything but `show_private` is as it began. A run that is over is given back as it is.
+
+    Raises:
+        InvalidValue: it is not the folder of a run, a file of it is damaged, or it needs its own `task` again.
+    """
+    group = distributed.group()
+    run = out if isinstance(out, Run) else Run.load(out)
+    if run.is_over:
+        return run
+    folder = run.folder
+    about = dict(run.about)
+    about["show_private"] = about["show_private"] if show_private is None else show_private
+    loaded = run.task(where=where) if task is None else task
+    parts = parts_for(run.plan, loaded, run.settings, weights_seed=about["weights_seed"], group=group)
+    reserve = ledger_reading.read(folder).header.reserve
+    training = taken_up(
+        parts.model, parts.optimizer, loaded.train, run.plan, out=folder, scheduler=parts.pace.scheduler,
+        reserve=reserve, generator=_randomness(run.seed, run.steps), **_options(parts, about, group),
+    )  # fmt: skip
+    with training:
+        kept = checkpoint.peek(folder).extra if (folder / checkpoint.NAME).exists() else None
+        if run.checkpoint not in (None, folder):  # a crash may have left better weights than the checkpoint knows of
+            parts.judge.beat(run.scores)
+        return _driven(
+            training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher, kept=kept,
+            resumed=True,
+        )  # fmt: skip
+
+
+def _driven(
+    training: Training, parts: Parts, about: dict[str, Any], *, folder: Path, reserve: int, group: Group | None,
+    watcher: Watcher | None, kept: Mapping[str, Any] | None = None, resumed: bool = False,
+) -> Run:  # fmt: skip
+    """All rounds, then the run as it lies in its folder."""
+    first = group is None or group.is_first
+    seed = about["seed"]
+    told = Quiet() if watcher is None or not first else watcher
+    with interruptible() as interrupt, nullcontext() if seed is None else drawing(seed + training.number):
+        rounds = Rounds(
+            training, parts, folder=folder, reserve=reserve, show_private=about["show_private"], watcher=told,
+            interrupt=interrupt, group=group, kept=kept,
+        )  # fmt: skip
+        if resumed:
+            rounds.resumed(0 if kept is None else kept["step"])
+        rounds.go()
+    if rounds.end is not None and first:
+        write_about(folder, about | {"end": rounds.end})
+    if group is not None:
+        group.any(False)  # nobody reads the folder before rank 0 has written it
+    return Run.load(folder)
+
+
+def _about(parts: Parts, *, own: bool) -> dict[str, Any]:
+    """What run.json says of the parts."""
+    task, settings = parts.task, parts.settings
+    spelling = settings.model or (task.model if isinstance(task.model, str) else None)
+    facts = {key: list(value) if isinstance(value, tuple) else value for key, value in task.facts.items()}
+    try:
+        json.dumps(facts, allow_nan=False)
+    except (TypeError, ValueError):  # facts that a file cannot hold: the task itself makes the network again
+        spelling = None
+    return {
+        "plan": parts.plan.hash, "task": settings.task, "own_task": own, "settings": settings.as_dict(),
+        "evaluation": task.evaluation, "source": task.source,
+        "measure": {"name": task.measure.name, "higher_is_better": task.measure.higher_is_better},
+        "network": None if spelling is None else {"model": spelling, "facts": facts},
+        "versions": versions(), "end": None,
+    }  # fmt: skip
+
+
+def _options(parts: Parts, about: Mapping[str, Any], group: Group | None) -> dict[str, Any]:
+    """The options of `Training` that a run keeps when it goes on."""
+    settings, task = parts.settings, parts.task
+    return {
+        "max_physical_batch": settings.max_physical_batch, "workers": settings.workers, "views": settings.views,
+        "average": settings.average, "as_published": about["as_published"], "secure": about["secure_noise"],
+        "group": group, "users": task.users if parts.plan.recipe.budget.unit == "user" else None,
+    }  # fmt: skip
+
+
+def _randomness(seed: int | None, *path: int) -> Randomness:
+    """The system's randomness, or a seed's; a run that goes on never draws again what it drew before."""
+    return Randomness() if seed is None else seeded(seed, *path)
+
+
+def _reserve(parts: Parts, folder: Path, group: Group | None) -> int:
+    if group is not None and not group.is_first:
+        return 1
+    return parts.settings.reserve or measured_reserve(parts, folder)
+
+
+def _shared(group: Group | None, facts: dict[str, Any]) -> dict[str, Any]:
+    """What rank 0 says, on every rank."""
+    if group is None:
+        return facts
+    found: dict[str, Any] = json.loads(group.bytes_from_first(json.dumps(facts).encode()))
+    return found
+
+
+def _check_new(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidValue(f"out={str(folder)!r} is a file. A run has a folder of its own. Choose another name.")
+    if (folder / ledger_reading.NAME).exists():
+        raise InvalidValue(
+            f"out={str(folder)!r} holds a run already. Its steps are spent. Go on with it by "
+            f"`privet train --resume {folder}`, or choose another folder."
+        )

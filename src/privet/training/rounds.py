@@ -1,0 +1,234 @@
+"""The rounds of a run: step, evaluate, save, stop. Only what is public is written down."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from privet.accounting import Guarantee
+from privet.accounting.sampling import Shuffled
+from privet.training import checkpoint
+from privet.training.distributed import Group
+from privet.training.evaluate import Scores, evaluate, moved
+from privet.training.meter import Meter
+from privet.training.metrics import Metrics
+from privet.training.optimizing import epoch_of
+from privet.training.parts import Parts
+from privet.training.progress import Watcher
+from privet.training.resume import save
+from privet.training.run import BEST, marked
+from privet.training.steps import Training
+from privet.training.stopping import Interrupt
+
+SAVE_SECONDS = 30.0  # between two checkpoints, where every evaluation would make one
+EVALUATIONS = 100  # at most so many by default, however short the epochs
+
+
+class Rounds:
+    """A training on its way. `end` says why it is over, once it is."""
+
+    def __init__(
+        self, training: Training, parts: Parts, *, folder: Path, reserve: int, show_private: bool, watcher: Watcher,
+        interrupt: Interrupt, group: Group | None, kept: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._training, self._parts, self._folder, self._group = training, parts, folder, group
+        self._first, self._reserve, self._watcher, self._interrupt = training.number, reserve, watcher, interrupt
+        self._raw = _Raw(parts.task.measure.name) if show_private else None
+        self._meter = Meter(parts.plan, mark=lambda g: marked(g, parts.plan, seeded=not training.private))
+        self._metrics = Metrics(folder) if group is None or group.is_first else None
+        self._every = evaluate_every(parts)
+        self._evaluated = -1  # the step of the last evaluation
+        self._saved, self._saved_at = training.number if kept else -1, -math.inf
+        self._start, self._before = time.monotonic(), 0.0
+        self.end: str | None = None
+        if kept is not None:
+            self._remember(kept["more"])
+        parts.optimizer.register_step_post_hook(lambda *_: parts.pace.follow(training.number))
+
+    def go(self) -> None:
+        """Make the steps that are left, or as many as there are until a reason to stop."""
+        training, parts = self._training, self._parts
+        self._watcher.begin(number=training.number, steps=len(training))
+        try:
+            parts.pace.catch_up(training.number)
+            for inputs, targets in training:
+                outputs, targets = parts.model(moved(inputs, parts.device)), moved(targets, parts.device)
+                losses = parts.task.losses(outputs, targets)
+                if self._raw is not None:
+                    self._raw.add(losses, parts.task.measure.each(outputs, targets))
+                if training.step(losses):
+                    if self._raw is not None:
+                        self._raw.add_scale(training.raw_scale)
+                    if self._is_enough():
+                        break
+            if self.end is None and training.number == len(training):
+                self.end = "complete"
+            self._arrive()
+        finally:
+            self._watcher.end()
+            if self._metrics is not None:
+                self._metrics.close()
+
+    # --- between two steps ---
+
+    def _is_enough(self) -> bool:
+        """What is due after a step; whether to stop."""
+        number = self._training.number
+        self._watcher.step(number, self._spent, self._speed())
+        if number // self._every > max(self._evaluated, self._first) // self._every and number < len(self._training):
+            self.end = self._evaluate()
+        if self._is_save_due():
+            self._save()
+        if self.end is not None:
+            return True
+        return self._can_stop() and self._shared_or(self._interrupt.asked)
+
+    def _arrive(self) -> None:
+        """Evaluate the weights at hand, if that is not done yet, and save them."""
+        stopped = self.end
+        if self._evaluated < self._training.number and stopped is not None:
+            self._evaluate()
+        if self._saved < self._training.number:
+            self._save()
+
+    def _evaluate(self) -> str | None:
+        """Score the weights on the held-out set and write it down; why to stop, if there is a reason."""
+        number, judge, task = self._training.number, self._parts.judge, self._parts.task
+        scores = self._scores()
+        self._evaluated = number
+        best = judge.sees(scores)
+        self._parts.pace.evaluated(scores.loss)
+        spent = self._meter.at(self._charged_at(number))
+        line = {
+            "step": number, "epoch": round(number / epoch_of(self._parts.plan), 4),
+            "held_out_loss": scores.loss, f"held_out_{task.measure.name}": scores.measure, "best": best,
+            "epsilon": spent.epsilon, "delta": spent.delta, "label": spent.label, "private": self._training.private,
+            "lr": float(self._parts.optimizer.param_groups[0]["lr"]), "seconds": round(self._seconds(), 3),
+            "examples_per_second": round(self._speed(), 1),
+        }  # fmt: skip
+        if self._raw is not None:
+            line |= self._raw.taken()
+        if self._metrics is not None:
+            self._metrics.add(line)
+            if best and self._parts.settings.keep == "best":
+                self._keep(line)
+        self._watcher.evaluated(line, spent)
+        return judge.why(scores)
+
+    def _scores(self) -> Scores:
+        training, parts = self._training, self._parts
+        found: Scores | None = None
+        if self._group is None or self._group.is_first:
+            with training.averaged() if training.average is not None else nullcontext():
+                found = evaluate(parts.model, parts.task, device=parts.device)
+        if self._group is None:
+            assert found is not None
+            return found
+        text = json.dumps(None if found is None else [found.loss, found.measure]).encode()
+        loss, measure = json.loads(self._group.bytes_from_first(text))
+        kind = parts.task.measure
+        return Scores(loss=loss, measure=measure, name=kind.name, higher_is_better=kind.higher_is_better)
+
+    # --- what is kept ---
+
+    def _is_save_due(self) -> bool:
+        number, every = self._training.number, self._parts.settings.save_every
+        if every is not None:
+            return number // every > max(self._saved, self._first) // every
+        return self._evaluated == number > self._saved and time.monotonic() - self._saved_at >= SAVE_SECONDS
+
+    def _save(self) -> None:
+        """Replace the checkpoint; rank 0 has it."""
+        self._saved, self._saved_at = self._training.number, time.monotonic()
+        if self._metrics is not None:
+            more = {"seconds": self._seconds(), "evaluated": self._evaluated, "judge": self._parts.judge.state()}
+            save(self._training, scheduler=self._parts.pace.scheduler, extra=more)
+
+    def _keep(self, line: Mapping[str, Any]) -> None:
+        """Put the weights beside the checkpoint, as the best so far, with their scores."""
+        training = self._training
+        checkpoint.save(
+            self._folder / BEST, model=training.model, optimizer=training.optimizer,
+            average=None if training.average is None else training.average.mean, extra=line,
+        )  # fmt: skip
+
+    def _remember(self, more: Mapping[str, Any]) -> None:
+        self._before, self._evaluated = float(more["seconds"]), int(more["evaluated"])
+        self._parts.judge.restore(more["judge"])
+
+    def resumed(self, weights_of: int) -> None:
+        """Write down that the run goes on, and from which weights."""
+        if self._metrics is not None:
+            self._metrics.add({"step": self._first, "event": "resumed", "weights_of": weights_of})
+        lost = self._first - weights_of
+        also = f"; {lost} steps in between were lost, and stay charged" if lost else ""
+        self._watcher.note(f"resumed at step {self._first} with the weights of step {weights_of}{also}")
+
+    # --- figures ---
+
+    def _spent(self) -> Guarantee:
+        """What is charged by now, or a little more."""
+        number = self._training.number
+        later = min(len(self._training), math.ceil(number / self._every) * self._every)
+        return self._meter.about(self._charged_at(number), self._charged_at(later))
+
+    def _charged_at(self, number: int) -> int:
+        """The steps that the ledger has charged once so many are over: those of a line are charged together."""
+        lines = math.ceil((number - self._first) / self._reserve)
+        return min(len(self._training), self._first + lines * self._reserve)
+
+    def _can_stop(self) -> bool:
+        """Whether a stop here loses nothing: no charged step is left, and no half of a shuffled epoch."""
+        number, steps = self._training.number, self._parts.plan.steps
+        if isinstance(steps.sampling, Shuffled) and number % math.ceil(1 / steps[0].rate):
+            return False
+        return self._charged_at(number) == number
+
+    def _shared_or(self, flag: bool) -> bool:
+        return flag if self._group is None else self._group.any(flag)
+
+    def _seconds(self) -> float:
+        return self._before + time.monotonic() - self._start
+
+    def _speed(self) -> float:
+        """Planned examples a second in this process: the realised batches are nobody's business."""
+        done = self._training.number - self._first
+        size = self._parts.plan.recipe.size
+        planned = float(self._parts.plan.steps.rates[self._first : self._first + done].sum()) * size
+        return planned / max(time.monotonic() - self._start, 1e-9)
+
+
+class _Raw:
+    """Means over training records since the last look: not private, and named so."""
+
+    def __init__(self, measure: str) -> None:
+        self._keys = ("raw_train_loss", f"raw_train_{measure}")
+        self._sums, self._count = [0.0, 0.0], 0
+        self._scales: list[float] = []
+
+    def add(self, losses: Tensor, measured: Tensor) -> None:
+        self._sums[0] += float(losses.detach().sum())
+        self._sums[1] += float(measured.detach().sum())
+        self._count += len(losses)
+
+    def add_scale(self, scale: float | None) -> None:
+        """What a rule without a guarantee took for the sensitivity of a step; None of any other rule."""
+        if scale is not None:
+            self._scales.append(scale)
+
+    def taken(self) -> dict[str, float]:
+        count, sums, scales = max(self._count, 1), self._sums, self._scales
+        self._sums, self._count, self._scales = [0.0, 0.0], 0, []
+        found = {key: value / count for key, value in zip(self._keys, sums, strict=True)}
+        return found | ({"raw_sensitivity": sum(scales) / len(scales)} if scales else {})
+
+
+def evaluate_every(parts: Parts) -> int:
+    """Steps between two evaluations: as asked, else an epoch, or a hundredth of the run if that is longer."""
+    asked = parts.settings.evaluate_every
+    return asked or max(epoch_of(parts.plan), math.ceil(len(parts.plan.steps) / EVALUATIONS))

@@ -1,0 +1,253 @@
+"""A run: the folder that training leaves behind, read back. What was spent comes from its ledger alone.
+
+runs/a/plan.json                  what was to be spent
+runs/a/run.json                   task, settings, seed, versions, how it ended
+runs/a/ledger.jsonl               what was spent
+runs/a/checkpoint.safetensors     the last weights; best/checkpoint.safetensors those that were kept, if asked for
+runs/a/metrics.jsonl              what was seen on the way
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from privet import models
+from privet._registry import shortened
+from privet.accounting import Guarantee, Ledger
+from privet.data.files import Where
+from privet.data.task import Task
+from privet.data.task import task as task_of
+from privet.errors import InvalidValue, PrivetError
+from privet.planning import Plan
+from privet.planning.plan_file import check_table, parsed
+from privet.training import checkpoint, ledger_reading, metrics
+from privet.training.account import cost, without_proof
+from privet.training.append_file import write_new
+from privet.training.settings import Settings
+
+PLAN, NAME, BEST = "plan.json", "run.json", "best"
+FORMAT, VERSION = "privet-run", 1
+PACKAGES = ("privet", "torch", "numpy", "scipy", "safetensors")
+_KEYS = (
+    "format", "version", "plan", "task", "own_task", "settings", "changed", "evaluation", "source", "measure",
+    "network", "seed", "weights_seed", "secure_noise", "as_published", "show_private", "versions", "end",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """What a training run has left. Made by `train`; read back by `Run.load`.
+
+    `guarantee` is what holds for all that was given out: the plan's, unless every step of it was made and both are the
+    same. `spent` is the ledger's reading. If outputs decided when to stop, it is a claim.
+    """
+
+    folder: Path
+    plan: Plan
+    settings: Settings
+    ledger: Ledger
+    guarantee: Guarantee
+    spent: Guarantee
+    together: str | None  # with tuning: what the plan says of all runs
+    notes: tuple[str, ...]  # what was torn in the ledger, and is charged
+    metrics: tuple[dict[str, Any], ...]
+    seed: int | None
+    evaluation: str  # what the held-out set is
+    end: str | None  # why it is over; None while steps are left
+    about: Mapping[str, Any]  # run.json
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Run":
+        """The run in a folder, whether it has ended or not.
+
+        Raises:
+            InvalidValue: it is not a run's folder, or one of its files is damaged, or of another version.
+        """
+        folder = Path(folder)
+        about = read_about(folder)
+        plan = Plan.load(folder / PLAN)
+        reading = ledger_reading.read(folder)
+        if not about["plan"] == plan.hash == reading.header.plan:
+            raise InvalidValue(
+                f"{folder}: plan.json, run.json and ledger.jsonl are of different plans. What holds could not be told. "
+                "Restore the files of one run."
+            )
+        stopped = about["end"] is not None and reading.ledger.steps < reading.header.length
+        guarantee, spent = _guarantees(reading, plan, by_outputs=stopped)
+        return cls(
+            folder=folder, plan=plan, settings=settings_in(folder, about), ledger=reading.ledger, guarantee=guarantee,
+            spent=spent, together=reading.header.together, notes=reading.notes, metrics=metrics.read(folder),
+            seed=about["seed"], evaluation=about["evaluation"], end=about["end"], about=about,
+        )  # fmt: skip
+
+    @property
+    def steps(self) -> int:
+        """How many steps are charged."""
+        return self.ledger.steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is to come: the plan is spent, or the run was stopped by its own rule."""
+        return self.end is not None
+
+    @property
+    def private(self) -> bool:
+        """False for a seeded run: reproducible, not private."""
+        return self.seed is None
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What made the run."""
+        return dict(self.about["versions"])
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of the weights that `network` gives: the best, if they were to be kept, else the last."""
+        best = self.folder / BEST
+        folder = best if self.settings.keep == "best" and (best / checkpoint.NAME).exists() else self.folder
+        return folder if (folder / checkpoint.NAME).exists() else None
+
+    @property
+    def scores(self) -> dict[str, Any] | None:
+        """The evaluation of those weights on the held-out set: a line of the metrics."""
+        kept = self.checkpoint
+        if kept is not None and kept != self.folder:
+            return dict(checkpoint.peek(kept).extra)
+        found = metrics.scores(self.metrics)
+        return found[-1] if found else None
+
+    def task(self, *, where: Where | None = None) -> Task:
+        """The task that it was trained on, loaded again.
+
+        Raises:
+            InvalidValue: it was given as an object in Python, so that nothing says how to make it.
+        """
+        if self.about["own_task"]:
+            raise InvalidValue(
+                f"{self.folder}: task={self.settings.task!r} was given as an object, and is not in a file. It cannot "
+                "be made again. Give it."
+            )
+        return task_of(self.settings.task, where=where)
+
+    def network(self, task: Task | None = None, *, where: Where | None = None) -> nn.Module:
+        """The trained model, its weights averaged if they were to be. `task` is needed where it makes the network.
+
+        Raises:
+            InvalidValue: no weights were saved, or they do not fit.
+        """
+        kept = self.checkpoint
+        if kept is None:
+            raise InvalidValue(f"{self.folder}: has no weights yet. They are saved at evaluations. Resume the run.")
+        known = self.about["network"]
+        if task is None and known is not None:
+            facts = {key: tuple(v) if isinstance(v, list) else v for key, v in known["facts"].items()}
+            made = models.model(known["model"], **facts)
+        else:
+            made = network_of(self.task(where=where) if task is None else task, self.settings)
+        checkpoint.load_weights(kept, model=made)
+        return made.eval()
+
+
+def network_of(task: Task, settings: Settings) -> nn.Module:
+    """A fresh network for a task: its own, or the one that the settings name."""
+    return task.network(settings.model)
+
+
+def _guarantees(reading: ledger_reading.Reading, plan: Plan, *, by_outputs: bool) -> tuple[Guarantee, Guarantee]:
+    """(what holds, what the ledger adds up to)."""
+    header = reading.header
+    if reading.ledger.steps:
+        spent = cost(reading.ledger, plan)
+    else:
+        spent = replace(header.planned or plan.guarantee, epsilon=0.0, epsilon_lower=None, steps=0)
+    whole = reading.ledger.steps >= header.length
+    held = spent if whole else header.planned or plan.guarantee
+    if by_outputs:
+        spent = replace(spent, label="claimed", epsilon_lower=None, method=f"{spent.method}; outputs decided the stop")
+    held, spent = (marked(g, plan, seeded=header.seeded) for g in (held, spent))
+    return held, spent
+
+
+def marked(guarantee: Guarantee, plan: Plan, *, seeded: bool) -> Guarantee:
+    """The same, marked as a claim if the run has no guarantee."""
+    if plan.is_unsound:
+        return without_proof(guarantee, f"rule {plan.rule!r} is unsound")
+    return without_proof(guarantee, "seeded: reproducible, not private") if seeded else guarantee
+
+
+# --- run.json ---------------------------------------------------------------------------------------
+
+
+def versions() -> dict[str, str]:
+    """What makes a run."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def write_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Replace run.json, whole or not at all."""
+    text = json.dumps({"format": FORMAT, "version": VERSION} | dict(about), indent=1, allow_nan=False) + "\n"
+    write_new(folder / NAME, text.encode())
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """The content of run.json.
+
+    Raises:
+        InvalidValue: there is none, it is torn, or of another version.
+    """
+    file = folder / NAME
+    if not file.exists():
+        rest = "Give the folder of a run." if not (folder / ledger_reading.NAME).exists() else (
+            "Its ledger is there: `privet epsilon --from` reads it. Begin a new run in another folder."
+        )  # fmt: skip
+        raise InvalidValue(f"{file}: there is no such file. {rest}")
+    try:
+        found = parsed(file)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise InvalidValue(f"is not the description of a run: it has no format={FORMAT!r}.")
+        if found.get("version") != VERSION:
+            raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. Use the Privet that wrote it.")
+        check_table("the run", found, _KEYS)
+        _check_about(found)
+        return found
+    except RecursionError:
+        raise InvalidValue(f"{file}: nested too deeply. It was edited. Restore a copy.") from None
+    except PrivetError as error:
+        text = str(error).replace("Make the plan again.", "Restore a copy of it.")
+        raise InvalidValue(f"{file}: {text}") from None
+
+
+def _check_about(found: Mapping[str, Any]) -> None:
+    kinds: dict[str, tuple[type, ...]] = {
+        "task": (str,), "own_task": (bool,), "settings": (dict,), "evaluation": (str,), "versions": (dict,),
+        "network": (dict, type(None)), "seed": (int, type(None)), "weights_seed": (int,), "end": (str, type(None)),
+        "secure_noise": (bool,), "as_published": (bool,), "show_private": (bool,),
+    }  # fmt: skip
+    for key, allowed in kinds.items():
+        if type(found[key]) not in allowed:
+            raise InvalidValue(
+                f"{key}={shortened(repr(found[key]))} is not what a run has there. Restore a copy of it."
+            )
+    network = found["network"]
+    if network is not None and not (isinstance(network.get("model"), str) and isinstance(network.get("facts"), dict)):
+        raise InvalidValue("network is not what a run has there. Restore a copy of it.")
+
+
+def settings_in(folder: Path, about: Mapping[str, Any]) -> Settings:
+    """The settings in run.json."""
+    try:
+        return Settings.of(about["settings"])
+    except InvalidValue as error:
+        raise InvalidValue(f"{folder / NAME}: {error}") from None

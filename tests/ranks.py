@@ -1,0 +1,87 @@
+"""Ranks as threads of one process: the same `Group` with another way to speak, for tests that need no real network."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privet.errors import InvalidValue
+from privet.training.distributed import Group
+
+
+class Room:
+    """Where the ranks meet: everyone says something, then everyone has heard it. Who has left says no more."""
+
+    def __init__(self, size: int) -> None:
+        self._said: list[list[Any]] = [[] for _ in range(size)]
+        self._left = [False] * size
+        self._news = threading.Condition()
+
+    def hear(self, rank: int, word: Any) -> list[Any]:
+        with self._news:
+            self._said[rank].append(word)
+            self._news.notify_all()
+            turn = len(self._said[rank])
+            while any(len(words) < turn for words in self._said):
+                if any(left and len(words) < turn for left, words in zip(self._left, self._said, strict=True)):
+                    raise InvalidValue("group: another rank is gone. This is a test.")
+                assert self._news.wait(60), "a rank is silent"
+            return [words[turn - 1] for words in self._said]
+
+    def leave(self, rank: int) -> None:
+        with self._news:
+            self._left[rank] = True
+            self._news.notify_all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread(Group):
+    room: Room
+
+    def _all(self, mine: Tensor) -> list[Tensor]:
+        return [word.clone() for word in self.room.hear(self.rank, mine)]
+
+    def _add_up(self, flat: Tensor) -> None:
+        words = self.room.hear(self.rank, flat.clone())
+        assert len({(word.shape, word.dtype) for word in words}) == 1
+        if self.is_first:
+            flat.copy_(sum(words[1:], words[0]))
+        else:
+            flat.fill_(torch.finfo(flat.dtype).max)  # what a reduction leaves elsewhere means nothing
+
+    def _send(self, flat: Tensor) -> None:
+        words = self.room.hear(self.rank, flat.clone())
+        assert len({(word.shape, word.dtype) for word in words}) == 1
+        flat.copy_(words[0])
+
+
+def on_ranks(size: int, work: Callable[[Group], Any]) -> list[Any]:
+    """What `work` gives on each rank, or the error it ends with there."""
+    room, found = Room(size), [None] * size
+
+    def one(rank: int) -> None:
+        try:
+            found[rank] = work(Thread(rank=rank, size=size, device=torch.device("cpu"), room=room))
+        except Exception as error:
+            found[rank] = error
+        finally:
+            room.leave(rank)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "the ranks wait for each other"
+    return found
+
+
+def fine(found: list[Any]) -> list[Any]:
+    """The results of all ranks; the first error, if there is one."""
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found

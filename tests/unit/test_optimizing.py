@@ -1,0 +1,133 @@
+"""Optimizers and learning rates by name, and that nothing else can be called by a plan."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from privet import plan
+from privet.errors import InvalidValue
+from privet.training.optimizing import Pace, epoch_of, optimizer_for, optimizers, pace_for, schedulers
+from privet.training.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def p():
+    return plan(delta=1e-3, size=100, batch=10, steps=30, noise=2.0, solve="epsilon")
+
+
+def made(p, **table):
+    return optimizer_for(Settings.of(table), p, nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("table", "kind", "group"),
+    [
+        ({}, "SGD", {"lr": 0.1, "momentum": 0.9}),
+        ({"lr": 0.5, "momentum": 0}, "SGD", {"lr": 0.5, "momentum": 0}),
+        ({"optimizer": "sgd:nesterov=true", "weight_decay": 0.1}, "SGD", {"nesterov": True, "weight_decay": 0.1}),
+        ({"optimizer": "adam:betas=(0.8, 0.95)"}, "Adam", {"lr": 0.005, "betas": (0.8, 0.95)}),
+        ({"optimizer": "adamw:lr=0.3"}, "AdamW", {"lr": 0.3}),
+        ({"optimizer": "adagrad"}, "Adagrad", {"lr": 0.02}),
+        ({"optimizer": "rmsprop", "momentum": 0.5}, "RMSprop", {"momentum": 0.5}),
+        ({"optimizer": "torch.optim:NAdam:lr=0.7"}, "NAdam", {"lr": 0.7}),
+    ],
+)
+def test_optimizers_by_name(p, table, kind, group):
+    found = made(p, **table)
+    assert type(found).__name__ == kind
+    assert {key: found.param_groups[0][key] for key in group} == group
+
+
+def test_noisy_adam_is_adam_unless_said_otherwise():
+    p = plan(epsilon=2.0, size=100, batch=10, steps=3, method="noisy-adam")
+    assert type(made(p)).__name__ == "Adam"
+    assert type(made(p, optimizer="sgd")).__name__ == "SGD"
+
+
+def test_every_optimizer_and_scheduler_of_torch_has_a_name():
+    ours = {optimizers.maker(name) for name in optimizers.names()}
+    assert {torch.optim.SGD, torch.optim.Adam, torch.optim.RAdam, torch.optim.Adadelta} <= ours
+    named = set(schedulers.names())
+    assert {"cosine", "step", "multi-step", "exponential", "one-cycle", "linear", "polynomial", "cyclic"} <= named
+    assert {"reduce-on-plateau", "constant", "cosine-annealing-warm-restarts"} <= named
+    assert "lambda" not in named
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"optimizer": "adm"}, "Did you mean 'adam'"),
+        ({"optimizer": "adam", "momentum": 0.9}, "has no option 'momentum'"),
+        ({"optimizer": "sgd:lr=0.1", "lr": 0.2}, "Give one"),
+        ({"optimizer": "sgd:nesterov=true", "momentum": 0}, "refused by torch"),
+        ({"optimizer": "adam:betas=(a,b)"}, "numbers with commas"),
+        ({"optimizer": "os:system"}, "must be a class made from torch's Optimizer"),
+        ({"optimizer": "torch.nn:Linear:in_features=3"}, "must be a class made from torch's Optimizer"),
+        ({"optimizer": "no.such:Thing"}, "cannot be imported"),
+        ({"scheduler": "cosin"}, "Did you mean 'cosine'"),
+        ({"scheduler": "step"}, "needs the option 'step_size'"),
+        ({"scheduler": "step:step_size=2,unit=day"}, "unit='day' must be one of epoch, step"),
+        ({"scheduler": "os:system"}, "must be a class made from torch's LRScheduler"),
+        ({"scheduler": "one-cycle:pct_start=3"}, "refused by torch"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(p, table, words):
+    with pytest.raises(InvalidValue) as caught:
+        pace_for(Settings.of(table), p, made(p, **table))
+    assert words in str(caught.value)
+
+
+def rates(p, scheduler, numbers):
+    optimizer = made(p, lr=1.0)
+    pace = pace_for(Settings(scheduler=scheduler), p, optimizer)
+    found = []
+    for number in numbers:
+        optimizer.step()
+        pace.follow(number)
+        found.append(round(optimizer.param_groups[0]["lr"], 6))
+    return found
+
+
+def test_the_rate_follows_the_number_of_the_step(p):
+    assert epoch_of(p) == 10
+    steps = list(range(1, 31))
+    by_step = rates(p, "cosine", steps)
+    assert by_step[14] == pytest.approx(0.5)
+    assert by_step[-1] == pytest.approx(0.0, abs=1e-6)
+    by_epoch = rates(p, "step:step_size=1,gamma=0.5", steps)
+    assert by_epoch[:21] == [1.0] * 9 + [0.5] * 10 + [0.25] * 2
+    assert rates(p, "step:step_size=1,gamma=0.5,unit=step", [1, 2]) == [0.5, 0.25]
+    assert rates(p, "linear:start_factor=1,end_factor=0.1", steps)[-1] == pytest.approx(0.1)
+    assert rates(p, "one-cycle", steps)[28] < 1e-4 < rates(p, "one-cycle", steps)[9]  # of the 30th step, of the 11th
+
+
+def test_steps_that_were_lost_have_moved_it_too(p):
+    assert rates(p, "cosine", [1, 9])[-1] == rates(p, "cosine", range(1, 10))[-1]
+
+
+def test_catching_up_before_the_first_step_does_not_warn(p):
+    optimizer = made(p, lr=1.0)
+    pace = pace_for(Settings(scheduler="cosine"), p, optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pace.catch_up(15)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5)
+
+
+def test_a_plateau_is_seen_at_evaluations_only(p):
+    optimizer = made(p, lr=1.0)
+    pace = pace_for(Settings(scheduler="reduce-on-plateau:patience=0,factor=0.1"), p, optimizer)
+    pace.follow(30)
+    assert optimizer.param_groups[0]["lr"] == 1.0
+    for loss in (1.0, 0.5, 0.6):
+        pace.evaluated(loss)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+
+
+def test_without_a_scheduler_the_rate_stays():
+    pace = Pace(None)
+    pace.follow(7)
+    pace.evaluated(1.0)
+    assert pace.scheduler is None
