@@ -50,24 +50,30 @@ class Plain:
 
 
 class Privet:
-    """As `privet.training` does it: noise in one flat buffer, the sum on top, the normaliser folded in."""
+    """The engine alone: clipped sums in one flat buffer, noise on top in place, the normaliser folded in.
+
+    `privet.training` makes the same sums from recorded losses, and `release` noises a copy of them.
+    """
 
     def __init__(self, model: nn.Module, terms: Terms) -> None:
         from privet.engine import clipped_sum, noise
         from privet.engine.randomness import Randomness
 
         self.model, self.optimizer, self.terms = model, _sgd(model, terms), terms
+        self.named = dict(model.named_parameters())
         self.clipped_sum, self.noise, self.source = clipped_sum, noise, Randomness()
 
     def step(self, x: Tensor, y: Tensor) -> None:
         terms = self.terms
+        self.optimizer.zero_grad()
         clipped = self.clipped_sum(self.model, losses, (x, y), rule="flat", clip=terms.clip)
         if terms.noise:
             std = terms.noise * self.noise.sensitivity(clipped.norm_bound)
-            grads = self.noise.add_noise(clipped.grads, std=std, generator=self.source, divisor=terms.batch)
+            source, divisor = self.source, terms.batch
+            grads = self.noise.add_noise(clipped.grads, std=std, generator=source, divisor=divisor, in_place=True)
         else:
             grads = {name: grad / terms.batch for name, grad in clipped.grads.items()}
-        for name, p in self.model.named_parameters():
+        for name, p in self.named.items():
             p.grad = grads[name]
         self.optimizer.step()
 

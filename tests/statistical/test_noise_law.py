@@ -10,13 +10,21 @@ from scipy import special, stats
 
 from privet.engine.noise import TAIL, _redraw_tail, add_noise, draw, share
 from privet.engine.randomness import Randomness, fresh, seeded
+from privet.engine.rounded import rounded_gaussian
+from privet.engine.secure import Grid, add_secure_noise
 
 ALARM = 1e-6  # how often one statistic raises a false alarm
 
 
-def noise(count: int, *, std: float = 1.0, seed: int = 0, hardened: bool = False, dtype: torch.dtype = torch.float32):
-    flat = torch.empty(count, dtype=dtype)
-    return draw(flat, std=std, generator=seeded(seed), hardened=hardened).double().numpy()
+def drawn_in(flat: torch.Tensor, *, std: float, generator: Randomness, secure: bool = False) -> np.ndarray:
+    if not secure:
+        return draw(flat, std=std, generator=generator).double().numpy().copy()
+    grid = Grid(width=2.0**-18, spread=std * 2.0**18)
+    return add_secure_noise({"w": torch.zeros_like(flat)}, grid=grid, generator=generator)["w"].double().numpy()
+
+
+def noise(count: int, *, std: float = 1.0, seed: int = 0, secure: bool = False, dtype: torch.dtype = torch.float32):
+    return drawn_in(torch.empty(count, dtype=dtype), std=std, generator=seeded(seed), secure=secure)
 
 
 def right_spread(drawn: np.ndarray, std: float) -> bool:
@@ -41,7 +49,7 @@ def apart(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 WAYS = pytest.mark.parametrize(
-    "way", [{}, {"hardened": True}, {"dtype": torch.float64}], ids=["plain", "hard", "double"]
+    "way", [{}, {"secure": True}, {"dtype": torch.float64}], ids=["plain", "secure", "double"]
 )
 
 
@@ -96,7 +104,7 @@ def test_values_are_redrawn_past_the_end_of_torchs_own():
     """torch's float32 normals end at 5.77: of 200,000 in the tail 25 lie beyond, fewer than 5 once in 1e6."""
     block = torch.full((200_000,), 4.5)
     block[::2] *= -1
-    _redraw_tail(block, 1.0, np.random.default_rng(0))
+    _redraw_tail(block, 1.0, seeded(0).tensors())
     assert right_law(block.abs().double().numpy(), tail_cdf)
     assert torch.equal(block.sign()[:4], torch.tensor([-1.0, 1.0, -1.0, 1.0]))
     assert int((block.abs() > 5.77).sum()) >= 5
@@ -107,7 +115,7 @@ def test_values_are_redrawn_past_the_end_of_torchs_own():
 def test_noise_is_normal_where_it_is_drawn_again(monkeypatch):
     """With the tail moved in to half a deviation; fails once in a million. What lies within is torch's own."""
     monkeypatch.setattr("privet.engine.noise.TAIL", 0.5)
-    drawn, own = noise(50_000, std=3.0, seed=5), torch.empty(50_000).normal_(0.0, 3.0, generator=seeded(5).tensors())
+    drawn, own = noise(40_000, std=3.0, seed=5), torch.empty(40_000).normal_(0.0, 3.0, generator=seeded(5).tensors())
     assert right_law(drawn, stats.norm(scale=3.0).cdf)
     assert ((drawn == own.numpy()) == (own.abs().numpy() <= 1.5)).all()
 
@@ -116,8 +124,8 @@ def test_noise_is_normal_where_it_is_drawn_again(monkeypatch):
 def test_steps_and_neighbours_are_not_correlated(way):
     """Two steps, and each value with the next and the 16th next: three statistics, each fails once in a million."""
     source, flat = seeded(4), torch.empty(500_000, dtype=way.get("dtype", torch.float32))
-    hardened = way.get("hardened", False)
-    first, second = (draw(flat, std=1.0, generator=source, hardened=hardened).double().numpy().copy() for _ in range(2))
+    secure = way.get("secure", False)
+    first, second = (drawn_in(flat, std=1.0, generator=source, secure=secure) for _ in range(2))
     assert apart(first, second)
     assert apart(first[1:], first[:-1])
     assert apart(first[16:], first[:-16])
@@ -145,13 +153,52 @@ def test_the_noise_of_all_ranks_adds_up():
     assert not right_spread(summed(0.7), 0.7)
 
 
+# --- whole numbers ---------------------------------------------------------------------------------
+
+
+def chances(values: np.ndarray, spread: float) -> np.ndarray:
+    """P[Z = j] = Phi((j + 1/2) / s) - Phi((j - 1/2) / s)."""
+    return special.ndtr((values + 0.5) / spread) - special.ndtr((values - 0.5) / spread)
+
+
+def right_cells(drawn: np.ndarray, spread: float) -> bool:
+    """Chi-square over all cells that should hold 20 or more, and the rest as one."""
+    reach = int(9 * spread) + 1
+    values = np.arange(-reach, reach + 1)
+    expected, seen = chances(values, spread) * drawn.size, np.bincount(drawn + reach, minlength=values.size)
+    many = expected >= 20
+    rest = drawn.size - expected[many].sum(), drawn.size - seen[many].sum()
+    statistic = ((seen[many] - expected[many]) ** 2 / expected[many]).sum() + (rest[1] - rest[0]) ** 2 / max(
+        rest[0], 20
+    )
+    return bool(stats.chi2(many.sum()).sf(statistic) > ALARM)
+
+
+@pytest.mark.parametrize("spread", [0.4, 1.0, 3.7, 25.0])
+def test_each_whole_number_has_its_chance(spread):
+    """Fails once in a million; a spread wrong by 2 %, or noise off by a cell, is caught."""
+    drawn = rounded_gaussian(400_000, spread=spread, generator=seeded(6))
+    assert right_cells(drawn, spread)
+    assert not right_cells(drawn, spread * 1.02)
+    assert not right_cells(drawn, spread / 1.02)
+    assert not right_cells(drawn + 1, spread)
+
+
+def test_the_discrete_gaussian_is_another_law():
+    """Densities at whole numbers, made to add up to 1, are caught where they differ: at a small spread."""
+    values = np.arange(-9, 10)
+    weights = np.exp(-(values**2) / 2 / 0.4**2)
+    drawn = np.random.default_rng(0).choice(values, size=400_000, p=weights / weights.sum())
+    assert not right_cells(drawn, 0.4)
+
+
 # --- nothing repeats --------------------------------------------------------------------------------
 
 
 def told(source: Randomness) -> tuple[float, ...]:
     flat = draw(torch.empty(20), std=1.0, generator=source)
-    hard = draw(torch.empty(4), std=1.0, generator=source, hardened=True)
-    return (*flat.tolist(), *hard.tolist(), *source.numbers().random(4).tolist())
+    secure = rounded_gaussian(4, spread=1e9, generator=source)
+    return (*flat.tolist(), *secure.tolist(), *source.numbers().random(4).tolist())
 
 
 def in_forks(source: Randomness) -> list[tuple[float, ...]]:

@@ -10,7 +10,8 @@ from privet.engine.clip.adaclip import AdaClip, Transformed
 from privet.engine.clip.fixed import Flat, Normalised, PerLayer, by_layer
 from privet.engine.clip.published import L2Max, OwnNorm, PerLayerC
 from privet.engine.clip.quantile import FURTHEST, Quantile
-from privet.engine.share import Dense, Outer, Rows
+from privet.engine.rows import Rows
+from privet.engine.share import Dense, Outer
 from privet.errors import InvalidValue, Unsupported
 
 NORMS = torch.tensor([[0.0], [0.5], [1.0], [4.0]])

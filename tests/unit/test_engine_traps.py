@@ -16,6 +16,7 @@ from torch import nn
 
 from engine_oracle import CrossEntropy, Fn, apart, size, slow_sum
 from privet.engine import clipped_sum, explain, tape
+from privet.engine.recording import recording
 from privet.errors import InvalidValue, Unsupported
 
 R = torch.randn
@@ -178,6 +179,39 @@ def test_data_written_into_a_buffer_are_refused():
     model = Fn(lambda m, x: m.n(x).tanh().mean(2), n=nn.InstanceNorm1d(2, affine=True, track_running_stats=True))
     with pytest.raises(Unsupported, match="track_running_stats"):
         clipped_sum(model, CrossEntropy, data(2, 5))
+
+
+class Counting(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+        self.register_buffer("seen", torch.tensor(0))
+
+    def forward(self, x):
+        self.seen = self.seen + self.count(x)
+        return x
+
+
+def test_a_count_of_examples_in_a_buffer_is_refused_and_of_passes_is_not():
+    """The size of a Poisson batch is private, and a buffer is published with the model."""
+    with pytest.raises(Unsupported, match=r"1\.seen: the model writes its data"):
+        clipped_sum(mlp(Counting(len)), CrossEntropy, data(4))
+    steps = mlp(Counting(lambda x: 1))
+    clipped_sum(steps, CrossEntropy, data(4))
+    assert steps[1].seen == 1  # the trial passes are not counted
+
+
+def test_outputs_without_a_second_dimension():
+    """One number for each example; a loss over several of them is still found out."""
+    model, (x, _) = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), data(4)
+    with recording(model):
+        losses = model(x).square()
+    assert clipped_sum(model, losses, ()).raw_batch == len(x)
+    with recording(model):
+        out = model(x)
+        losses = (out - out.mean()).square()
+    with pytest.raises(Unsupported, match="depends on"):
+        clipped_sum(model, losses, ())
 
 
 def test_a_buffer_that_follows_the_weights_is_let_be():

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privet.engine import share as shares
-from privet.engine.derived import Blocks, PulledBack, share_of
-from privet.engine.share import Dense, Outer, Rows, Several, Share, total
+from privet.engine.derived import Blocks, PulledBack, Several, share_of, total
+from privet.engine.rows import Rows
+from privet.engine.share import Dense, Outer, Share, Single, outer, sum_into
 
 R = torch.randn
 D = torch.float64
@@ -47,13 +48,52 @@ def test_outer(batch, t, i, o):
     assert is_consistent(Outer(a, g), torch.einsum("bti,bto->boi", a, g))
 
 
+def test_one_position_for_each_example():
+    a, g = R(4, 1, 3, dtype=D), R(4, 1, 5, dtype=D)
+    share, true = outer(a, g), torch.einsum("bti,bto->boi", a, g)
+    assert isinstance(share, Single)
+    assert is_consistent(share, true)
+    assert is_consistent(share.g, g[:, 0])  # the bias shares it
+    assert is_consistent(total([share, share], 4, 15), 2 * true)
+    assert is_consistent(total([share, Outer(R(4, 2, 3, dtype=D), 0 * R(4, 2, 5, dtype=D))], 4, 15), true)
+
+
+@pytest.mark.parametrize("t", [63, 64, 65, 130, 257])
+@pytest.mark.parametrize("dtype", [torch.float32, D])
+def test_gram_matrices_of_long_sequences_are_made_in_parts(t, dtype):
+    a, g = R(2, t, 4 * t, dtype=dtype), R(2, t, 5 * t, dtype=dtype)
+    true = torch.einsum("bti,bto->boi", a.double(), g.double()).flatten(1).square().sum(1)
+    found = Outer(a, g).sq_norms().double()
+    assert torch.allclose(found, true, rtol=1e-4 if dtype is torch.float32 else 1e-10)
+    assert (found >= true * (1 - 1e-6)).all()  # an allowance for rounding keeps the norm from being too small
+
+
+@pytest.mark.parametrize("length", [1, 2, 30])  # one product, Gram matrices, gradients that are held
+@pytest.mark.parametrize(("i", "o"), [(6, 9), (9, 6)])
+@pytest.mark.parametrize("time_first", [(False, False), (True, False), (False, True), (True, True)])
+def test_sums_are_written_where_they_belong(length, i, o, time_first):
+    a, g = (
+        R(length, 4, n, dtype=D).transpose(0, 1) if first else R(4, length, n, dtype=D)
+        for n, first in zip((i, o), time_first, strict=True)
+    )
+    true, weights = torch.einsum("bti,bto->boi", a, g), torch.linspace(0.3, 1.0, 4, dtype=D)
+    for share in (Outer(a, g), outer(a, g), Several((Dense(true),), 4, i * o)):
+        for asked in (False, True):
+            if asked:
+                assert torch.allclose(share.sq_norms(), true.flatten(1).square().sum(1))
+            buffer = torch.full((i * o + 2,), 7.0, dtype=D)
+            sum_into(buffer[1:-1].view(o, i), share, weights)
+            assert torch.allclose(buffer[1:-1].view(o, i), torch.einsum("b,boi->oi", weights, true))
+            assert buffer[0] == buffer[-1] == 7.0
+
+
 def test_outer_that_is_too_large_to_hold(monkeypatch):
     monkeypatch.setattr(shares, "MOST_HELD", 50)
     a, g = R(5, 9, 3, dtype=D), R(5, 9, 4, dtype=D)
     assert is_consistent(Outer(a, g), torch.einsum("bti,bto->boi", a, g))
 
 
-@pytest.mark.parametrize("length", [2, 16, 20])  # few enough positions for a Gram matrix
+@pytest.mark.parametrize("length", [2, 16, 18])  # few enough positions for a Gram matrix
 def test_outer_whose_positions_cancel(length):
     """A gradient at each position and its opposite at the next: what is left is a millionth of them."""
     a = R(2, 1, 60).expand(2, length, 60) * (1 + 1e-6 * R(2, length, 1))

@@ -46,6 +46,7 @@ def analyse(model: nn.Module, run: Run, *, forced: Mapping[str, str]) -> tuple[F
     for _ in range(MOST_PASSES):
         few = survey(model, run, first(FEW), uses, forced)
         many = survey(model, run, first(MANY), uses, forced)
+        check_buffers(many, few)
         facts, wrong = _compare(few, many)
         if not wrong:
             break

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from privet.errors import Unsupported
 TOLERANCE = 1e-5  # relative: kernels may add in another order
 ROUGH = {torch.float64: 1e-6, torch.float32: 1e-2}  # the same, where batches of two sizes are compared
 SMALL = 1e-3  # losses below this are rounding: those of examples that a trained model is sure of
+MOST_GROUPS = 32
 ADVICE = "Use a layer that stays within an example (nn.GroupNorm, nn.LayerNorm), or take the statistic out."
 
 
@@ -23,13 +25,20 @@ def refuse_batch_norm(model: nn.Module) -> None:
             channels = module.num_features
             raise Unsupported(
                 f"{name or 'the model'}: {type(module).__name__} mixes the examples of a batch, so no clip bounds what "
-                f"one of them does. Use nn.GroupNorm({_groups(channels)}, {channels}) in its place, or call "
+                f"one of them does. Use nn.GroupNorm({groups_of(module)}, {channels}) in its place, or call "
                 f"{name + '.' if name else ''}eval() to freeze its statistics."
             )
 
 
-def _groups(channels: int) -> int:
-    return next((g for g in range(32, 1, -1) if channels % g == 0 and channels > g), 1)
+def groups_of(module: Any) -> int:
+    """The groups of a GroupNorm in place of a batch norm: 32, or the next fewer that share the channels evenly.
+
+    BatchNorm1d may stand behind a dense layer: of a group of two numbers only their signs would be left. It gets one.
+    """
+    channels = int(module.num_features)
+    if isinstance(module, nn.BatchNorm1d):
+        return 1
+    return next((g for g in range(MOST_GROUPS, 1, -1) if channels % g == 0 and channels > g), 1)
 
 
 # --- where examples lie -----------------------------------------------------------------------------
@@ -64,7 +73,7 @@ def _rows(t: Tensor, dim: int) -> Tensor:
 
 
 def check_buffers(base: Survey, other: Survey) -> None:
-    """Raise if other data leave other values in a buffer."""
+    """Raise if other data, or more of them, leave other values in a buffer, which is published without noise."""
     for name, before in base.buffers.items():
         if not torch.equal(before, other.buffers[name]):
             raise Unsupported(

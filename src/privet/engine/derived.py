@@ -1,4 +1,4 @@
-"""Shares of a parameter that was used through a function of it: a slice, a transpose, a low-rank update, a scaling.
+"""Shares of a parameter that was used several times, or through a function of it: a slice, a low-rank update.
 
 Let D = f(p). Example b's gradient of p is the pull-back of its gradient of D. The pull-back is linear, so a weighted
 sum is pulled back once, after the sum; only norms need it for each example, and a view keeps the norm.
@@ -11,7 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from privet.engine.share import Dense, Share, chunked_norms, total
+from privet.engine.rows import Rows
+from privet.engine.share import Dense, Outer, Share, Single, chunked_norms
 
 
 def share_of(parameter: Tensor, pairs: Sequence[tuple[Tensor, Share]], batch: int) -> Share:
@@ -120,3 +121,48 @@ class PulledBack:
 
     def part(self, rows: Tensor, dtype: torch.dtype) -> "Dense | PulledBack":
         return PulledBack(self.parameter, self.derived, self.inner.part(rows, dtype), len(rows))
+
+
+def total(shares: Sequence[Share], batch: int, numel: int) -> Share:
+    """The share of a tensor that was used several times: gradients add before the norm is taken."""
+    if len(shares) == 1:
+        return shares[0]
+    pairs = [_positions(share) for share in shares if isinstance(share, (Single, Outer))]
+    if len(pairs) == len(shares):
+        return Outer(torch.cat([a for a, _ in pairs], 1), torch.cat([g for _, g in pairs], 1))
+    rows = [share for share in shares if isinstance(share, Rows)]
+    if len(rows) == len(shares):  # padded positions are zero already
+        return Rows(torch.cat([s.index for s in rows], 1), torch.cat([s.g for s in rows], 1), rows[0].shape)
+    return Several(tuple(shares), batch, numel)
+
+
+def _positions(share: "Single | Outer") -> tuple[Tensor, Tensor]:
+    """Inputs and output gradients, (B, T, ...)."""
+    return (share.a[:, None], share.g.grads[:, None]) if isinstance(share, Single) else (share.a, share.g)
+
+
+@dataclass(slots=True)
+class Several:
+    """Different uses of one tensor, e.g. an embedding that is also the output layer."""
+
+    shares: tuple[Share, ...]
+    batch: int
+    numel: int
+
+    def sq_norms(self) -> Tensor:
+        return chunked_norms(self, self.batch, self.numel)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        found = self.shares[0].weighted_sum(weights)
+        for share in self.shares[1:]:
+            found = found + share.weighted_sum(weights)
+        return found
+
+    def dense(self) -> Tensor:
+        found = self.shares[0].dense()
+        for share in self.shares[1:]:
+            found = found + share.dense()
+        return found
+
+    def part(self, rows: Tensor, dtype: torch.dtype) -> "Several":
+        return Several(tuple(share.part(rows, dtype) for share in self.shares), len(rows), self.numel)

@@ -78,13 +78,23 @@ _SILENT: set[Any] = _getters() | {
 }  # fmt: skip
 
 
-def _opened(func: Any) -> Any:
+def _opened(func: Any, **others: Any) -> Any:
     """The same Python function without its check for tracked arguments, so that it can be gone into."""
-    inside = {**func.__globals__, "has_torch_function": lambda _: False}
+    inside = {**func.__globals__, "has_torch_function": lambda _: False, **others}
     return FunctionType(func.__code__, inside, func.__name__, func.__defaults__, func.__closure__)
 
 
-_OPENED: dict[Any, Any] = {F.multi_head_attention_forward: _opened(F.multi_head_attention_forward)}
+def _in_projection(q: Tensor, k: Tensor, v: Tensor, weight: Tensor, bias: Tensor | None = None) -> Sequence[Tensor]:
+    """Queries, keys and values. torch's own selects them from one tensor: on the way back, three are made and added."""
+    if q is k and k is v:
+        return [part.contiguous() for part in F.linear(q, weight, bias).chunk(3, -1)]
+    found: Sequence[Tensor] = F._in_projection_packed(q, k, v, weight, bias)  # type: ignore[attr-defined]
+    return found
+
+
+_OPENED: dict[Any, Any] = {
+    F.multi_head_attention_forward: _opened(F.multi_head_attention_forward, _in_projection_packed=_in_projection)
+}
 
 
 def is_tracked(value: Any) -> bool:

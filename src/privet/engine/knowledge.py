@@ -3,7 +3,6 @@
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from privet.engine.analysis import MANY, Call, Run, analyse
 from privet.engine.derived import share_of
 from privet.engine.intercept import tracking
 from privet.engine.layer.base import TooHard
-from privet.engine.share import Share
+from privet.engine.share import Share, without_autocast
 from privet.engine.survey import first, same_start, set_aside
 from privet.engine.tape import Facts, Tape, Unforeseen, Use, name_of, names_of, roots
 from privet.errors import Unsupported
@@ -79,10 +78,12 @@ def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter]
     for use in uses:
         if not use.is_asked:  # no gradient is kept longer than its shares need it
             use.edges[0].node.register_prehook(partial(_caught, use, found))
-    grads = list(torch.autograd.grad(losses.sum(), [e for use in asked for e in use.edges], allow_unused=True))
-    while asked:
-        use = asked.pop()
-        _add_shares(use, [grads.pop() for _ in use.edges][::-1], found)
+    edges = [edge for use in asked for edge in use.edges]
+    with torch.no_grad(), without_autocast(losses.device.type):
+        grads = list(torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True))
+        while asked:
+            use = asked.pop()
+            _add_shares(use, [grads.pop() for _ in use.edges][::-1], found)
     shares = {name: share_of(p, found[id(p)], size) for name, p in named.items() if id(p) in found}
     found.clear()  # nodes of the graph hold it, and Python cannot see through them to break a circle
     for use in uses:
@@ -98,16 +99,13 @@ def _caught(use: Use, found: Found, grads: tuple[Tensor | None, ...]) -> None:
         _add_shares(use, [grads[use.edges[0].output_nr]], found)
 
 
-@torch.no_grad()
 def _add_shares(use: Use, grads: Sequence[Tensor | None], found: Found) -> None:
     if all(g is None for g in grads):
         return
     use.check_unchanged()
-    device = use.tracked[0].device.type
-    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-        for tensor, share in use.rule.shares(use, list(grads)):  # type: ignore[arg-type]
-            for root in roots(tensor):
-                found.setdefault(root, []).append((tensor, share))
+    for tensor, share in use.rule.shares(use, list(grads)):  # type: ignore[arg-type]
+        for root in roots(tensor):
+            found.setdefault(root, []).append((tensor, share))
     use.let_go()
 
 
@@ -116,6 +114,8 @@ def _ask_where_needed(uses: list[Use]) -> None:
 
     So it is where the data need gradients for reasons of their own.
     """
+    if all(use.is_asked for use in uses):
+        return
     sure = {edge.node for use in uses if use.is_asked for edge in use.edges}
     for use in uses:
         if not use.is_asked:
@@ -138,9 +138,10 @@ def _leads_to(node: Node, ends: set[Node]) -> bool:
 
 def _check_counts(uses: list[Use]) -> None:
     """Raise if a function was called another number of times than when its calls were told apart by their order."""
-    counts = Counter(use.name for use in uses if use.fact.calls)
-    for use in uses:
-        if use.fact.calls and use.fact.calls != counts[use.name]:
+    told = [use for use in uses if use.fact.calls]
+    counts = Counter(use.name for use in told) if told else {}
+    for use in told:
+        if use.fact.calls != counts[use.name]:
             raise Unforeseen(f"{name_of(use.name[0])} of {', '.join(use.name[1])} was called another number of times")
 
 

@@ -1,12 +1,12 @@
 """Gaussian noise on a clipped sum: how much, in one place, and drawn so that its tail is not cut off.
 
 `noise` is the multiplier of the plan, std = noise * sensitivity. Noise is drawn in float32 or better whatever the
-model's precision. That the values are floating-point numbers, and that the generator is not a cryptographic one unless
-`hardened`, belongs to the threat model: a `certified` epsilon is a statement in real arithmetic.
+model's precision. That the values are floating-point numbers, and that the generator is not a cryptographic one,
+belongs to the threat model: a `certified` epsilon is a statement in real arithmetic. `secure.py` does without both.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,8 +21,7 @@ from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
 
 TAIL = 4.0  # standard deviations beyond which a value is drawn again, in double precision
-BLOCK = 1 << 16  # values at a time: they stay in the cache
-DRAWS = 4  # of which a hardened value is the sum
+BLOCK = 3 << 14  # values at a time: they stay in the cache
 
 
 def sensitivity(norm_bound: float, relation: Relation = "zero-out") -> float:
@@ -63,17 +62,17 @@ def share(std: float, world: int) -> float:
     """
     _check.positive(std=std)
     _check.whole(world=world)
-    return math.nextafter(std / math.sqrt(world), math.inf) if world > 1 else std
+    return std / math.sqrt(world) * (1 + 2.0**-50) if world > 1 else std  # three roundings, each below 2^-53
 
 
 def add_noise(
-    grads: Mapping[str, Tensor], *, std: float, generator: Randomness, divisor: float = 1.0, hardened: bool = False
+    grads: Mapping[str, Tensor], *, std: float, generator: Randomness, divisor: float = 1.0, in_place: bool = False
 ) -> dict[str, Tensor]:
-    """(sum + N(0, std^2) on every entry) / divisor: the release. `grads` is left as it is.
+    """(sum + N(0, std^2) on every entry) / divisor: the release. `grads` is left as it is, unless `in_place`.
 
-    The noise is drawn into one flat buffer for all tensors of a device and precision, and the sums are added on top;
-    the result is views of it, float64 where a sum is, float32 otherwise. `divisor` is a public constant, the planned
-    batch, never the realised one.
+    All tensors of a device and precision lie in one flat buffer, float64 where a sum is, float32 otherwise; the result
+    is views of it. `in_place` takes the buffer that `clipped_sum` made, if it is one: then the sums themselves are
+    gone. `divisor` is a public constant, the planned batch, never the realised one.
 
     >>> noised = add_noise({"w": torch.zeros(2, 3)}, std=1.0, generator=Randomness(0))
     >>> noised["w"].shape, noised["w"].dtype
@@ -81,51 +80,63 @@ def add_noise(
     """
     _check.positive(std=std, divisor=divisor)
     noised: dict[str, Tensor] = {}
-    for (device, precision), names in _groups(grads).items():
-        flat = torch.empty(sum(grads[name].numel() for name in names), device=device, dtype=precision)
-        draw(flat, std=std / divisor, generator=generator, hardened=hardened)
-        pieces = torch.split(flat, [grads[name].numel() for name in names])
-        for name, piece in zip(names, pieces, strict=True):
-            noised[name] = piece.view(grads[name].shape).add_(grads[name].detach(), alpha=1 / divisor)
+    for (_, precision), names in _groups(grads).items():
+        sums = [grads[name] for name in names]
+        flat = _buffer_of(sums) if in_place else None
+        if flat is None:
+            flat = torch.cat([s.detach().reshape(-1).to(precision) for s in sums])
+            pieces = torch.split(flat, [s.numel() for s in sums])
+            sums = [piece.view(s.shape) for piece, s in zip(pieces, sums, strict=True)]
+        held = flat.new_empty(min(BLOCK, flat.numel()))  # noise for one block at a time
+        for block in torch.split(flat, BLOCK):
+            noise = draw(held[: block.numel()], std=std / divisor, generator=generator)
+            torch.add(noise, block, alpha=1 / divisor, out=block)
+        noised |= zip(names, sums, strict=True)
     return {name: noised[name] for name in grads}
+
+
+def _buffer_of(sums: Sequence[Tensor]) -> Tensor | None:
+    """The buffer that the sums fill one after the other; None if there is no such."""
+    base, at = sums[0]._base, 0
+    for s in sums:
+        if s._base is not base or s.storage_offset() != at or not s.is_contiguous():
+            return None
+        at += s.numel()
+    return base if base is not None and base.shape == (at,) and base.dtype in (torch.float32, torch.float64) else None
 
 
 def _groups(grads: Mapping[str, Tensor]) -> dict[tuple[torch.device, torch.dtype], list[str]]:
     groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, grad in grads.items():
-        if not grad.is_floating_point() or grad.layout != torch.strided:
-            raise Unsupported(
-                f"grads[{name!r}] is a {grad.layout} tensor of {grad.dtype}. Noise goes on every entry of a real one. "
-                "Give a dense tensor of floating-point numbers."
-            )
+        check_real(name, grad)
         precision = torch.float64 if grad.dtype == torch.float64 else torch.float32
         groups.setdefault((grad.device, precision), []).append(name)
     return groups
 
 
-def draw(flat: Tensor, *, std: float, generator: Randomness, hardened: bool = False) -> Tensor:
+def check_real(name: str, grad: Tensor) -> None:
+    """Raise unless noise can go on every entry of a sum."""
+    if not grad.is_floating_point() or grad.layout != torch.strided:
+        raise Unsupported(
+            f"grads[{name!r}] is a {grad.layout} tensor of {grad.dtype}. Noise goes on every entry of a real one. "
+            "Give a dense tensor of floating-point numbers."
+        )
+
+
+def draw(flat: Tensor, *, std: float, generator: Randomness) -> Tensor:
     """Fill `flat` with independent N(0, std^2), also far out, and give it back.
 
     torch's float32 normal never exceeds 5.77 standard deviations: beyond that a shifted value betrays itself, in one
     step with chance Phi(1/noise - 5.77), near 1e-6 at noise 1. So values beyond 4 are drawn again from the exact law
     there, in double precision. That costs a tenth to a third of the time.
 
-    `hardened` sums four double-precision draws made from the operating system's cryptographic generator, and halves
-    the sum. Fewer bits of a value then betray the draw. This is hardening without a theorem, some 50 times slower.
-
     >>> draw(torch.empty(3), std=2.0, generator=Randomness(0)).shape
     torch.Size([3])
     """
     _check_drawable(flat, std)
-    whole = flat.view(-1)
-    if hardened:
-        for block in torch.split(whole, BLOCK):
-            block.copy_(torch.from_numpy(_hardened(block.numel(), generator) * std))
-        return flat
-    torch_generator, numbers = generator.tensors(flat.device), generator.numbers()
-    for block in torch.split(whole, BLOCK):
-        block.normal_(0.0, std, generator=torch_generator)
-        _redraw_tail(block, std, numbers)
+    source = generator.tensors(flat.device)
+    for block in torch.split(flat.view(-1), BLOCK):
+        _redraw_tail(block.normal_(0.0, std, generator=source), std, source)
     return flat
 
 
@@ -136,32 +147,34 @@ def _check_drawable(flat: Tensor, std: float) -> None:
             f"flat={flat.dtype} must be contiguous and float32 or float64. Noise is drawn in float32 or better. "
             "Use add_noise, which makes the buffer."
         )
-    limits = torch.finfo(flat.dtype)
+    check_range(std, flat.dtype)
+
+
+def check_range(std: float, precision: torch.dtype) -> None:
+    """Raise unless noise of this size is neither nothing nor beyond every number of the precision."""
+    limits = torch.finfo(precision)
     if not limits.tiny <= std <= limits.max / 64:
         raise InvalidValue(
-            f"std={std!r} is out of the range of {flat.dtype}. The noise would round to nothing, or overflow. "
+            f"std={std!r} is out of the range of {precision}. The noise would round to nothing, or overflow. "
             "Use another clip."
         )
 
 
-def _redraw_tail(block: Tensor, std: float, numbers: np.random.Generator) -> None:
+def _redraw_tail(block: Tensor, std: float, source: torch.Generator) -> None:
     """Replace what lies beyond TAIL by |z| = -Phi^-1(u Phi(-TAIL)), u uniform; the sign stays."""
-    if block.device.type == "cpu":  # NumPy looks through a block three times faster than torch
-        far = torch.from_numpy(np.flatnonzero(np.abs(block.numpy()) > TAIL * std))
-    else:
-        far = (block.abs() > TAIL * std).nonzero().view(-1)
-    if len(far):
-        u = 1.0 - numbers.random(len(far))  # in (0, 1]
-        size = torch.from_numpy(-special.ndtri(u * special.ndtr(-TAIL)) * std)
-        block[far] = torch.copysign(size.to(block), block[far])
+    if block.device.type == "cpu":
+        values = block.numpy()
+        far = np.flatnonzero(np.abs(values) > TAIL * std)  # NumPy looks through a block five times faster than torch
+        if len(far):
+            values[far] = np.copysign(_beyond(len(far), std, source), values[far])
+        return
+    there = (block.abs() > TAIL * std).nonzero().view(-1)
+    if len(there):
+        size = torch.from_numpy(_beyond(len(there), std, source)).to(block)
+        block[there] = torch.copysign(size, block[there])
 
 
-def _hardened(count: int, generator: Randomness) -> NDArray[np.float64]:
-    """Sum of DRAWS normals over sqrt(DRAWS), each half of a Box-Muller pair: 53 random bits for radius and angle."""
-    half = (count + 1) // 2
-    bits = (generator.words(2 * DRAWS * half) >> np.uint64(11)).reshape(2, DRAWS, half)
-    radius = np.sqrt(-2 * np.log((bits[0] + np.uint64(1)) * 2.0**-53))
-    angle = bits[1] * (math.tau * 2.0**-53)
-    pairs = np.concatenate(((radius * np.cos(angle)).sum(0), (radius * np.sin(angle)).sum(0)))
-    found: NDArray[np.float64] = pairs[:count] / math.sqrt(DRAWS)
+def _beyond(count: int, std: float, source: torch.Generator) -> NDArray[np.float64]:
+    u = 1.0 - torch.rand(count, dtype=torch.float64, generator=source, device=source.device)  # in (0, 1]
+    found: NDArray[np.float64] = -special.ndtri(u.cpu().numpy() * special.ndtr(-TAIL)) * std
     return found

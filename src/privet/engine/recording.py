@@ -144,12 +144,17 @@ def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -
     usual = torch.autograd.grad(losses.sum(), watched, retain_graph=True, allow_unused=True)
     mixed = torch.autograd.grad(losses @ signs, watched, retain_graph=True, allow_unused=True)
     for one, other in zip(usual, mixed, strict=True):
-        if one is not None and other is not None and _differ(one.flatten(1) * signs.to(one)[:, None], other.flatten(1)):
+        if one is not None and other is not None and _differ(_table(one) * signs.to(one)[:, None], _table(other)):
             raise Unsupported(
                 "the loss of one example depends on the outputs of others, so no clip bounds what one of them does. "
                 "Use a loss of one example at a time."
             )
     _apart[model].add(way)
+
+
+def _table(t: Tensor) -> Tensor:
+    """One row for each example, also where an example has one number."""
+    return t.reshape(len(t), -1)
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

@@ -1,14 +1,13 @@
 """From shares to the clipped sum: norms, factors, weighted sums; what is huge or not finite is taken with care."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from privet.engine.clip import Rule, is_adaptive
-from privet.engine.share import Share
+from privet.engine.share import Share, sum_into, without_autocast
 from privet.errors import InvalidValue
 
 HUGE = 1e30  # a squared norm above this is taken again in float64
@@ -44,8 +43,7 @@ Named = Mapping[str, nn.Parameter]
 
 def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
     """The sum over examples of what `rule` leaves of each one's gradient, in float32 or better also under autocast."""
-    kind = next(iter(named.values())).device.type
-    with torch.no_grad(), torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+    with torch.no_grad(), without_autocast(next(iter(named.values())).device.type):
         return _clipped(shares, named, size, rule, clip)
 
 
@@ -54,19 +52,23 @@ def _clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, c
         clip = rule.threshold(clip)
         shares = {name: rule.transformed(name, share) for name, share in shares.items()}
     groups = [[n for n in group if n in shares] for group in rule.groups(list(named))]
-    sq = torch.stack([_sq_norms(shares, group, size, named) for group in groups], 1)  # (B, G)
-    whole = sq.sum(1)
-    fine = whole <= HUGE  # neither NaN nor near overflow
-    if bool(fine.all()):
+    columns = [_sq_norms(shares, group, size, named) for group in groups]
+    sq, whole = (columns[0][:, None], columns[0]) if len(groups) == 1 else _together(columns)
+    if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
         weights = rule.factors(sq.sqrt(), clip * _safety(sq.dtype))
         grads = _summed(shares, groups, weights, named)
     else:
-        grads, whole = _summed_with_care(shares, groups, sq, fine, rule, clip, named)
+        grads, whole = _summed_with_care(shares, groups, sq, whole, rule, clip, named)
     norms = whole.sqrt()
     return ClippedSum(
         grads=grads, norm_bound=rule.norm_bound(clip, len(groups)), raw_norms=norms, raw_batch=size,
         raw_bits=rule.bits(norms, clip).sum(0) if is_adaptive(rule) else None,
     )  # fmt: skip
+
+
+def _together(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
+    sq = torch.stack(columns, 1)  # (B, G)
+    return sq, sq.sum(1)
 
 
 def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
@@ -98,15 +100,28 @@ def _sq_norms(shares: Mapping[str, Share], group: list[str], size: int, named: N
 
 def _summed(shares: Mapping[str, Share], groups: list[list[str]], weights: Tensor, named: Named) -> dict[str, Tensor]:
     """{name: sum_b weight_b gradient_b}; zero for what no example touched."""
-    columns = {name: column for group, column in zip(groups, weights.unbind(1), strict=True) for name in group}
-    found: dict[str, Tensor] = {}
-    for name, p in named.items():
-        dtype = _wide(p)
+    each = weights.unbind(1) if len(groups) > 1 else [weights[:, 0]]
+    columns = {name: column for group, column in zip(groups, each, strict=True) for name in group}
+    found = _places(named)
+    for name, place in found.items():
         if name in columns:
-            found[name] = shares[name].weighted_sum(_as(columns[name], dtype)).to(dtype).view(p.shape)
+            sum_into(place, shares[name], _as(columns[name], place.dtype))
         else:
-            found[name] = torch.zeros_like(p, dtype=dtype, requires_grad=False)
+            place.zero_()
     return found
+
+
+def _places(named: Named) -> dict[str, Tensor]:
+    """Where the sums are written: for each device and precision one buffer, so that noise goes on all of it at once."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, p in named.items():
+        kinds.setdefault((p.device, _wide(p)), []).append(name)
+    found: dict[str, Tensor] = {}
+    for (device, dtype), names in kinds.items():
+        sizes = [named[name].numel() for name in names]
+        pieces = torch.split(torch.empty(sum(sizes), device=device, dtype=dtype), sizes)
+        found |= {name: piece.view(named[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    return found if len(kinds) == 1 else {name: found[name] for name in named}
 
 
 def _as(weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -114,17 +129,17 @@ def _as(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _summed_with_care(
-    shares: Mapping[str, Share], groups: list[list[str]], sq: Tensor, fine: Tensor, rule: Rule, clip: float,
+    shares: Mapping[str, Share], groups: list[list[str]], sq: Tensor, whole: Tensor, rule: Rule, clip: float,
     named: Named,
 ) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
     """Some examples are huge or not finite: those again in float64; what is still not finite counts as zero."""
+    fine = whole <= HUGE
     good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
     usual = {name: share.part(good, sq.dtype) for name, share in shares.items()}
     grads = _summed(usual, groups, rule.factors(sq[good].sqrt(), clip * _safety(sq.dtype)), named)
     careful = {name: share.part(rest, torch.float64) for name, share in shares.items()}
     sq_rest = torch.stack([_sq_norms(careful, group, len(rest), named).double() for group in groups], 1)
-    whole = sq.sum(1)
-    whole[rest] = sq_rest.sum(1).to(whole.dtype)
+    whole = whole.index_copy(0, rest, sq_rest.sum(1).to(whole.dtype))
     finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
     if len(finite):
         kept = {name: share.part(finite, torch.float64) for name, share in careful.items()}

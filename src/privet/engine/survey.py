@@ -175,7 +175,8 @@ def set_aside(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def same_start(model: nn.Module, seed: int = 0) -> Iterator[None]:
     """The same random numbers each time: those of Python, NumPy and torch are put back, and so are the buffers."""
-    kept = [(b, b.detach().clone()) for b in model.buffers()]
+    kept = [(module, name, b, b.detach().clone()) for module in model.modules()
+            for name, b in module._buffers.items() if b is not None]  # fmt: skip
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=_devices(model.parameters())):
         torch.manual_seed(seed)
@@ -184,7 +185,8 @@ def same_start(model: nn.Module, seed: int = 0) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
-            for buffer, before in kept:
+            for module, name, buffer, before in kept:
+                module._buffers[name] = buffer  # a pass may have put another in its place
                 if not torch.equal(buffer, before):
                     buffer.data.copy_(before)
 

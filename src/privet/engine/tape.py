@@ -35,7 +35,7 @@ class Fact:
         return any(where is not None for where in self.outputs)
 
 
-SMALL = 4096  # numbers: a gradient that may be kept to the end of the backward pass
+SMALL = 1 << 14  # numbers: a gradient that may be kept to the end of the backward pass
 Key = tuple[Callable[..., Any], tuple[str, ...]]
 Facts = Mapping[Key, Sequence[Fact]]
 
@@ -66,6 +66,12 @@ class Use:
     def let_go(self) -> None:
         """Forget the tensors: their shares are made. Nor may a use hold the graph, whose nodes hold the use."""
         self.args, self.kwargs, self.plain, self.kept, self.versions, self.edges = (), {}, [], None, [], []
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the data and the outputs have one row for each example, in front."""
+        in_front = all(where == Where(0) for where in (*self.fact.inputs, *self.fact.outputs))
+        return in_front and self.rows == self.batch and all(t.shape[0] == self.batch for t in self.plain)
 
     def is_tracked(self, value: Any) -> bool:
         return any(value is t for t in self.tracked)
@@ -125,8 +131,14 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 def split(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
     """The arguments that are tracked, and the plain ones that have a dimension."""
-    everything = tensors_in(args if not kwargs else [args, kwargs])
-    return [t for t in everything if is_tracked(t)], [t for t in everything if not is_tracked(t) and t.dim()]
+    entering: list[Tensor] = []
+    plain: list[Tensor] = []
+    for t in tensors_in(args if not kwargs else [args, kwargs]):
+        if is_tracked(t):
+            entering.append(t)
+        elif t.dim():
+            plain.append(t)
+    return entering, plain
 
 
 def name_of(func: Callable[..., Any]) -> str:

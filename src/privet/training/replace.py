@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from privet.engine.apart import groups_of
 from privet.errors import InvalidValue
 
-MOST_GROUPS = 32
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -110,17 +110,6 @@ def _group_norm(name: str, module: nn.Module) -> Mended | None:
         after=f"GroupNorm({new.num_groups}, {channels}{'' if module.affine else ', affine=False'})",
         why="mixes the examples of a batch, so no clip bounds what one of them does", weights=weights,
     )  # fmt: skip
-
-
-def groups_of(module: Any) -> int:
-    """32 groups or the next fewer that share the channels evenly, two or more each; one for BatchNorm1d.
-
-    BatchNorm1d may stand behind a dense layer. A group of two numbers would leave their signs, and of one nothing.
-    """
-    channels = module.num_features
-    if isinstance(module, nn.BatchNorm1d):
-        return 1
-    return next((g for g in range(MOST_GROUPS, 1, -1) if channels % g == 0 and channels > g), 1)
 
 
 def _without_statistics(name: str, module: nn.Module) -> Mended | None:

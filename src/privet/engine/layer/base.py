@@ -62,6 +62,8 @@ def register_last(kind: type[Rule]) -> type[Rule]:
 
 def bound(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments in the order of `names`, wherever they were given; None for what was not."""
+    if not kwargs:
+        return [*args[: len(names)], *[None] * (len(names) - len(args))]
     given = dict(zip(names, args, strict=False)) | kwargs
     return [given.get(name) for name in names]
 

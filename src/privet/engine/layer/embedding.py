@@ -9,7 +9,8 @@ from torch import Tensor
 
 from privet.engine.intercept import is_tracked
 from privet.engine.layer.base import Function, Ran, bound, plain, register
-from privet.engine.share import Rows, Share, widened
+from privet.engine.rows import Rows
+from privet.engine.share import Share, widened
 from privet.errors import Unsupported
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privet.engine.intercept import is_tracked
 from privet.engine.layer.base import Function, Ran, bound, plain, register
-from privet.engine.share import Dense, Share, outer, widened
+from privet.engine.share import Dense, Share, Single, outer, widened
 
 if TYPE_CHECKING:
     from privet.engine.tape import Use
@@ -35,11 +35,18 @@ class Linear:
 
     def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
         x, weight, bias = bound(("input", "weight", "bias"), use.args, use.kwargs)
-        g = positions(use.output(grads[0]))
+        if grads[0].dim() == 2 and use.is_plain:  # one row for each example
+            g = Dense(widened(grads[0]))
+            if use.is_tracked(weight):
+                yield weight, Single(widened(x.detach()), g)
+            if use.is_tracked(bias):
+                yield bias, g
+            return
+        rows = positions(use.output(grads[0]))
         if use.is_tracked(weight):
-            yield weight, outer(positions(use.input(x)), g)
+            yield weight, outer(positions(use.input(x)), rows)
         if use.is_tracked(bias):
-            yield bias, Dense(g[:, 0] if g.shape[1] == 1 else g.sum(1))
+            yield bias, Dense(rows.sum(1))
 
 
 @register(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)

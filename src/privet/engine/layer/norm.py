@@ -41,9 +41,8 @@ class LayerNorm:
         x, shape, weight, bias, _ = bound(("input", "normalized_shape", "weight", "bias", "eps"), use.args, use.kwargs)
         mean, scale = use.kept
         g = widened(use.output(grads[0])).flatten(1, -len(shape) - 1)
-        xhat = use.first((widened(x.detach()) - mean) * scale, use.fact.inputs[0])
-        scaled = (g * xhat.flatten(1, -len(shape) - 1)).sum(1)
-        yield from _affine(use, g.sum(1), scaled, weight, bias)
+        xhat = use.first((widened(x.detach()) - mean).mul_(scale), use.fact.inputs[0]).flatten(1, -len(shape) - 1)
+        yield from _affine(use, g.sum(1), xhat.mul_(g).sum(1), weight, bias)
 
 
 @register(*([F.rms_norm] if hasattr(F, "rms_norm") else []))

@@ -59,7 +59,7 @@ class OverTime(Outer):
     gates: Gates | None = None
 
     def sq_norms(self) -> Tensor:
-        if self.gates is None or self.a.shape[1] == 1 or not self.gates.pays:
+        if self.gates is None or not self.gates.pays:
             return Outer.sq_norms(self)
         return gram(self, self.gates.gram())
 
