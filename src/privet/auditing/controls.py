@@ -1,0 +1,222 @@
+"""Negative controls: mechanisms that do not keep their claim, each by one well-known mistake. An audit must catch all.
+
+Each declares what its author would. Gradients are those of the scenes in closed form; the published clipping rules run
+through the engine.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from privet._registry import Registry
+from privet.accounting import Step
+from privet.accounting.sampling import POISSON, Sampling, Shuffled
+from privet.auditing.mechanism import Declared, Mechanism, Records, Released, Run, declared
+from privet.auditing.scenes import SIZE, gradients
+from privet.auditing.sound import EngineStep
+from privet.engine.noise import draw
+from privet.engine.randomness import Randomness
+from privet.engine.sampling import Sampler
+from privet.planning.steps import Steps
+
+registry: Registry[Mechanism] = Registry("control")
+register = registry.register
+
+CLIP = 1.0
+NOISE = 1.0
+
+
+def names() -> list[str]:
+    return registry.names()
+
+
+def shrunk(grads: Tensor, clip: float = CLIP) -> Tensor:
+    """Each row clipped."""
+    norms: Tensor = grads.norm(dim=1, keepdim=True)
+    return grads * (clip / norms.clamp(min=clip))
+
+
+def noisy(value: Tensor, std: float, generator: Randomness) -> Tensor:
+    if std <= 0:
+        return value
+    return value + draw(torch.empty(value.shape, dtype=torch.float64), std=std, generator=generator)
+
+
+class Control:
+    """What the controls share: gradients are computed once for a dataset; null records add nothing.
+
+    Unless a control says otherwise it is one step on all records, with a public divisor.
+    """
+
+    declared = declared(Step(noise=NOISE), norm_bound=CLIP, divisor=SIZE)
+
+    def __call__(self, records: Records, generator: Randomness) -> Released:
+        return self.prepared(records)(generator)
+
+    def prepared(self, records: Records) -> Run:
+        grads, there = gradients(records), records[1] != 0
+        return lambda generator: self.released(grads, there, generator)
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        """What is released of the gradients (n, d) of those that are there (n,)."""
+        raise NotImplementedError
+
+
+# --- published clipping rules -------------------------------------------------------------------------
+
+
+def _published(rule: str) -> EngineStep:
+    return EngineStep(rule=rule, step=Step(noise=NOISE, clip=CLIP), as_published=True)
+
+
+@register("own-norm")
+def own_norm() -> Mechanism:
+    """Auto DP-SGD as published: the clip of each is its own norm, so nothing is clipped; noise goes by their mean."""
+    return _published("own_norm")
+
+
+@register("l2-max")
+def l2_max() -> Mechanism:
+    """The sensitivity is the largest norm in the batch, at most C: a quiet batch has next to no noise."""
+    return _published("l2_max")
+
+
+@register("per-layer")
+def per_layer() -> Mechanism:
+    """Each of four layers is clipped to C, and C is charged in place of sqrt(4) C."""
+    return _published("per_layer_c")
+
+
+# --- noise that is too small ----------------------------------------------------------------------------
+
+
+@register("noise-over-batch")
+class NoiseOverBatch(Control):
+    """The noise is divided by the batch, and added to the sum."""
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        return {"sum": noisy(shrunk(grads[there]).sum(0), NOISE * CLIP / SIZE, generator) / SIZE}
+
+
+@register("quarter-noise")
+class QuarterNoise(Control):
+    """A quarter of the noise that is charged."""
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        return {"sum": noisy(shrunk(grads[there]).sum(0), NOISE * CLIP / 4, generator) / SIZE}
+
+
+@register("noise-replayed")
+class NoiseReplayed(Control):
+    """Two steps, each with its own Poisson batch, and the second draws the first one's noise again: a resumed run."""
+
+    rate: ClassVar[float] = 0.5
+
+    declared = Declared(
+        steps=(Step(noise=NOISE, rate=rate),) * 2, std=NOISE * CLIP / (SIZE * rate), step_of={"0": 0, "1": 1}
+    )
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        noise = noisy(torch.zeros_like(grads[0]), NOISE * CLIP, generator)
+        batches = sampled(there, generator, rate=self.rate, steps=2)
+        return {str(k): (shrunk(grads[some]).sum(0) + noise) / (SIZE * self.rate) for k, some in enumerate(batches)}
+
+
+# --- sums that are not bounded ---------------------------------------------------------------------------
+
+
+@register("microbatch")
+class Microbatch(Control):
+    """The mean of four records is clipped, not each record: one of them can turn the whole around."""
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        means = [four.mean(0, keepdim=True) for four in torch.split(grads[there], 4) if len(four)]
+        total = sum((shrunk(mean)[0] for mean in means), torch.zeros_like(grads[0]))
+        return {"sum": noisy(total, NOISE * CLIP, generator) / SIZE}
+
+
+@register("median-clip")
+class MedianClip(Control):
+    """The clip is the median of the norms in the batch, at most C, and the noise goes by it: both are private data."""
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        grads = grads[there]
+        clip = min(CLIP, float(grads.norm(dim=1).median())) if len(grads) else CLIP
+        total = shrunk(grads, max(clip, 1e-12)).sum(0)
+        return {"sum": noisy(total, NOISE * clip, generator) / SIZE}
+
+
+@register("realised-batch")
+class RealisedBatch(Control):
+    """The mean over the records that are there, with noise for the planned batch: the divisor is private data."""
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        grads = grads[there]
+        return {"mean": noisy(shrunk(grads).sum(0) / max(len(grads), 1), NOISE * CLIP / SIZE, generator)}
+
+
+# --- sampling that is not what is charged -----------------------------------------------------------------
+
+
+def sampled(
+    there: Tensor, generator: Randomness, *, rate: float, steps: int, kind: Sampling = POISSON
+) -> Iterator[Tensor]:
+    """Who takes part in each step, null records left out."""
+    planned = Steps(length=steps, rate=rate, sampling=kind)
+    return (chosen[there[chosen]] for chosen in Sampler(size=len(there), steps=planned, generator=generator))
+
+
+@register("shuffled-as-poisson")
+class ShuffledAsPoisson(Control):
+    """An epoch of shuffled batches, charged as Poisson sampling: a record takes part for certain, not by chance."""
+
+    noise: ClassVar[float] = 0.2
+    steps: ClassVar[int] = 12
+
+    declared = Declared(
+        steps=(Step(noise=noise, rate=1 / steps),) * steps, std=noise * CLIP,
+        step_of=dict(zip(map(str, range(steps)), range(steps), strict=True)),
+    )  # fmt: skip
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        batches = sampled(there, generator, rate=1 / self.steps, steps=self.steps, kind=Shuffled())
+        small = shrunk(grads)
+        sums = torch.stack([small[some].sum(0) for some in batches])
+        return {str(k): row for k, row in enumerate(noisy(sums, self.noise * CLIP, generator))}
+
+
+@register("count-as-own-step")
+class CountAsOwnStep(Control):
+    """Quantile clipping whose count is charged as a step of its own, though both come from one sample."""
+
+    rate: ClassVar[float] = 0.25
+
+    declared = Declared(
+        steps=(Step(noise=NOISE, rate=rate),) * 2, std={"sum": NOISE * CLIP, "count": NOISE * 0.5},
+        step_of={"sum": 0, "count": 1},
+    )  # fmt: skip
+
+    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+        grads = grads[next(sampled(there, generator, rate=self.rate, steps=1))]
+        bits = (grads.norm(dim=1) <= CLIP).double() - 0.5
+        return {
+            "sum": noisy(shrunk(grads).sum(0), NOISE * CLIP, generator),
+            "count": noisy(bits.sum().view(1), NOISE * 0.5, generator),
+        }
+
+
+def control(name: str) -> Mechanism:
+    """The control called `name`.
+
+    >>> control("quarter-noise").declared.steps[0].noise
+    1.0
+    """
+    return registry.make(name)
+
+
+def why(name: str) -> str:
+    """What is wrong with a control."""
+    found: Callable[..., Any] = registry.maker(name)
+    return " ".join((found.__doc__ or "").split())

@@ -1,0 +1,141 @@
+"""What is audited: a function from records and randomness to what it releases, with what it declares of itself.
+
+class Mine:
+    declared = declared(Step(noise=1.0), norm_bound=1.0, divisor=12)
+    def __call__(self, records, generator): ...   # -> {name: tensor}; all coins and all noise from `generator`
+
+A mechanism whose deterministic part is slow may also have `prepared(records)`, which gives a function of the generator.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from privet import _check
+from privet.accounting import Ledger, Step
+from privet.accounting.guarantee import Relation
+from privet.accounting.tradeoff import Curve, Gaussian, tradeoff
+from privet.engine.noise import noise_std
+from privet.engine.randomness import Randomness
+from privet.errors import InvalidValue
+
+Records = tuple[Tensor, Tensor]  # inputs (n, d) and targets (n,): the whole dataset
+Released = Mapping[str, Tensor]
+Run = Callable[[Randomness], Released]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a mechanism says of itself: the steps that it is charged for, and the noise on what it releases.
+
+    `std` is the standard deviation of the noise on every released entry, or one for each name; None if it is not known,
+    as where a paper reads it off the data. `step_of` tells which of several steps released a name.
+    """
+
+    steps: tuple[Step, ...]
+    std: "float | Mapping[str, float] | None"
+    relation: Relation = "zero-out"
+    step_of: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise InvalidValue("steps=() must hold a step. There is nothing to test without one. Give what is charged.")
+        stds = [self.std] if isinstance(self.std, (int, float)) else list((self.std or {}).values())
+        _check.positive(**{f"std[{i}]": value for i, value in enumerate(stds)})
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether coins decide who takes part."""
+        return any(step.rate < 1 for step in self.steps)
+
+    @property
+    def curve(self) -> Curve:
+        """The claim: the trade-off curve that is charged. Exact without sampling, by `pld` with it."""
+        if not self.is_sampled:
+            return Gaussian(mu=math.sqrt(math.fsum(step.noise**-2 for step in self.steps)))
+        ledger = Ledger()
+        for step in self.steps:
+            ledger.add(step)
+        return tradeoff(ledger, relation=self.relation)
+
+    def std_of(self, name: str) -> float | None:
+        return self.std.get(name) if isinstance(self.std, Mapping) else self.std
+
+
+def declared(step: Step, *, norm_bound: float, divisor: float, relation: Relation = "zero-out") -> Declared:
+    """What one step of noise on a clipped sum declares: std = noise * sensitivity / divisor on every entry.
+
+    >>> round(declared(Step(noise=2.0), norm_bound=0.5, divisor=10).std, 9)
+    0.1
+    """
+    _check.positive(divisor=divisor)
+    std = noise_std(step, norm_bound=norm_bound, relation=relation) / divisor
+    return Declared(steps=(step,), std=std, relation=relation)
+
+
+class Mechanism(Protocol):
+    """One call is one release (or all releases of the declared steps) on the whole dataset."""
+
+    @property
+    def declared(self) -> Declared:
+        """What it is charged for."""
+
+    def __call__(self, records: Records, generator: Randomness) -> Released:
+        """What it releases; every coin and all noise is drawn from `generator`."""
+
+
+class Frozen(Randomness):
+    """Randomness that can be had again: coins from one seed, noise from another. It counts what is drawn.
+
+    >>> Frozen(1, 2).numbers().random() == Frozen(1, 3).numbers().random()
+    True
+    """
+
+    __slots__ = ("_coins", "_noise", "draws")
+
+    def __init__(self, coins: int, noise: int) -> None:
+        super().__init__(noise)
+        self._coins, self._noise = Randomness(coins, 1), Randomness(noise, 2)
+        self.draws: list[str] = []
+
+    def numbers(self) -> np.random.Generator:
+        self.draws.append("coins")
+        return self._coins.numbers()
+
+    def tensors(self, device: torch.device | str = "cpu") -> torch.Generator:
+        self.draws.append("noise")
+        return self._noise.tensors(device)
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        self.draws.append(f"{count} words")
+        return self._noise.words(count)
+
+
+def prepared(mechanism: Mechanism, records: Records) -> Run:
+    """The mechanism on these records, its deterministic part done where it can be."""
+    made: Any = getattr(mechanism, "prepared", None)
+    if callable(made):
+        run: Run = made(records)
+        return run
+    return lambda generator: mechanism(records, generator)
+
+
+def flat(released: Released, which: Declared, stds: "Mapping[str, float] | None" = None) -> Floats:
+    """Everything released over the standard deviation of its noise: (steps, entries), short steps filled with zeros."""
+    rows: list[list[Floats]] = [[] for _ in which.steps]
+    for name, tensor in released.items():
+        std = which.std_of(name) if stds is None else stds[name]
+        found = tensor.detach().cpu().numpy().ravel().astype(np.float64, copy=False)
+        rows[which.step_of.get(name, 0)].append(found if std is None else found / std)
+    joined = [np.concatenate(row) if row else np.zeros(0) for row in rows]
+    if len(joined) == 1:
+        return joined[0][None]
+    width = max(map(len, joined))
+    return np.stack([row if len(row) == width else np.pad(row, (0, width - len(row))) for row in joined])

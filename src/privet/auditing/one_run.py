@@ -1,0 +1,249 @@
+"""One run: many canaries in one run of the real loop, each there or not by a fair coin, and their coins guessed.
+
+Canaries lie in a block of parameters of their own that nothing else touches (`canaries="block"`, the strongest), or are
+mislabelled examples of a task (`canaries="examples"`, judged by the final losses). Nothing is repeated: the run is long
+where the plan is, and the coins of one run are as many samples as there are canaries.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from privet import _check
+from privet.accounting.tradeoff import Curve, tradeoff
+from privet.auditing.bounds import mu_like
+from privet.auditing.canary_bounds import curve_p_value, epsilon_bound, mu_bound
+from privet.auditing.finding import ALARM, Finding, Verdict, empirical
+from privet.auditing.guessing import Guesses, best_against, best_for_epsilon, canaries_to_reject
+from privet.data.task import Task
+from privet.engine.clip import is_adaptive
+from privet.engine.randomness import Randomness
+from privet.errors import InvalidValue, Unsupported
+from privet.planning import Plan
+from privet.training.steps import Training
+
+Floats = NDArray[np.float64]
+Coins = NDArray[np.bool_]
+Kind = Literal["block", "examples"]
+
+PULL = 1e3  # a canary's gradient, far above any clip
+FACTOR = 4.0  # canaries must be enough to see a mu this many times the claimed one: a quarter of the noise
+FACTORS = (2.0, FACTOR, 8.0)  # the number of guesses is decided for the first of these that could be seen
+
+
+class Block(nn.Module):
+    """One parameter for each canary, and one that stands for all other records."""
+
+    def __init__(self, canaries: int) -> None:
+        super().__init__()
+        self.places = nn.Embedding(canaries + 1, 1)
+        nn.init.zeros_(self.places.weight)
+
+    def forward(self, place: Tensor) -> Tensor:
+        out: Tensor = self.places(place)
+        return out  # (B, 1)
+
+
+def one_run(
+    plan: Plan, *, canaries: int = 1000, kind: Kind = "block", task: Task | None = None, claim: Curve | None = None,
+    alarm: float = ALARM, delta: float | None = None, generator: Randomness | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Finding:  # fmt: skip
+    """Train by `plan` once with canaries, and hold the right guesses against the plan's own trade-off curve.
+
+    The number of guesses is decided before any coin is looked at. `claim` is another curve, for a run that is charged
+    for less than it does. A false alarm has at most the chance `alarm`, by the bound of `curve_p_value`.
+
+    Raises:
+        InvalidValue: there are more canaries than the plan has records, or examples are asked for without a task.
+        Unsupported: the plan's rule learns from releases, or its curve is not known.
+    """
+    _check.between(0, 1, alarm=alarm)
+    _check.one_of(("block", "examples"), kind=kind)
+    _check_plan(plan, canaries)
+    start = time.perf_counter()
+    curve = tradeoff(plan.ledger(), relation=plan.recipe.budget.relation) if claim is None else claim
+    source = Randomness() if generator is None else generator
+    coins = source.numbers().random(canaries) < 0.5
+    if kind == "block":
+        scores = _block(plan, coins, source, progress)
+    else:
+        scores = _examples(plan, coins, task, source, progress)
+    delta = plan.recipe.budget.delta if delta is None else delta
+    return _judged(scores, coins, curve, plan, kind, alarm, delta, start)
+
+
+def _check_plan(plan: Plan, canaries: int) -> None:
+    _check.whole(least=10, canaries=canaries)
+    if canaries > plan.recipe.size:
+        raise InvalidValue(
+            f"canaries={canaries} must be at most the plan's size={plan.recipe.size}. Each takes a record's "
+            "place. Use fewer."
+        )
+    if plan.recipe.budget.relation != "zero-out" or plan.recipe.budget.unit != "example":
+        raise Unsupported(
+            f"relation={plan.recipe.budget.relation!r}, unit={plan.recipe.budget.unit!r}: canaries here are examples "
+            "that become null records. Plan with relation='zero-out' and unit='example'."
+        )
+
+
+# --- the run -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Watch:
+    """Adds up what each step says of each canary: the log of how much likelier its release is with it than without.
+
+    log(1 - q + q exp((x - 1/2) / noise^2)),   x the canary's own entry of the noisy sum, over the clip
+    """
+
+    block: Block
+    plan: Plan
+    progress: Callable[[int, int], None] | None
+    scores: Floats = field(init=False)
+    done: int = field(default=0, init=False)
+    _before: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._before = self.block.places.weight.detach().clone()
+        self.scores = np.zeros(len(self._before) - 1)
+
+    def __call__(self, *_: Any) -> None:
+        """After each step of the optimizer, which is SGD with learning rate 1."""
+        step = self.plan.steps[self.done]
+        now = self.block.places.weight.detach().clone()
+        x = (now - self._before)[:-1, 0].double().numpy() * (step.rate * self.plan.recipe.size / step.clip)
+        with np.errstate(over="ignore"):
+            ratio = (x - 0.5) / step.noise**2
+            self.scores += np.logaddexp(np.log1p(-step.rate) if step.rate < 1 else -np.inf, np.log(step.rate) + ratio)
+        self._before = now
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, len(self.plan.steps))
+
+
+def _block(plan: Plan, coins: Coins, source: Randomness, progress: Any) -> Floats:
+    """The scores of canaries in a block of their own; all other records are null."""
+    size, m = plan.recipe.size, len(coins)
+    place = torch.full((size,), m)
+    place[:m] = torch.arange(m)
+    there = torch.zeros(size)
+    there[:m] = torch.from_numpy(coins).float()
+    block = Block(m)
+    optimizer = torch.optim.SGD(block.parameters(), lr=1.0)
+    watch = Watch(block, plan, progress)
+    optimizer.register_step_post_hook(watch)
+    training = Training(block, optimizer, (place, there), plan, generator=source, as_published=plan.is_unsound)
+    _check_rule(training)
+    for places, weights in training:
+        training.step(-PULL * weights * block(places)[:, 0])  # so that its entry rises
+    return watch.scores
+
+
+def _examples(plan: Plan, coins: Coins, task: Task | None, source: Randomness, progress: Any) -> Floats:
+    """The scores of mislabelled examples of a task: how far training has lowered their losses."""
+    if task is None:
+        raise InvalidValue("task=None has no examples to mislabel. Give a task, or use kind='block'.")
+    if not isinstance(task.train, tuple) or task.train[1].is_floating_point():
+        raise Unsupported(f"task={task.name!r} has no labels to change. Use kind='block'.")
+    x, y = task.train
+    if len(y) != plan.recipe.size:
+        raise InvalidValue(f"task={task.name!r} has {len(y)} records, the plan size={plan.recipe.size}. Plan for it.")
+    m, classes = len(coins), int(y.max()) + 1
+    y = y.clone()
+    y[:m] = (y[:m] + 1) % classes
+    there = torch.ones(len(y))
+    there[:m] = torch.from_numpy(coins).float()
+    model = task.network()
+    before = _losses(model, task, x[:m], y[:m])
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.5), (x, there, y), plan, generator=source,
+                        as_published=plan.is_unsound, max_physical_batch=512)  # fmt: skip
+    _check_rule(training)
+    for inputs, weights, targets in training:
+        if training.step(task.losses(model(inputs), targets) * weights) and progress is not None:
+            progress(training.number, len(plan.steps))
+    return before - _losses(model, task, x[:m], y[:m])
+
+
+def _losses(model: nn.Module, task: Task, x: Tensor, y: Tensor) -> Floats:
+    with torch.no_grad():
+        found: Floats = np.nan_to_num(task.losses(model(x), y).double().numpy())
+    return found
+
+
+def _check_rule(training: Training) -> None:
+    if is_adaptive(training.rule):
+        raise Unsupported(
+            f"rule={training.plan.rule!r} learns from releases, and a null record is not nothing to it. Audit it by "
+            "replay and step."
+        )
+
+
+# --- the verdict ---------------------------------------------------------------------------------------
+
+
+def _judged(
+    scores: Floats, coins: Coins, curve: Curve, plan: Plan, kind: str, alarm: float, delta: float, start: float
+) -> Finding:
+    m, claimed = len(coins), mu_like(curve)
+    guesses, enough = _decided(curve, claimed, m, alarm)
+    right = guesses.right(scores, coins)
+    p = curve_p_value(curve, canaries=m, guesses=guesses.count, right=right)
+    direct = best_for_epsilon(mu=claimed, canaries=m, delta=delta, alarm=alarm)
+    seen = {"canaries": m, "guesses": direct.count, "right": direct.right(scores, coins)}
+    epsilon, mu = epsilon_bound(**seen, delta=delta, alarm=alarm), mu_bound(**seen, alarm=alarm)
+    verdict: Verdict = "violation" if p <= alarm else "consistent" if enough else "inconclusive"
+    needed = None
+    if verdict == "inconclusive":
+        needed = canaries_to_reject(claimed, mu=FACTOR * claimed, alarm=alarm, start=2 * m)
+    says = _said(verdict, needed, m, guesses, right, p, mu, claimed, kind, len(plan.steps))
+    return Finding(
+        kind="one-run", verdict=verdict, says=says, alarm=alarm, mu=mu, mu_claimed=claimed,
+        empirical=empirical(
+            epsilon, delta=delta, alarm=alarm, method=f"direct bound, {direct.count} guesses", steps=len(plan.steps),
+            sampling=str(plan.steps.sampling),
+        ),
+        samples_needed=needed, seconds=time.perf_counter() - start,
+        numbers={"canaries": m, "guesses": guesses.count, "right": right, "p_value": p, "where": kind,
+                 "advantage": _auc(scores, coins)},
+    )  # fmt: skip
+
+
+def _decided(curve: Curve, claimed: float, canaries: int, alarm: float) -> tuple[Guesses, bool]:
+    """How to guess, and whether a truth of FACTOR times the claim would be seen; no coin enters."""
+    for factor in FACTORS:
+        guesses, seen = best_against(curve, mu=factor * claimed, canaries=canaries, alarm=alarm)
+        if seen:
+            return guesses, factor <= FACTOR
+    return Guesses(count=max(1, canaries // 10), both=True), False
+
+
+def _said(
+    verdict: str, needed: int | None, m: int, guesses: Guesses, right: int, p: float, mu: float, claimed: float,
+    kind: str, steps: int,
+) -> str:  # fmt: skip
+    outcome = {
+        "violation": "the plan's own curve is rejected",
+        "consistent": f"the plan's own curve is not rejected, and {FACTOR:g} times its mu would be",
+        "inconclusive": f"not decided; about {needed or 'more than 131072'} canaries would",
+    }[verdict]
+    side = "most and least likely" if guesses.both else "most likely"
+    return (
+        f"{outcome} (p <= {p:.3g}); {right} of {guesses.count} guesses right, the {side} of {m} canaries; mu >= "
+        f"{mu:.3g} (Gaussian reading) against {claimed:.3g} claimed; {kind}, one run of {steps} steps"
+    )
+
+
+def _auc(scores: Floats, coins: Coins) -> float:
+    """How often a canary that is there scores above one that is not, less a half, doubled."""
+    order = scores.argsort().argsort() + 1.0
+    there, gone = int(coins.sum()), int((~coins).sum())
+    if not there or not gone:
+        return 0.0
+    return float(2 * (order[coins].sum() - there * (there + 1) / 2) / (there * gone) - 1)

@@ -1,0 +1,182 @@
+"""Ready-made mechanisms: one step of a clipping rule through the engine, or through the whole training loop."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privet.accounting import Step
+from privet.accounting.guarantee import Relation
+from privet.auditing.mechanism import Declared, Records, Released, Run, declared
+from privet.auditing.scenes import SIZE, Sliced, losses, present, scenes
+from privet.engine import ClippedSum, clipped_sum
+from privet.engine.clip import Rule, is_adaptive, is_published, rule_for
+from privet.engine.noise import noise_std
+from privet.engine.randomness import Randomness
+from privet.engine.release import gradient_noise, release
+from privet.engine.sampling import Sampler
+from privet.planning import Plan
+from privet.planning.steps import Steps
+from privet.training.steps import Training
+
+WARM = 2  # releases on public records before the audited one, so that an adaptive rule has a memory
+
+
+class Overheard:
+    """An adaptive rule that also keeps what is released before it turns it into what the optimizer sees."""
+
+    def __init__(self, rule: Any) -> None:
+        self._rule = rule
+        self.heard: dict[str, Tensor] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rule, name)
+
+    def released(self, grads: Mapping[str, Tensor], bits: Tensor, **given: Any) -> Any:
+        self.heard = dict(grads) | ({"count": bits.clone()} if len(bits) else {})
+        return self._rule.released(grads, bits, **given)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EngineStep:
+    """One step of a rule by `clipped_sum` and `release`; `batch` is the public divisor.
+
+    >>> mechanism = EngineStep(rule="flat", step=Step(noise=1.0))
+    >>> found = mechanism(scenes()[0].with_, Randomness(0))
+    >>> len(found), round(mechanism.declared.std, 6)
+    (4, 0.083333)
+    """
+
+    rule: str
+    step: Step
+    batch: float = SIZE
+    relation: Relation = "zero-out"
+    as_published: bool = False
+    _rule: Rule = field(init=False, repr=False)
+    _memory: dict[str, Any] | None = field(default=None, init=False, repr=False)
+    _model: Sliced = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._rule, self._model = rule_for(self.rule, as_published=self.as_published), Sliced(self.step.clip)
+        if is_adaptive(self._rule):
+            public = scenes(clip=self.step.clip)[0].without
+            whole = replace(self.step, rate=1.0)
+            for number in range(WARM):
+                self._released(self._sum(public, torch.arange(SIZE - 1)), whole, Randomness(number))
+            self._memory = self._rule.state()
+            self._rule = Overheard(self._rule)
+
+    @property
+    def declared(self) -> Declared:
+        made = declared(self.step, norm_bound=self.step.clip, divisor=self.batch, relation=self.relation)
+        if is_published(self._rule) and self.rule.partition(":")[0] == "own_norm":
+            return replace(made, std=None)  # read off the data
+        if not is_adaptive(self._rule):
+            return made
+        self._remember()  # the clip in force is the one before the release
+        clip = self._rule.threshold(self.step.clip)
+        names = [name for name, _ in self._model.named_parameters()]
+        noise, stds = self.step.noise, {}
+        if self._rule.bit_bound > 0:
+            bits = self._rule.bit_noise(noise, self.batch)
+            stds["count"] = self._std(bits, self._rule.bit_bound)
+            noise = gradient_noise(noise, bits)
+        return replace(made, std=stds | dict.fromkeys(names, self._std(noise, clip)))
+
+    def _std(self, noise: float, bound: float) -> float:
+        return noise_std(replace(self.step, noise=noise), norm_bound=bound, relation=self.relation) / self.batch
+
+    def __call__(self, records: Records, generator: Randomness) -> Released:
+        return self.prepared(records)(generator)
+
+    def prepared(self, records: Records) -> Run:
+        """Sums are kept by who takes part: they do not depend on noise."""
+        sums: dict[bytes, ClippedSum] = {}
+        everyone = present(records, torch.arange(len(records[1])))
+
+        def run(generator: Randomness) -> Released:
+            chosen = everyone if self.step.rate == 1 else present(records, self._chosen(len(records[1]), generator))
+            key = chosen.numpy().tobytes()
+            self._remember()
+            if key not in sums:
+                sums[key] = self._sum(records, chosen)
+            return self._released(sums[key], self.step, generator)
+
+        return run
+
+    def _chosen(self, size: int, generator: Randomness) -> Tensor:
+        steps = Steps(length=1, rate=self.step.rate, sampling=self.step.sampling)
+        return next(iter(Sampler(size=size, steps=steps, generator=generator)))
+
+    def _remember(self) -> None:
+        if is_adaptive(self._rule) and self._memory is not None:
+            self._rule.restore(self._memory)
+
+    def _sum(self, records: Records, chosen: Tensor) -> ClippedSum:
+        batch = records[0][chosen], records[1][chosen]
+        return clipped_sum(
+            self._model, losses, batch, rule=self._rule, clip=self.step.clip, as_published=self.as_published
+        )
+
+    def _released(self, whole: ClippedSum, step: Step, generator: Randomness) -> Released:
+        found = release(
+            whole, self._rule, step=step, batch=self.batch, generator=generator, relation=self.relation,
+            as_published=self.as_published,
+        )  # fmt: skip
+        return self._rule.heard if isinstance(self._rule, Overheard) else found.grads
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TrainingSteps:
+    """All steps of a short plan by `privet.Training`, with plain SGD: what each took off the weights.
+
+    Sampling, clipping, charging, noise and the optimizer are those of a real run. Rules without a memory only: of the
+    others, the optimizer sees a transformed release.
+    """
+
+    plan: Plan
+    _model: Sliced = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._model = Sliced(self.plan.steps[0].clip)
+
+    @property
+    def declared(self) -> Declared:
+        steps = tuple(self.plan.steps)
+        names = [name for name, _ in Sliced().named_parameters()]
+        stds: dict[str, float] = {}
+        for number, step in enumerate(steps):
+            std = noise_std(step, norm_bound=step.clip, relation=self._relation) / (step.rate * self.plan.recipe.size)
+            stds |= {f"{number}/{name}": std for name in names}
+        return Declared(
+            steps=steps, std=stds, relation=self._relation,
+            step_of={name: int(name.partition("/")[0]) for name in stds},
+        )  # fmt: skip
+
+    @property
+    def _relation(self) -> Relation:
+        return self.plan.recipe.budget.relation
+
+    def __call__(self, records: Records, generator: Randomness) -> Released:
+        model = self._model
+        found: dict[str, Tensor] = {}
+        start = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+        def note(*_: Any) -> None:
+            """Runs after each step of the optimizer; every step starts at the same weights: its gradients are known."""
+            number = len(found) // len(start)
+            with torch.no_grad():
+                for name, p in model.named_parameters():
+                    found[f"{number}/{name}"] = start[name] - p.detach()
+                    p.copy_(start[name])
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer.register_step_post_hook(note)
+        training = Training(
+            model, optimizer, records, self.plan, generator=generator, as_published=self.plan.is_unsound
+        )
+        for x, y in training:
+            training.step(losses(model(x), y))
+        return found

@@ -1,0 +1,126 @@
+"""`privet audit`: a claim tested by attack."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privet.cli.recipe_options import words_of
+from privet.cli.shell import integer, number, print_object, warnings_as_lines
+
+if TYPE_CHECKING:
+    from privet.auditing import Audit
+
+FOUND = 3  # the exit code of --fail-on-violation
+
+
+@click.command("audit", short_help="Test a claim by attack.")
+@click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`.")
+@click.option("--as-published", is_flag=True, help="With --method: the paper's own rule, which may have no guarantee.")
+@click.option("--control", metavar="NAME", help="A mechanism with a known mistake, which the audit must find.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="A plan (JSON).")
+@click.option("--run", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="A training run's folder.")
+@click.option("--kind", "kinds", metavar="KINDS", help="Of replay, step and one-run, with commas between them. "
+              "Default: replay and step; for plans and runs of at most 2,000 steps also one-run.")  # fmt: skip
+@click.option("--samples", type=integer, default=2000, show_default=True, help="Releases of each world, for step.")
+@click.option("--canaries", type=integer, default=1000, show_default=True, help="Canaries, for one-run.")
+@click.option("--task", metavar="NAME", help="For one-run: canaries are mislabelled examples of this task.")
+@click.option(
+    "--alarm", type=number, default="1e-3", show_default=True, help="How often a kind may accuse the innocent."
+)
+@click.option("--delta", type=number, default="1e-5", show_default=True, help="The delta of the direct bounds.")
+@click.option("--seed", type=click.IntRange(min=0), help="The same coins and noise again.")
+@click.option("--fail-on-violation", is_flag=True, help=f"Exit with {FOUND} if the verdict is `violation`.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+def audit_command(
+    *, method: str | None, as_published: bool, control: str | None, plan_file: Path | None, folder: Path | None,
+    kinds: str | None, fail_on_violation: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
+    """Test by attack whether a mechanism gives away no more than it is charged for.
+
+    replay runs neighbours with frozen noise; step rejects the claimed trade-off curve by samples of one step; one-run
+    guesses which of many canaries took part in one run of the real loop. The verdict is `consistent`, `violation`, or
+    `inconclusive` with the sample size that would decide. A violation is a finding: the exit code stays 0.
+
+    \b
+    Examples:
+      privet audit --method dynamic
+      privet audit --method auto-linear --as-published
+      privet audit --control realised-batch
+      privet audit --plan plan.json --kind replay,step,one-run
+    """
+    chosen = {
+        "--method": method,
+        "--control": control,
+        "--plan": plan_file,
+        "--run": folder,
+    }
+    given = [name for name, value in chosen.items() if value is not None]
+    if len(given) != 1:
+        raise click.UsageError("Give one of --method, --control, --plan and --run.")
+    if as_published and method is None:
+        raise click.UsageError("--as-published needs --method.")
+    asked = None if kinds is None else words_of("--kind", kinds)
+    with warnings_as_lines(), _progress() as tell:
+        found = _audited(given[0], chosen[given[0]], asked, as_published=as_published, tell=tell, **options)
+    if as_json:
+        print_object(found.as_dict())
+    else:
+        click.echo(str(found))
+    return FOUND if fail_on_violation and found.verdict == "violation" else 0
+
+
+def _audited(
+    option: str, value: Any, kinds: list[str] | None, *, as_published: bool, task: str | None, seed: int | None,
+    tell: "Callable[[str], None] | None", **options: Any,
+) -> "Audit":  # fmt: skip
+    from privet.auditing import audit
+    from privet.data.task import task as task_of
+    from privet.engine.randomness import Randomness
+
+    _check_name(option, value)
+    if task is not None and option not in ("--plan", "--run"):
+        raise click.UsageError("--task needs --plan or --run: one-run is a run of a plan.")
+    return audit(
+        _planned(option, value), kinds=kinds, as_published=as_published, progress=tell,
+        task=None if task is None else task_of(task), generator=None if seed is None else Randomness(seed), **options,
+    )  # fmt: skip
+
+
+def _check_name(option: str, value: Any) -> None:
+    """A method is looked for among methods, a control among controls: each has its own list."""
+    from privet.auditing import controls
+    from privet.planning import method
+
+    if option == "--method":
+        method(value)
+    elif option == "--control":
+        controls.registry.maker(value)
+
+
+def _planned(option: str, value: Any) -> Any:
+    """The plan in a file, the run in a folder, or the name as it is."""
+    from privet.planning import Plan
+
+    if option == "--plan":
+        return Plan.load(value)
+    if option == "--run":
+        from privet.training.run import Run
+
+        return Run.load(value)
+    return value
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[str], None] | None]":
+    """A word on standard error about what is being tried, if someone watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("auditing") as status:
+        yield lambda word: status.update(f"auditing: {word}")

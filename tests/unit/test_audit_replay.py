@@ -1,0 +1,197 @@
+"""Replay: what each check sees, on mechanisms with one mistake each, and that it is silent without one."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from privet import plan
+from privet.accounting import Step
+from privet.auditing.controls import CLIP, NOISE, Control, noisy, sampled, shrunk
+from privet.auditing.mechanism import Declared, Frozen, declared, flat
+from privet.auditing.replay import replay, worst
+from privet.auditing.scenes import BATCHES, CANARIES, SIZE, Sliced, gradients, losses, scenes
+from privet.auditing.sound import EngineStep, TrainingSteps
+from privet.engine import clipped_sum
+from privet.engine.randomness import Randomness
+from privet.errors import InvalidValue, Unsupported
+
+SOME = scenes()[:6]
+
+
+class Right(Control):
+    """The controls' own sound mechanism: nothing is wrong with it."""
+
+    def released(self, grads, there, generator):
+        return {"sum": noisy(shrunk(grads[there]).sum(0), NOISE * CLIP, generator) / SIZE}
+
+
+def reasons(mechanism, given=SOME):
+    found = replay(mechanism, given)
+    assert (found.verdict == "violation") == bool(found.reasons)
+    return " / ".join(found.reasons)
+
+
+def test_a_sound_mechanism_is_left_alone():
+    assert reasons(Right(), scenes()) == ""
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "add-remove"])
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_the_engine_is_left_alone(relation, rate):
+    step = Step(noise=1.3, rate=rate, clip=0.7)
+    mechanism = EngineStep(rule="flat", step=step, batch=SIZE * rate, relation=relation)
+    found = replay(mechanism, scenes(relation=relation, clip=0.7)[::3])
+    assert found.verdict == "consistent", found
+    assert found.numbers["furthest"] == pytest.approx(1.0, abs=1e-3)  # the canaries reach the whole sensitivity
+
+
+def test_an_unclipped_record_is_seen():
+    class Unclipped(Right):
+        def released(self, grads, there, generator):
+            return {"sum": noisy(grads[there].sum(0), NOISE * CLIP, generator) / SIZE}
+
+    assert "times the declared sensitivity" in reasons(Unclipped())
+
+
+def test_noise_that_follows_the_record_is_seen():
+    class Follows(Right):
+        def released(self, grads, there, generator):
+            std = NOISE * (1 + 0.05 * float((grads[there].norm(dim=1) > 5).any()))
+            return {"sum": noisy(shrunk(grads[there]).sum(0), std, generator) / SIZE}
+
+    assert "the record changes the noise" in reasons(Follows())
+
+
+def test_a_draw_more_is_seen():
+    class Draws(Right):
+        def released(self, grads, there, generator):
+            found = super().released(grads, there, generator)
+            if int(there.sum()) == SIZE:
+                generator.numbers()
+            return found
+
+    assert "changes how often something is drawn" in reasons(Draws())
+
+
+def test_a_result_that_is_not_a_number_is_seen():
+    class Spoilt(Right):
+        def prepared(self, records):
+            return lambda generator: {"sum": records[0].sum(0)}
+
+    assert "not finite" in reasons(Spoilt(), [s for s in scenes() if "nan canary" in s.name])
+
+
+@pytest.mark.parametrize(("factor", "seen"), [(0.7, True), (1.0, False), (1.4, False)])
+def test_noise_below_the_declared_is_seen_and_more_is_no_mistake(factor, seen):
+    class Other(Right):
+        def released(self, grads, there, generator):
+            return {"sum": noisy(shrunk(grads[there]).sum(0), factor * NOISE, generator) / SIZE}
+
+    assert ("times what is declared" in reasons(Other())) == seen
+
+
+@pytest.mark.parametrize(("kept", "seen"), [(0.0, False), (1.0, True)])
+def test_noise_used_again_is_seen(kept, seen):
+    class Again(Right):
+        declared = Declared(steps=(Step(noise=NOISE),) * 2, std=NOISE, step_of={"a": 0, "b": 1})
+
+        def released(self, grads, there, generator):
+            total = shrunk(grads[there]).sum(0)
+            one, two = (noisy(torch.zeros_like(total), NOISE, generator) for _ in range(2))
+            return {"a": total + one, "b": total + kept * one + (1 - kept) * two}
+
+    assert ("the noise of two steps is the same" in reasons(Again())) == seen
+
+
+@pytest.mark.parametrize(("charged", "seen"), [(0.2, True), (0.5, False), (0.9, False)])
+def test_a_rate_above_the_charged_is_seen(charged, seen):
+    class Sampled(Right):
+        declared = Declared(steps=(Step(noise=NOISE, rate=charged),), std=NOISE)
+
+        def released(self, grads, there, generator):
+            some = next(sampled(there, generator, rate=0.5, steps=1))
+            return {"sum": noisy(shrunk(grads[some]).sum(0), NOISE, generator)}
+
+    assert ("takes part" in reasons(Sampled())) == seen
+
+
+def test_a_rare_record_is_waited_for():
+    mechanism = EngineStep(rule="flat", step=Step(noise=1.0, rate=0.01), batch=SIZE * 0.01)
+    assert replay(mechanism, SOME).numbers["furthest"] == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_training_itself_is_left_alone_and_a_wrong_claim_is_not():
+    """Sampling, clipping, charging, noise and optimizer of a real run of two steps."""
+    given = {"delta": 1e-3, "size": SIZE, "batch": 6, "steps": 2, "solve": "epsilon"}
+    honest = TrainingSteps(plan=plan(**given, noise=1.0))
+    assert reasons(honest, SOME[:1]) == ""
+
+    class Cheat(TrainingSteps):
+        @property
+        def declared(self):
+            return honest.declared
+
+    assert "times what is declared" in reasons(Cheat(plan=plan(**given, noise=0.25)), SOME[:1])
+
+
+def test_scenes_are_all_pairs_of_canary_and_batch():
+    names = [scene.name for scene in scenes()]
+    assert names == [f"{canary} canary, {batch} batch" for canary in CANARIES for batch in BATCHES]
+    for scene in scenes():
+        assert torch.equal(scene.with_[0][:-1], scene.without[0][:-1])
+        assert scene.without[1][-1] == 0
+    for scene in scenes(relation="add-remove"):
+        assert len(scene.without[1]) == len(scene.with_[1]) - 1
+    with pytest.raises(Unsupported, match="replace"):
+        scenes(relation="replace")
+
+
+def test_the_closed_form_gradients_are_autograds():
+    x, y = scenes()[0].with_
+    model = Sliced()
+    for k in range(len(y)):
+        model.zero_grad()
+        losses(model(x[k : k + 1]), y[k : k + 1]).sum().backward()
+        whole = torch.cat([p.grad.view(-1) for p in model.parameters()])
+        assert torch.allclose(whole.double(), gradients((x, y))[k], atol=1e-6)
+    norms = clipped_sum(model, losses, (x, y)).raw_norms
+    assert torch.allclose(norms.double(), gradients((x, y)).norm(dim=1), atol=1e-5)
+
+
+def test_quiet_records_are_quiet_and_canaries_loud():
+    by_name = {scene.name: gradients(scene.with_).norm(dim=1) for scene in scenes()}
+    assert float(by_name["dirac canary, quiet batch"][:-1].max()) < 2e-3
+    assert all(float(norms[-1]) > 2 for name, norms in by_name.items() if not name.startswith("nan"))
+
+
+def test_frozen_randomness_can_be_had_again():
+    one, other = Frozen(1, 2), Frozen(1, 3)
+    assert one.numbers().random() == other.numbers().random()
+    assert torch.rand(3, generator=one.tensors()).tolist() != torch.rand(3, generator=other.tensors()).tolist()
+    assert one.draws == ["coins", "noise"]
+    assert not one.private
+
+
+def test_what_is_declared():
+    one = declared(Step(noise=2.0), norm_bound=0.5, divisor=10)
+    assert one.std == pytest.approx(0.1)
+    assert one.curve.mu == pytest.approx(0.5)
+    two = replace(one, steps=(Step(noise=2.0), Step(noise=2.0)), std={"a": 0.1, "b": 0.2}, step_of={"b": 1})
+    assert two.curve.mu == pytest.approx(math.sqrt(0.5))
+    seen = flat({"a": torch.ones(2), "b": torch.ones(3)}, two)
+    assert np.allclose(seen, [[10, 10, 0], [5, 5, 5]])
+    for bad in ({"steps": ()}, {"std": -1.0}):
+        with pytest.raises(InvalidValue):
+            replace(one, **bad)
+
+
+def test_the_worst_scenes_come_first():
+    mechanism = EngineStep(rule="l2_max", step=Step(noise=1.0), as_published=True)
+    found = worst(mechanism, scenes(), 3)
+    assert len(found) == 3
+    assert all("quiet" in scene.name or "empty" in scene.name for scene in found)
+    assert mechanism(found[0].with_, Randomness(1)).keys() == dict(Sliced().named_parameters()).keys()
