@@ -70,3 +70,8 @@ def test_what_cannot_be_is_refused(changes):
 def test_a_budget_that_cannot_be_is_refused(changes):
     with pytest.raises(InvalidValue):
         Budget(**{"epsilon": 1.0, "delta": 1e-5} | changes)
+
+
+def test_a_lower_bound_is_printed_rounded_down():
+    assert str(guarantee(label="empirical", epsilon=1.23456789, epsilon_lower=None)).startswith("epsilon >= 1.23456 ")
+    assert str(guarantee(label="certified", epsilon=1.23456789, epsilon_lower=None)).startswith("epsilon <= 1.23457 ")

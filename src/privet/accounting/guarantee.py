@@ -76,7 +76,7 @@ class Guarantee:
         side = {"certified": "<=", "approximate": "~", "claimed": "claimed", "empirical": ">="}[self.label]
         known = "" if self.epsilon_lower is None else f", true value >= {rounded(self.epsilon_lower, up=False)}"
         return (
-            f"epsilon {side} {rounded(self.epsilon, up=True)} at delta {self.delta:g} "
+            f"epsilon {side} {rounded(self.epsilon, up=self.label != 'empirical')} at delta {self.delta:g} "
             f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}]"
         )
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from privet import _check
 from privet.engine.batches import size_of
@@ -40,6 +41,11 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
             f"optimizer={type(optimizer).__name__} asks for the loss again, or for sparse gradients. A private step "
             "has one noisy gradient, which is dense. Use SGD, Adam, AdamW or Adagrad."
         )
+    if type(optimizer).__module__.startswith("accelerate."):
+        raise InvalidValue(
+            f"optimizer={type(optimizer).__name__} leaves steps out while it accumulates gradients, and a private step "
+            "that is charged must be made. Give torch's own: do not prepare it, or take its .optimizer."
+        )
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if held - {id(p) for p in model.parameters()}:
         raise InvalidValue(
@@ -48,6 +54,20 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
         )
     if not held & {id(p) for p in named.values()}:
         raise InvalidValue("optimizer holds no trainable parameter. Nothing would move. Use model.parameters().")
+
+
+def refuse_raw_steps(optimizer: Optimizer, is_due: Callable[[], bool]) -> RemovableHandle:
+    """Let the optimizer refuse a step while a private one is due: it would follow gradients without clip and noise."""
+
+    def check(*_: Any) -> None:
+        if is_due():
+            raise InvalidValue(
+                "optimizer.step was called by another than training.step, with a batch at hand. It would move the "
+                "weights by gradients without clipping and noise. Call training.step(losses) alone; in a "
+                "LightningModule set automatic_optimization = False."
+            )
+
+    return optimizer.register_step_pre_hook(check)
 
 
 def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:
@@ -59,7 +79,7 @@ def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:
         )
     if is_unsound and secure:
         raise Unsupported(
-            f"rule={plan.rule!r} has no guarantee that secure noise could keep. Leave it out, or plan with a sound rule."
+            f"rule={plan.rule!r} has no guarantee that secure noise could keep. Leave it out, or use a sound rule."
         )
 
 

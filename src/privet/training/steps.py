@@ -1,5 +1,6 @@
 """Training: private steps for your own loop. It samples, clips, charges, adds noise; your optimizer does the rest."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,6 +39,7 @@ from privet.training.gate import (
     check_rule,
     check_unit,
     records_of,
+    refuse_raw_steps,
     rows_at_once,
 )
 from privet.training.joint import JointAccount, Part, Turn, check_group, checksum, coins, join
@@ -122,6 +124,8 @@ class Training:
             return account_for(plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private)
 
         self._account = account() if group is None else JointAccount(group, plan, account, self._standing)
+        here = weakref.ref(self)  # the optimizer must not keep this object, and its ledger, alive
+        self._guard = refuse_raw_steps(optimizer, lambda: (found := here()) is not None and found._is_due())
 
     # --- what is known ---
 
@@ -188,6 +192,7 @@ class Training:
     def close(self) -> None:
         """Let another process have the ledger; no step can be made any more."""
         self._drop()
+        self._guard.remove()
         self._account.close()
 
     def __enter__(self) -> "Training":
@@ -255,6 +260,14 @@ class Training:
         return piece.is_last
 
     # --- the parts of a step ---
+
+    def _is_due(self) -> bool:
+        """Whether a batch waits for its private step; if so nothing more is recorded, as a step on it has failed."""
+        due = self._piece is not None or self._sum is not None
+        watch, self._watch = (self._watch, None) if due else (None, self._watch)
+        if watch is not None:
+            watch.end(keep=False)
+        return due
 
     def _nothing(self) -> ClippedSum:
         return nothing(self._named, self.rule, self.plan.steps[self.number].clip)
