@@ -15,13 +15,17 @@ NAMES = [
     "Ledger",
     "Plan",
     "Recipe",
+    "Run",
     "Step",
     "Training",
+    "attack",
+    "audit",
     "epsilon_curve",
     "errors",
     "plan",
     "schedule",
     "spent",
+    "train",
 ]
 
 
@@ -76,7 +80,12 @@ def command(*words: str) -> str:
 
 @pytest.mark.parametrize(
     "code",
-    ["import privet", "import privet.cli", command("--help"), command("epsilon", "--help"), command("plan", "--help")],
+    [
+        "import privet",
+        "import privet.cli",
+        command("--help"),
+        *(command(name, "--help") for name in ("epsilon", "plan", "train")),
+    ],
 )
 def test_starting_loads_nothing_heavy(code: str) -> None:
     assert not loaded_after(code) & {"torch", "matplotlib", "scipy", "numpy", "rich"}

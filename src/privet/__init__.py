@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from privet.accounting import Step as Step
     from privet.accounting import epsilon_curve as epsilon_curve
     from privet.accounting import spent as spent
+    from privet.attacks.attack import attack as attack
+    from privet.auditing.audit import audit as audit
     from privet.planning import Plan as Plan
     from privet.planning import Recipe as Recipe
     from privet.planning.plan import plan as plan
     from privet.schedules import schedule as schedule
+    from privet.training.loop import train as train
+    from privet.training.run import Run as Run
     from privet.training.steps import Training as Training
 
     __version__: str
@@ -34,12 +38,16 @@ _HOME = {
     "Ledger": "privet.accounting",
     "Plan": "privet.planning",
     "Recipe": "privet.planning",
+    "Run": "privet.training.run",
     "Step": "privet.accounting",
     "Training": "privet.training.steps",
+    "attack": "privet.attacks.attack",
+    "audit": "privet.auditing.audit",
     "epsilon_curve": "privet.accounting",
     "plan": "privet.planning",
     "schedule": "privet.schedules",
     "spent": "privet.accounting",
+    "train": "privet.training.loop",
 }
 
 __all__ = [
@@ -48,13 +56,17 @@ __all__ = [
     "Ledger",
     "Plan",
     "Recipe",
+    "Run",
     "Step",
     "Training",
+    "attack",
+    "audit",
     "epsilon_curve",
     "errors",
     "plan",
     "schedule",
     "spent",
+    "train",
 ]
 
 

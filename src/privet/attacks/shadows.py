@@ -1,0 +1,110 @@
+"""Shadow models: trained by one plan on the same records but for those that a coin leaves out.
+
+A record that is left out adds nothing to any sum, while rate, noise and divisor stay those of the plan: this is the
+neighbour that zero-out speaks of. So the loop is given the members alone, with the plan of the same steps under
+add-or-remove, where the number of records is never read. Nothing else tells members and others apart.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privet import _check
+from privet.data.task import Task
+from privet.engine.loading import gather
+from privet.engine.randomness import seeded
+from privet.engine.sampling import poisson
+from privet.errors import InvalidValue, Unsupported
+from privet.planning import Plan
+from privet.training.evaluate import quiet
+from privet.training.parts import Parts, parts_for
+from privet.training.settings import Settings
+from privet.training.steps import Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shadows:
+    """M models and what they say of R records: how sure each is of the true class, and its loss; and who was in."""
+
+    members: Tensor  # (M, R), bool, each by an independent fair coin
+    confidence: Tensor  # (M, R): log p - log(1 - p) of the true class
+    losses: Tensor  # (M, R)
+
+    def part(self, rows: slice) -> "Shadows":
+        return Shadows(members=self.members[rows], confidence=self.confidence[rows], losses=self.losses[rows])
+
+
+def trained_shadows(
+    plan: Plan | None, task: Task, *, sampled: Plan, settings: Settings, records: int, models: int, seed: int,
+    progress: Callable[[int], None] | None = None,
+) -> Shadows:  # fmt: skip
+    """Train `models` of them; without privacy if `plan` is None, on batches of `sampled`'s rates."""
+    _check.whole(records=records)
+    _check.whole(least=4, models=models)
+    if records > task.size:
+        raise InvalidValue(f"records={records} are more than the {task.size} of the task. Use fewer.")
+    source = torch.Generator().manual_seed(seed)
+    order = torch.randperm(task.size, generator=source)
+    asked, always = order[:records], order[records:]
+    members = torch.rand(models, records, generator=source) < 0.5
+    looked_at = gather(task.train, asked)
+    found = []
+    for number, coins in enumerate(members):
+        if progress is not None:
+            progress(number)
+        chosen = torch.cat([asked[coins], always])
+        model = _trained(plan, task, gather(task.train, chosen), sampled, settings, seed + 1 + number)
+        found.append(_looked(model, task, *looked_at))
+    confidence, losses = (torch.stack(part) for part in zip(*found, strict=True))
+    return Shadows(members=members, confidence=confidence, losses=losses)
+
+
+def under_add_remove(plan: Plan) -> Plan:
+    """The same steps, with neighbours that lack a record: the numbers are the same as under zero-out."""
+    budget = plan.recipe.budget
+    if budget.relation == "replace" or plan.steps[0].sampling.name != "poisson" or budget.unit != "example":
+        raise Unsupported(
+            f"relation={budget.relation!r}, sampling={plan.steps[0].sampling}, unit={budget.unit!r}: members are told "
+            "from others by Poisson plans of examples under zero-out or add-remove. Plan one of these."
+        )
+    return replace(plan, recipe=replace(plan.recipe, budget=replace(budget, relation="add-remove")))
+
+
+def _trained(
+    plan: Plan | None, task: Task, data: "tuple[Tensor, Tensor]", sampled: Plan, settings: Settings, seed: int
+) -> nn.Module:
+    parts = parts_for(under_add_remove(plan or sampled), task, settings, weights_seed=seed, group=None)
+    if plan is None:
+        _plainly(parts, data, seed)
+        return parts.model
+    training = Training(
+        parts.model, parts.optimizer, data, parts.plan, generator=seeded(seed, 1), as_published=plan.is_unsound
+    )
+    with training:
+        for x, y in training:
+            training.step(task.losses(parts.model(x), y))
+    return parts.model
+
+
+def _plainly(parts: Parts, data: "tuple[Tensor, Tensor]", seed: int) -> None:
+    """Ordinary training on batches of the plan's rates: the mean loss, no clip and no noise."""
+    numbers = seeded(seed, 1).numbers()
+    for step in parts.plan.steps:
+        rows = torch.as_tensor(poisson(len(data[0]), step.rate, numbers))
+        if len(rows):
+            parts.optimizer.zero_grad()
+            x, y = gather(data, rows)
+            parts.task.losses(parts.model(x), y).mean().backward()  # type: ignore[no-untyped-call]
+            parts.optimizer.step()
+
+
+def _looked(model: nn.Module, task: Task, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(how sure the model is of the true class, its loss), for each record."""
+    with quiet(model):
+        outputs = model(inputs).double()
+        own = outputs.gather(1, labels[:, None])[:, 0]
+        others = outputs.scatter(1, labels[:, None], -torch.inf).logsumexp(1)
+        return own - others, task.losses(outputs, labels)

@@ -1,0 +1,161 @@
+"""`privet attack`: what gradients, or a trained model, give away."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privet.cli.recipe_options import words_of
+from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.errors import InvalidValue
+
+_LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
+_MEMBERSHIP = ("records", "shadows", "targets")
+
+
+@click.command("attack", short_help="Rebuild records from gradients; find members.")
+@click.option("--task", metavar="NAME", help="Images with classes: digits (default), mnist, ... or my.module:task.")
+@click.option("--method", "methods", metavar="NAMES", help="Methods of the papers, with commas between them. Training "
+              "without privacy is always attacked beside them.")  # fmt: skip
+@click.option("--plan", "plan_file", type=OUT, metavar="FILE", help="In place of --method: a plan (JSON).")
+@click.option("--run", "folder", type=OUT, metavar="FOLDER", help="In place of --method: a run, at its checkpoint.")
+@click.option("--attack", "attacks", metavar="NAMES", help="Of invert-l2, invert-cosine, analytic and prior, with "
+              "options: invert-l2:iterations=50. Default: invert-l2,prior.")  # fmt: skip
+@click.option("--examples", type=integer, help="Victims. Default: 100.")
+@click.option("--batch", type=integer, help="Unknown records in an update, 1 to 8. Default: 1.")
+@click.option("--candidates", type=integer, help="Known records that a victim is among. Default: 1000.")
+@click.option("--at-steps", metavar="STEPS", help="Of first, middle, last, numbers, and all (the whole run, for "
+              "prior). Default: first.")  # fmt: skip
+@click.option("--model", metavar="NAME", help="Default: that of the plan or run, else shallow-cnn.")
+@click.option("--noise", type=number, help="With --method: noise multiplier. Default: 6; with --membership 1.")
+@click.option("--clip", type=number, help="With --method: clip. Default: 4; with --membership 1.")
+@click.option("--rate", type=number, help="With --method: sampling rate. Default: 0.01; with --membership 0.1.")
+@click.option("--steps", type=integer, help="With --method: steps of the run. Default: 100.")
+@click.option("--as-published", is_flag=True, help="Methods by the papers' own rules, which may have no guarantee.")
+@click.option("--membership", is_flag=True, help="Tell members from others by the trained model (LiRA).")
+@click.option("--records", type=integer, help="With --membership: records that are in or out. Default: 200.")
+@click.option("--shadows", type=integer, help="With --membership: models to learn from. Default: 32.")
+@click.option("--targets", type=integer, help="With --membership: models to attack. Default: 16.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Victims, weights and noise.")
+@click.option("--data-dir", type=OUT, metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--out", type=OUT, metavar="FOLDER", help="Keep outcomes there; go on where an interrupted attack was.")
+@click.option("--plot", type=OUT, metavar="FILE", help="The picture grid, or the ROC: .png, .svg, .pdf; numbers: .csv.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+def attack_command(
+    *, task: str | None, methods: str | None, plan_file: Path | None, folder: Path | None, plot: Path | None,
+    data_dir: Path | None, membership: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Attack what training gives out: rebuild records from one update, or find out who took part.
+
+    An update is what a step releases: the attacker knows the weights, the rule, the noise and all other records of the
+    step. Success is SSIM above 0.9 or identification among the candidates, held against a control made of the same
+    noise alone; the ceiling is what the plan's guarantee allows at most.
+
+    \b
+    Examples:
+      privet attack --method dp-baseline,quantile,adaclip,dyn-s-sigma --at-steps first,middle,last --plot grid.png
+      privet attack --plan plan.json --attack prior --examples 500
+      privet attack --run runs/a
+      privet attack --membership --task digits:size=500 --method noisy-sgd --plot roc.png
+    """
+    given = {"--method": methods, "--plan": plan_file, "--run": folder}
+    if sum(value is not None for value in given.values()) > 1:
+        raise click.UsageError("Give one of --method, --plan and --run.")
+    _check_options(options, membership=membership, is_named=plan_file is None and folder is None)
+    if plot is not None:
+        from privet.reporting.drawing import check_path
+
+        check_path(plot, option="--plot")
+    from privet.data import Where
+
+    options["where"] = Where(folder=data_dir)
+    with warnings_as_lines(), _progress() as tell:
+        what = _what(methods, plan_file, folder)
+        found = (_membership if membership else _leakage)(what, task, plot, options, tell)
+    print_object(found.as_dict()) if as_json else click.echo(str(found))
+
+
+def _check_options(options: dict[str, Any], *, membership: bool, is_named: bool) -> None:
+    """Raise if an option is given that has no say here."""
+    idle = dict.fromkeys(_LEAKAGE, "has no part in --membership") if membership else dict.fromkeys(
+        _MEMBERSHIP, "needs --membership"
+    )  # fmt: skip
+    if not is_named:
+        idle |= dict.fromkeys(("noise", "clip", "rate", "steps"), "needs --method: a plan has its own")
+    for key, why in idle.items():
+        if options[key] is not None:
+            name = "--attack" if key == "attacks" else f"--{key.replace('_', '-')}"
+            raise click.UsageError(f"{name} {why}.")
+
+
+def _what(methods: str | None, plan_file: Path | None, folder: Path | None) -> Any:
+    if plan_file is not None:
+        from privet.planning import Plan
+
+        return Plan.load(plan_file)
+    if folder is not None:
+        from privet.training.run import Run
+
+        return Run.load(folder)
+    return None if methods is None else words_of("--method", methods)
+
+
+def _leakage(what: Any, task: str | None, plot: Path | None, options: dict[str, Any], tell: Any) -> Any:
+    from privet.attacks.attack import attack
+
+    given = {key: value for key, value in options.items() if value is not None and key not in _MEMBERSHIP}
+    for key, option in (("attacks", "--attack"), ("at_steps", "--at-steps")):
+        if key in given:
+            given[key] = _spellings(option, given[key])
+    found = attack(what, task, progress=tell, **given)
+    if plot is not None:
+        from privet.reporting.attack_figure import save_grid
+
+        save_grid(found, plot)
+    return found
+
+
+def _spellings(option: str, text: str) -> list[str]:
+    """Names with commas between them; a word with `=` and no colon goes on with the options of the one before."""
+    found: list[str] = []
+    for word in words_of(option, text):
+        if found and "=" in word and ":" not in word:
+            found[-1] += f",{word}"
+        else:
+            found.append(word)
+    return found
+
+
+def _membership(what: Any, task: str | None, plot: Path | None, options: dict[str, Any], tell: Any) -> Any:
+    from privet.attacks.membership import memberships
+    from privet.training.run import Run
+
+    if isinstance(what, Run):
+        raise InvalidValue(
+            "--run has no part in --membership. Shadow models are trained by its plan. Give --plan with the run's "
+            "plan.json."
+        )
+    given = {key: value for key, value in options.items() if value is not None and key not in _LEAKAGE}
+    found = memberships(what, task, progress=tell, **given)
+    if plot is not None:
+        from privet.reporting.attack_figure import save_roc
+
+        save_roc(list(found.methods), plot)
+    return found
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[int, int, str], None] | None]":
+    """A bar on standard error, if someone watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("attacking", total=None)
+        yield lambda done, of, text: bar.update(line, completed=done, total=of, description=text)

@@ -1,0 +1,143 @@
+"""Figures of attacks: what was rebuilt after so many iterations, and how often members are found."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privet.accounting.guarantee import rounded
+from privet.attacks.outcome import Outcome
+from privet.attacks.table import counted
+from privet.reporting import drawing
+
+if TYPE_CHECKING:
+    from privet.attacks.attack import Attacked
+    from privet.attacks.membership import Membership
+
+MOST_ROWS = 24
+
+
+def save_grid(found: "Attacked", path: Path) -> None:
+    """Draw the first victim: its image, then what each attack made of its update after so many iterations.
+
+    A .csv has the measures of every row.
+    """
+    drawing.check_path(path)
+    if path.suffix.lower() == ".csv":
+        drawing.write(path, _rows(found))
+        return
+    moving = [outcome for outcome in found.outcomes if "0" in outcome.frames]  # others have an end and no way to it
+    shown = (moving or list(found.outcomes))[:MOST_ROWS]
+    columns = list(dict.fromkeys(word for outcome in shown for word in _columns(outcome)))
+    plt = drawing.pyplot()
+    with plt.rc_context(drawing.STYLE):
+        size = (1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9)
+        figure, axes = plt.subplots(
+            len(shown), len(columns) + 1, figsize=size, squeeze=False, layout="constrained"
+        )  # fmt: skip
+        for row, outcome in zip(axes, shown, strict=True):
+            _draw_row(row, outcome, found.truth, columns)
+        for place, word in zip(axes[0], ["true image", *map(_title, columns)], strict=True):
+            place.set_title(word, fontsize=8)
+        figure.suptitle(_heading(found), fontsize=9)
+        drawing.save(figure, path)
+        plt.close(figure)
+
+
+def _columns(outcome: Outcome) -> list[str]:
+    """The frames in order: iterations, the end, the control."""
+    numbers = sorted((word for word in outcome.frames if word.isdigit()), key=int)
+    last = [word for word in numbers if int(word) <= max(outcome.iterations, 0) or int(word) == 0]
+    return [*(last or numbers[:1]), "end", "control"] if numbers else ["end", "control"]
+
+
+def _title(word: str) -> str:
+    return {"0": "seed", "end": "at the end", "control": "control:\nnoise alone"}.get(word, f"{word} iterations")
+
+
+def _draw_row(axes: Any, outcome: Outcome, truth: Any, columns: list[str]) -> None:
+    pictures = [truth, *(outcome.frames.get(word) for word in columns)]
+    for place, picture in zip(axes, pictures, strict=True):
+        place.set_xticks([])
+        place.set_yticks([])
+        place.grid(visible=False)
+        for side in place.spines.values():
+            side.set_visible(picture is not None)
+            side.set_color("#bbbbbb")
+        if picture is not None:
+            pixels = np.asarray(picture, dtype=np.uint8)
+            place.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
+    noise = "no noise" if outcome.noise is None else f"C {outcome.clip:g}, σ {outcome.noise:.3g}"
+    low, high = outcome.limits
+    text = (
+        f"{outcome.method}, step {outcome.when}\n{outcome.attack}; {noise}\n"
+        f"success − control {outcome.difference:+.2f}\n[{low:+.2f}, {high:+.2f}]"
+    )
+    axes[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=7, labelpad=6)
+
+
+def _heading(found: "Attacked") -> str:
+    return (
+        f"{found.task}: one of {counted(found.settings['examples'], 'victim')}, rebuilt from one update of "
+        f"{counted(found.settings['batch'], 'unknown record')}"
+    )
+
+
+def _rows(found: "Attacked") -> list[tuple[object, ...]]:
+    lines = [outcome.as_dict() for outcome in found.outcomes]
+    flat = [{key: value for key, value in line.items() if not isinstance(value, dict)} for line in lines]
+    return [tuple(flat[0]), *(tuple(line.values()) for line in flat)]
+
+
+# --- membership -------------------------------------------------------------------------------------
+
+
+def save_roc(found: "list[Membership]", path: Path) -> None:
+    """Draw how often members are found against false alarms, on a logarithmic scale, under what the plan allows.
+
+    A .csv has the points of every line.
+    """
+    drawing.check_path(path)
+    if path.suffix.lower() == ".csv":
+        points = [
+            (one.method, score.attack, float(a), float(b))
+            for one in found for score in one.scores for a, b in zip(*score.roc, strict=True)
+        ]  # fmt: skip
+        drawing.write(path, [("method", "attack", "false_positive_rate", "true_positive_rate"), *points])
+        return
+    plt = drawing.pyplot()
+    with plt.rc_context(drawing.STYLE):
+        figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 4.2), squeeze=False, layout="constrained")
+        for place, one in zip(axes[0], found, strict=True):
+            _draw_roc(place, one)
+        axes[0][0].set_ylabel("true-positive rate: members found")
+        drawing.save(figure, path)
+        plt.close(figure)
+
+
+def _draw_roc(axes: Any, one: "Membership") -> None:
+    least = min(float(score.roc[0][score.roc[0] > 0].min()) for score in one.scores)  # no trial tells less
+    rates = np.geomspace(least, 1, 200)
+    for number, score in enumerate(one.scores):
+        false, true = score.roc
+        axes.plot(
+            np.maximum(false, least), np.maximum(true, least), color=drawing.COLOURS[number],
+            ls=drawing.DASHES[number], label=score.attack, drawstyle="steps-post",
+        )  # fmt: skip
+    if one.curve is not None:
+        axes.plot(rates, 1 - one.curve(rates), color="#333333", lw=1.8, label="ceiling (certified)")
+    axes.plot(rates, rates, color="#999999", lw=0.8, ls=":", label="a coin")
+    axes.set(
+        xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1.05), xlabel="false-positive rate",
+        title=f"{one.method}\n{_cost(one)}",
+    )  # fmt: skip
+    axes.title.set_fontsize(8)
+    axes.set_aspect("equal")
+    axes.legend(loc="lower right", fontsize=7)
+
+
+def _cost(one: "Membership") -> str:
+    if one.guarantee is None:
+        return "no guarantee"
+    g = one.guarantee
+    return f"epsilon <= {rounded(g.epsilon, up=True, digits=3)} at delta {g.delta:g} ({g.label})"
