@@ -113,7 +113,7 @@ def torch_normal() -> Function:
     return lambda *, steps, **_: {"last": [float(flat.normal_()[0]) for _ in range(steps)][-1]}
 
 
-def our_noise(*, hardened: bool = False) -> Function:
+def our_noise() -> Function:
     import torch
 
     from privet.engine.noise import draw
@@ -122,14 +122,26 @@ def our_noise(*, hardened: bool = False) -> Function:
     flat, source = torch.empty(PARAMETERS), fresh()
 
     def run(*, steps: int, **_: int) -> Result:
-        drawn = [draw(flat, std=1.0, generator=source, hardened=hardened) for _ in range(steps)]
+        drawn = [draw(flat, std=1.0, generator=source) for _ in range(steps)]
         return {"last": float(drawn[-1][0])}
 
     return run
 
 
-def hardened_noise() -> Function:
-    return our_noise(hardened=True)
+def secure_noise() -> Function:
+    import torch
+
+    from privet.engine.randomness import fresh
+    from privet.engine.secure import add_secure_noise, grid_for
+
+    sums, source = {"w": torch.zeros(PARAMETERS)}, fresh()
+    grid = grid_for(sums, std=1.0, noise=1.0, batch=256)
+
+    def run(*, steps: int, **_: int) -> Result:
+        drawn = [add_secure_noise(sums, grid=grid, generator=source)["w"] for _ in range(steps)]
+        return {"last": float(drawn[-1][0])}
+
+    return run
 
 
 def cases(size: int) -> list[Case]:
@@ -149,7 +161,7 @@ def cases(size: int) -> list[Case]:
 NOISE = [
     Case(what="noise", who="torch normal_", maker=torch_normal, steps=20),
     Case(what="noise", who="privet", maker=our_noise, steps=20, base=True),
-    Case(what="noise", who="privet, hardened", maker=hardened_noise, steps=1),
+    Case(what="noise", who="privet, secure", maker=secure_noise, steps=5),
 ]
 
 

@@ -64,6 +64,7 @@ ZEROS = torch.zeros(SIZE, 2000)
         ({}, NOISE * CLIP),
         ({"max_physical_batch": 3}, NOISE * CLIP),  # one noise for a step, however many pieces
         ({"rate": 0.5}, NOISE * CLIP),
+        ({"rate": 0.5, "secure": True}, NOISE * CLIP),  # a thousandth more, which is not seen here
         ({"rate": 1e-9}, NOISE * CLIP),  # empty batches
         ({"rate": 0.5, "views": 2, "max_physical_batch": 4}, NOISE * CLIP),
         ({"relation": "replace"}, 2 * NOISE * CLIP),
