@@ -13,6 +13,7 @@ class EmbeddingMLP(nn.Module):
     def __init__(self, *, words: int, classes: int, width: int, hidden: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, width)
+        nn.init.uniform_(self.embedding.weight, -0.05, 0.05)  # as Keras starts, in which the paper's was written
         self.hidden = nn.Linear(width, hidden)
         self.output = nn.Linear(hidden, classes)
 

@@ -1,0 +1,90 @@
+"""Settings that a paper does not state are chosen on a split of the training records, before anything is judged.
+
+Nine tenths of the training records, by a fixed shuffle, train with each candidate; the last tenth judges. The held-out
+set of the task is not looked at. The search is not charged to the budget, as in the papers: the table says so.
+"""
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from privet.data.files import Where
+from privet.data.task import Task
+from privet.data.task import task as task_of
+from privet.errors import InvalidValue, Unsupported
+from privet.experiments.row import Row
+from privet.training.append_file import write_new
+from privet.training.run import Run
+
+JUDGES = 10  # one record in ten
+
+
+class Train(Protocol):
+    """Runs a row on a task, in a folder of that name, or goes on with it."""
+
+    def __call__(self, tried: Row, task: Task | None, name: str, /) -> Run: ...
+
+
+def chosen(
+    row: Row, *, file: Path, train: Train, where: Where | None = None, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """The best candidate of a row's choices; looked up in `file` if it was found before, else found now."""
+    if not row.choices:
+        return {}
+    known = _read(file, row)
+    if known is not None:
+        return known
+    task = apart(task_of(row.task or "", where=where))
+    scores = []
+    for number, candidate in enumerate(_candidates(row)):
+        run = train(_tried(row, candidate, task.size), task, f"choice-{number}")
+        assert run.scores is not None
+        name = run.about["measure"]["name"]
+        value = run.scores[f"held_out_{name}"]
+        scores.append({"candidate": candidate, name: value})
+        tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
+    sign = 1 if task.measure.higher_is_better else -1
+    best = max(scores, key=lambda line: -float("inf") if line[name] is None else sign * line[name])
+    found = {"fingerprint": row.fingerprint, "chosen": best["candidate"], "scores": scores}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_new(file, (json.dumps(found, indent=1) + "\n").encode())
+    return dict(best["candidate"])
+
+
+def _read(file: Path, row: Row) -> dict[str, Any] | None:
+    if not file.exists():
+        return None
+    try:
+        found = json.loads(file.read_bytes())
+        return dict(found["chosen"]) if found["fingerprint"] == row.fingerprint else None
+    except (ValueError, KeyError, TypeError):
+        raise InvalidValue(f"{file}: is not a choice. It was edited or torn. Delete it: it is made again.") from None
+
+
+def _candidates(row: Row) -> list[dict[str, Any]]:
+    names = list(row.choices)
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*row.choices.values())]
+
+
+def _tried(row: Row, candidate: dict[str, Any], size: int) -> Row:
+    """The row with a candidate's settings, on the smaller part; one evaluation, at the end, is enough."""
+    training = {**row.training, **candidate, "evaluate_every": row.steps}
+    return replace(row, recipe={**row.recipe, "size": size}, training=training, choices={}, name=f"{row.name}-split")
+
+
+def apart(task: Task) -> Task:
+    """The training records of a task alone: nine tenths to train on, a tenth to judge by, by a fixed shuffle."""
+    if not (isinstance(task.train, tuple) and all(isinstance(part, torch.Tensor) for part in task.train)):
+        raise Unsupported(f"task={task.name!r} is not made of tensors. No split of it can be made. Give the settings.")
+    order = torch.randperm(task.size, generator=torch.Generator().manual_seed(0))
+    judges, rest = order[: task.size // JUDGES], order[task.size // JUDGES :]
+    return replace(
+        task, train=tuple(part[rest] for part in task.train), held_out=tuple(part[judges] for part in task.train),
+        evaluation=f"{len(judges):,} of the training records, by a fixed shuffle: to choose settings by",
+        users=None if task.users is None else task.users[rest],
+    )  # fmt: skip

@@ -1,0 +1,31 @@
+"""The papers by name. A new one is a file with a `PAPER`, and a line here."""
+
+from privet import _check
+from privet.experiments.auto2023 import PAPER as AUTO
+from privet.experiments.bu2019 import PAPER as BU
+from privet.experiments.du2021 import PAPER as DU
+from privet.experiments.proactive2021 import PAPER as PROACTIVE
+from privet.experiments.row import Paper, Row
+from privet.experiments.wei2021 import PAPER as WEI
+
+PAPERS: dict[str, Paper] = {found.name: found for found in (BU, DU, PROACTIVE, WEI, AUTO)}
+
+
+def paper(name: str) -> Paper:
+    """The paper called `name`.
+
+    >>> paper("bu2019").title
+    'Bu, Dong, Long, Su 2019, Deep Learning with Gaussian Differential Privacy'
+    """
+    _check.one_of(PAPERS, paper=name)
+    return PAPERS[name]
+
+
+def rows_of(spelling: str) -> list[Row]:
+    """The rows of `PAPER` or `PAPER:TABLE`.
+
+    >>> [row.name for row in rows_of("bu2019:table3")]
+    ['private', 'non-private', 'lstm']
+    """
+    name, _, table = spelling.partition(":")
+    return paper(name).of(table or None)

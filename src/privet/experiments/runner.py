@@ -1,0 +1,284 @@
+"""Running rows: what is in the results folder is taken as it is, the rest is run, and a run that stopped goes on."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from privet import _check
+from privet.accounting import gdp, spent
+from privet.data.files import Where
+from privet.data.task import Task
+from privet.errors import InvalidValue, PrivetError
+from privet.experiments import choosing, results, tracing
+from privet.experiments.baseline import train_plainly
+from privet.experiments.results import EXACT, Result
+from privet.experiments.row import IN_PERCENT, Curve, Figure, Row, capped, quick
+from privet.planning import Plan
+from privet.training.account import cost
+from privet.training.ledger_reading import NAME as LEDGER
+from privet.training.loop import go_on, train
+from privet.training.progress import Watcher
+from privet.training.run import NAME as ABOUT
+from privet.training.run import Run, versions
+
+Mode = Literal["quick", "full"]
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A row as it is run: at its scale, for one seed (None where nothing is trained); and as the paper has it."""
+
+    row: Row
+    original: Row
+    scale: str
+    seed: int | None
+
+    def __str__(self) -> str:
+        return f"{self.row.key} {self.scale}" + ("" if self.seed is None else f", seed {self.seed}")
+
+
+def scaled(row: Row, mode: Mode, steps: int | None = None) -> tuple[Row, str]:
+    """The row as it is run in a mode, and the name of that scale: `quick`, `full`, `quick-5` for at most 5 steps.
+
+    >>> from privet.experiments.papers import rows_of
+    >>> row, scale = scaled(rows_of("bu2019:table2")[0], "quick", 5)
+    >>> row.task, row.steps, scale
+    ('digits', 5, 'quick-5')
+    """
+    if not row.is_trained:
+        return row, EXACT
+    found = quick(row) if mode == "quick" else row
+    return (found, mode) if steps is None else (capped(found, steps), f"{mode}-{steps}")
+
+
+def jobs(rows: Iterable[Row], *, mode: Mode, seeds: int, steps: int | None = None) -> list[Job]:
+    """What has to be there for the rows: one job for each seed of a row that trains, one for a row that accounts."""
+    _check.whole(seeds=seeds)
+    if steps is not None:
+        _check.whole(steps=steps)
+    found = []
+    for row in rows:
+        if row.kind != "not run":
+            made, scale = scaled(row, mode, steps)
+            wanted = range(seeds) if row.is_trained else (None,)
+            found += [Job(row=made, original=row, scale=scale, seed=seed) for seed in wanted]
+    return found
+
+
+def reproduce(
+    asked: Iterable[Job], *, out: Path, where: Where | None = None, watch: Callable[[], Watcher] | None = None,
+    tell: Told = lambda _: None,
+) -> Iterator[Result]:  # fmt: skip
+    """The result of each job, from the folder or by running it now. A row that cannot run is told of, and left out.
+
+    `watch` makes a watcher for each training; see privet.training.progress.
+
+    Raises:
+        KeyboardInterrupt: a run was interrupted; the same call goes on with it.
+    """
+    todo = list(asked)
+    for number, job in enumerate(todo, start=1):
+        found = results.load(out, job.row, job.scale, job.seed)
+        if found is None:
+            results.make_folder(out)
+            start = time.monotonic()
+            tell(f"{job} ({number} of {len(todo)})")
+            try:
+                found = _run(job, out=out, where=where, watcher=watch and watch(), tell=tell)
+            except PrivetError as error:
+                tell(f"{job}: not run: {error}")
+                continue
+            except KeyboardInterrupt:
+                tell(f"{job}: interrupted. The same command goes on with it.")
+                raise
+            results.save(out, job.row, found)
+            tell(f"{job}: {_said(found)} in {time.monotonic() - start:.1f} s")
+        yield found
+
+
+def _said(result: Result) -> str:
+    measures = [f"{name} {figure.value:.4g}" for name, figure in result.figures.items()]
+    return ", ".join(measures) or "done"
+
+
+def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, tell: Told) -> Result:
+    row = job.row
+    if row.kind == "accounts":
+        start = time.monotonic()
+        return replace(
+            _blank(job), figures=accounted(row), curve=None if row.curve is None else row.curve(row),
+            seconds=round(time.monotonic() - start, 3), about={"versions": versions()},
+        )  # fmt: skip
+    assert job.seed is not None
+
+    def trained(tried: Row, task: Task | None, name: str) -> Run:
+        return _trained(tried, task, results.place(out, row, job.scale, None, f".{name}"), seed=0, where=where)
+
+    chosen = choosing.chosen(row, file=results.place(out, row, job.scale, None, ".choice.json"), train=trained,
+                             where=where, tell=tell)  # fmt: skip
+    settled = replace(row, training={**row.training, **chosen}, choices={})
+    if row.trace is not None:
+        return _traced(job, settled, where=where, chosen=chosen)
+    run = None
+    if row.kind == "baseline":
+        found = _baseline(job, settled, where=where, chosen=chosen)
+    else:
+        folder = results.place(out, row, job.scale, job.seed, "")
+        run = _trained(settled, None, folder, seed=job.seed, where=where, watcher=watcher)
+        found = _result(job, settled, run, chosen)
+    return found if row.after is None else row.after(settled, found, run)
+
+
+def _blank(job: Job) -> Result:
+    return Result(key=job.row.key, fingerprint=job.row.fingerprint, scale=job.scale, seed=job.seed, figures={})
+
+
+# --- training ---------------------------------------------------------------------------------------
+
+
+def _trained(
+    row: Row, task: Task | None, folder: Path, *, seed: int, where: Where | None, watcher: Watcher | None = None
+) -> Run:
+    """The row's run in a folder of its own, begun or gone on with.
+
+    Raises:
+        KeyboardInterrupt: it was asked to stop.
+    """
+    plan = row.plan()
+    place = _free(folder, row.fingerprint)
+    if (place / ABOUT).exists():
+        run = go_on(place, task=task, where=where, watcher=watcher)
+    else:
+        run = train(
+            plan, task, out=place, seed=seed, as_published=plan.recipe.as_published, where=where, watcher=watcher,
+            show_private=plan.is_unsound,  # what it read off the data: there is nothing left to protect
+        )  # fmt: skip
+    if not run.is_over:
+        raise KeyboardInterrupt
+    return run
+
+
+def _free(folder: Path, fingerprint: str) -> Path:
+    """The folder of the run; another name if it is that of a run that a crash tore before it had begun."""
+    place, tried = folder.with_name(f"{folder.name}.{fingerprint}.run"), 1
+    while (place / LEDGER).exists() and not (place / ABOUT).exists():
+        tried += 1
+        place = folder.with_name(f"{folder.name}.{fingerprint}.run{tried}")
+    return place
+
+
+def _result(job: Job, row: Row, run: Run, chosen: dict[str, Any]) -> Result:
+    plan, scores = run.plan, run.scores
+    if scores is None:
+        raise InvalidValue(f"{run.folder}: has no evaluation. Nothing can be compared. Delete the folder.")
+    name = run.about["measure"]["name"]
+    if scores[f"held_out_{name}"] is None:
+        raise InvalidValue(f"{run.folder}: {name} is not finite. The training diverged. Lower the learning rate.")
+    lines = [line for line in run.metrics if line.get(f"held_out_{name}") is not None]
+    curve = _curve(name, [(line["epoch"], line[f"held_out_{name}"]) for line in lines])
+    certified, claimed = _proven(plan, run)
+    return replace(
+        _blank(job), curve=curve, chosen=chosen, certified=certified, claimed=claimed, delta=plan.recipe.budget.delta,
+        figures={name: Figure(value=_shown(name, scores[f"held_out_{name}"]))} | accounted(job.original)
+        | _reached(row, curve), steps=run.steps, planned=len(plan.steps), seconds=round(lines[-1]["seconds"], 1),
+        about=_about(row, run.evaluation) | {"noise": [plan.steps[0].noise, plan.steps[-1].noise], "stopped": run.end},
+    )  # fmt: skip
+
+
+def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, float | None]:
+    """(what is proven of the mechanism that ran, what its method claims instead)."""
+    claimed = plan.guarantee.epsilon if plan.guarantee.label != "certified" else None
+    if plan.is_unsound:
+        return None, claimed
+    # Outputs that decide the stop leave the plan's epsilon as what holds; the ledger's reading is then a claim.
+    stopped = run.steps < len(plan.steps)
+    proven = plan.certified if stopped else cost(run.ledger, plan)
+    if stopped:
+        claimed = cost(run.ledger, plan).epsilon
+    return (None if proven is None else (proven.epsilon_lower, proven.epsilon)), claimed
+
+
+def _baseline(job: Job, row: Row, *, where: Where | None, chosen: dict[str, Any]) -> Result:
+    found = train_plainly(row, seed=job.seed or 0, where=where)
+    name = found.scores.name
+    curve = _curve(name, list(zip(found.curve.x, found.curve.y, strict=True)))
+    return replace(
+        _blank(job), curve=curve, chosen=chosen, steps=found.steps, planned=found.steps,
+        figures={name: Figure(value=_shown(name, found.scores.measure)), **_reached(row, curve)},
+        seconds=round(found.seconds, 1), about=_about(row, found.evaluation) | {"private": False},
+    )  # fmt: skip
+
+
+def _traced(job: Job, row: Row, *, where: Where | None, chosen: dict[str, Any]) -> Result:
+    found = tracing.gradient_norms(row, seed=job.seed or 0, where=where)
+    return replace(
+        _blank(job), curve=found.curve, chosen=chosen, steps=found.steps, planned=found.steps,
+        certified=found.certified, delta=row.as_recipe().budget.delta, seconds=round(found.seconds, 1),
+        about=_about(row, "training records, raw: not private") | {"private": False},
+    )  # fmt: skip
+
+
+def _about(row: Row, evaluation: str) -> dict[str, Any]:
+    return {"task": row.task, "model": row.model, "evaluation": evaluation, "versions": versions()}
+
+
+# --- figures ----------------------------------------------------------------------------------------
+
+
+def accounted(row: Row) -> dict[str, Figure]:
+    """The privacy figures of a row, by name: `<accountant> epsilon` and `gdp mu` of its steps, and its own.
+
+    The papers that use the central limit theorem do not round the number of steps; nor is it rounded here.
+
+    >>> from privet.experiments.papers import rows_of
+    >>> found = accounted(rows_of("bu2019:table1")[0])
+    >>> {name: round(figure.value, 2) for name, figure in found.items()}
+    {'gdp mu': 0.23, 'gdp epsilon': 0.83, 'moments epsilon': 1.19, 'pld epsilon': 0.86}
+    """
+    wanted = [name for name in row.published if name.endswith((" epsilon", " mu"))]
+    own = {} if row.figures is None else dict(row.figures(row))
+    wanted = [name for name in wanted if name not in own]
+    if not wanted:
+        return own
+    plan = row.plan()
+    found = {name: _accounted(plan, name) for name in dict.fromkeys([*wanted, "pld epsilon"])}
+    return found | own
+
+
+def _accounted(plan: Plan, name: str) -> Figure:
+    accountant, what = name.rsplit(" ", 1)
+    recipe, ledger = plan.recipe, plan.ledger()
+    if accountant == "claimed":
+        return Figure(value=plan.guarantee.epsilon, label=plan.guarantee.label)
+    if accountant == "gdp":
+        mu = gdp.extended_clt_mu(ledger)
+        if plan.steps.is_constant and recipe.epochs is not None and recipe.base_rate is not None:
+            mu = gdp.clt_mu(noise=plan.steps[0].noise, rate=recipe.base_rate, steps=recipe.epochs / recipe.base_rate)
+        if what == "mu":
+            return Figure(value=mu)
+        return Figure(value=gdp.epsilon_of_mu(mu, recipe.budget.delta), label="approximate")
+    found = spent(ledger, recipe.budget.delta, accountant=accountant, relation=recipe.budget.relation)
+    return Figure(value=found.epsilon, label=found.label)
+
+
+def _shown(name: str, value: float) -> float:
+    return 100 * value if name in IN_PERCENT else value
+
+
+def _curve(name: str, points: list[tuple[float, float]]) -> Curve:
+    return Curve(x=tuple(x for x, _ in points), y=tuple(_shown(name, y) for _, y in points))
+
+
+def _reached(row: Row, curve: Curve) -> dict[str, Figure]:
+    """`epochs to 95 %`: when the measure was first so high; left out if it never was."""
+    found = {}
+    for name in row.published:
+        if name.startswith("epochs to "):
+            goal = float(name.split()[2])
+            at = next((x for x, y in zip(curve.x, curve.y, strict=True) if y >= goal), None)
+            if at is not None:
+                found[name] = Figure(value=at)
+    return found

@@ -1,0 +1,176 @@
+"""Tables of results: the published figure beside ours, as cells that the command line and the page share."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from privet.accounting.guarantee import rounded
+from privet.experiments.results import Result
+from privet.experiments.row import Row
+
+WORDS = {
+    "accuracy": "accuracy %", "rmse": "RMSE", "gdp mu": "CLT mu", "gdp epsilon": "CLT epsilon",
+    "moments epsilon": "MA epsilon", "rdp epsilon": "Rényi epsilon", "pld epsilon": "tight epsilon",
+    "least error sum": "least error sum %", "basic-wei epsilon": "BaseC epsilon",
+    "advanced-wei epsilon": "AdvC epsilon", "optimal-wei epsilon": "OptC epsilon", "zcdp epsilon": "zCDP epsilon",
+    "clipped epsilon": "tight epsilon if it were clipped",
+}  # fmt: skip
+TIGHT = "pld epsilon"
+NONE = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row and what came of it."""
+
+    row: Row
+    results: tuple[Result, ...]
+
+    def ours(self, name: str) -> tuple[float, float | None, int] | None:
+        """Mean, spread (the standard deviation; None for one) and number of a figure over the seeds."""
+        values = [result.figures[name].value for result in self.results if name in result.figures]
+        if not values:
+            return None
+        return fmean(values), stdev(values) if len(values) > 1 else None, len(values)
+
+    @property
+    def certified(self) -> tuple[float | None, float] | None:
+        """(least lower or None, largest upper) of what is proven of the runs."""
+        found = [result.certified for result in self.results if result.certified is not None]
+        if not found:
+            return None
+        lowers = [low for low, _ in found if low is not None]
+        return (min(lowers) if len(lowers) == len(found) else None), max(upper for _, upper in found)
+
+    @property
+    def seconds(self) -> float | None:
+        """The mean time of a run."""
+        return fmean(result.seconds for result in self.results) if self.results else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        row, figures = self.row, dict.fromkeys([*self.row.published, *(n for r in self.results for n in r.figures)])
+        ours = {name: _plain(self.ours(name)) for name in figures}
+        return {
+            "key": row.key, "place": row.place, "kind": row.kind, "published": dict(row.published), "label": row.label,
+            "ours": ours, "certified": None if self.certified is None else list(self.certified),
+            "delta": next((r.delta for r in self.results), None), "claimed": _largest(r.claimed for r in self.results),
+            "seconds": self.seconds, "steps": max((r.steps for r in self.results), default=None),
+            "seeds": [r.seed for r in self.results], "chosen": next((r.chosen for r in self.results), {}),
+            "why": row.why, "notes": list(row.notes),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """A table as text: names of the columns, and a list of cells for each line."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+
+def cells(lines: Sequence[Line]) -> Cells:
+    """The lines of one table as text: each figure as `published / ours`, then what is certified, and the time."""
+    figures = list(dict.fromkeys(name for line in lines for name in _figures(line)))
+    if all(_says_it_twice(line) for line in lines):
+        figures = [name for name in figures if name != TIGHT]
+    proven = any(line.row.kind == "trains" and line.results for line in lines)
+    timed = any(line.row.is_trained and line.results for line in lines)
+    names = ["row", *(f"{_heading(name, lines)} paper / ours" for name in figures)]
+    names += ["certified epsilon"] if proven else []
+    names += ["label of the paper's epsilon"] if any(line.row.label for line in lines) else []
+    names += ["runs", "steps", "seconds"] if timed else []
+    rows = []
+    for line in lines:
+        found = [line.row.name, *(_cell(line, name) for name in figures)]
+        found += [_certified(line)] if proven else []
+        found += [line.row.label or NONE] if any(other.row.label for other in lines) else []
+        found += _timing(line) if timed else []
+        rows.append(tuple(found))
+    return Cells(names=tuple(names), rows=tuple(rows), notes=tuple(_notes(lines)))
+
+
+def _plain(found: tuple[float, float | None, int] | None) -> dict[str, Any] | None:
+    return None if found is None else dict(zip(("mean", "spread", "runs"), found, strict=True))
+
+
+def _figures(line: Line) -> list[str]:
+    ours = [name for result in line.results for name in result.figures]
+    return list(dict.fromkeys([*line.row.published, *ours]))
+
+
+def _says_it_twice(line: Line) -> bool:
+    """Whether the tight epsilon of the row's recipe is what is certified of its runs anyway: in full runs it is."""
+    ours = line.ours(TIGHT)
+    return ours is None or (line.certified is not None and math.isclose(ours[0], line.certified[1], rel_tol=1e-6))
+
+
+def _heading(name: str, lines: Sequence[Line]) -> str:
+    """The name of a column; an epsilon of ours has its label."""
+    labels = [r.figures[name].label for line in lines for r in line.results if name in r.figures]
+    said = sorted({label for label in labels if label is not None})
+    return WORDS.get(name, name) + (f" ({', '.join(said)})" if said else "")
+
+
+def _cell(line: Line, name: str) -> str:
+    published, ours = line.row.published.get(name), line.ours(name)
+    if published is None and ours is None:
+        return NONE
+    left = NONE if published is None else f"{published:g}"
+    return f"{left} / {_ours(name, ours)}"
+
+
+def _ours(name: str, found: tuple[float, float | None, int] | None) -> str:
+    """The mean, an epsilon rounded up; `± spread` if there are several runs."""
+    if found is None:
+        return NONE
+    mean, spread, _ = found
+    if name.endswith("epsilon"):
+        return rounded(mean, up=True, digits=4)
+    places = 2 if abs(mean) >= 10 else 3
+    return f"{mean:.{places}f}" + (f" ± {spread:.{places}f}" if spread else "")
+
+
+def _certified(line: Line) -> str:
+    if line.row.kind == "baseline":
+        return "not private" if line.results else NONE
+    found = line.certified
+    if found is None:
+        return "none: unsound" if line.results else NONE
+    text = f"<= {rounded(found[1], up=True, digits=4)}"
+    claimed = _largest(result.claimed for result in line.results)
+    return text if claimed is None else f"{text} (claimed {claimed:.4g})"
+
+
+def _timing(line: Line) -> list[str]:
+    if not line.results or not line.row.is_trained:
+        return [NONE, NONE, NONE]
+    return [str(len(line.results)), str(max(r.steps for r in line.results)), f"{line.seconds:.1f}"]
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None and math.isfinite(value)), default=None)
+
+
+def _notes(lines: Sequence[Line]) -> list[str]:
+    """What a reader must know: notes of rows, reasons why some are not run, what was chosen; each once."""
+    said: dict[str, list[str]] = {}
+    for line in lines:
+        for note in line.row.notes:
+            said.setdefault(note, []).append(line.row.name)
+        if line.row.why:
+            said.setdefault(f"not run: {line.row.why}", []).append(line.row.name)
+        for text in {_chosen(result) for result in line.results if result.chosen}:
+            said.setdefault(text, []).append(line.row.name)
+    return [f"{note} ({_listed(names, len(lines))})" for note, names in said.items()]
+
+
+def _chosen(result: Result) -> str:
+    return "chosen: " + ", ".join(f"{key} {value:g}" for key, value in result.chosen.items())
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    return "all rows" if len(names) == count else ", ".join(names)
