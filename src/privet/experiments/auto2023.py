@@ -5,6 +5,7 @@ closed form of Table 8 at the mean of these norms over the training, which is kn
 row of Table 14 stands the same schedule made sound, at the certified epsilon of DP-SGD in Table 2.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -80,7 +81,7 @@ def _figure1() -> list[Row]:
 
 def _noise_an_epoch(row: Row) -> Curve:
     steps = row.plan().steps
-    at = [min(len(steps) - 1, round(epoch / steps.rate)) for epoch in range(round(len(steps) * steps.rate))]
+    at = [math.ceil(epoch / steps.rate - 1e-6) for epoch in range(round(len(steps) * steps.rate))]  # their first steps
     return Curve(x=tuple(float(epoch) for epoch in range(len(at))), y=tuple(float(steps.noises[i]) for i in at))
 
 

@@ -15,7 +15,6 @@ STAND_IN = "location30"
 CNN, MLP = "shallow-cnn:activation=relu", "mlp:layers=2,hidden=128"
 SGD = {"optimizer": "sgd", "momentum": 0.0}  # Algorithm 2, line 14
 LR, RATES = 0.1, {"lr": (0.05, 0.1, 0.2)}
-LOOK = 100  # steps between two looks at the accuracy of a run that it stops
 
 # How fast sigma falls from 6 in Table VIII: the constants with which the zCDP reading is used up at its iteration there
 DECAYS = {
