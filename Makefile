@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS := 1
 export MKL_NUM_THREADS      := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types unit wheel prove demo bench format clean
+.PHONY: help setup test lint types unit wheel browser prove demo bench format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,13 +52,32 @@ wheel: setup
 	./venv/bin/python -c 'import privet; print("wheel: privet", privet.__version__, "imports alone")'; \
 	./venv/bin/privet epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5
 
-prove: setup  ## the long proofs (up to half an hour)
-	@$(BIN)/python -m pytest -q -m prove
+# The planner page is proven in Chromium: the system's, or Debian's where we may install it.
+browser: setup
+	@command -v chromedriver >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing Chromium" && \
+	  { apt-get -qq install -y chromium chromium-driver || \
+	    { apt-get -qq update && apt-get -qq install -y chromium chromium-driver; }; } >/dev/null 2>&1; } || \
+	echo "no Chromium: the proof of the planner page is left out"
 
-demo: setup  ## what a schedule costs, step by step: a table and a figure
+prove: setup browser  ## the long proofs (up to half an hour)
+	@$(BIN)/python -m pytest -q -m prove -n $(JOBS)
+
+# Interrupted, it is taken up again: a run that was begun goes on, and one that is over is shown.
+demo: setup  ## plan, train, audit and attack on real digits: tables, a figure and a picture in demo/
 	@mkdir -p demo
-	@$(BIN)/privet epsilon --rate 256/60000 --noise 2.0 --noise-schedule exponential:end=1/3.3 --steps 14063 \
-	    --delta 1e-5 --size 60000 --accountant all --curve demo/epsilon.png
+	@echo "1. a budget in, a certified schedule out"
+	@$(BIN)/privet plan --size 4000 --batch 128 --epochs 8 --epsilon 3 --method dynamic --rho-noise 1.5 --rho-clip 1.5 \
+	    --out demo/plan.json
+	@$(BIN)/privet epsilon --from demo/plan.json --curve demo/epsilon.png
+	@echo "2. the plan spent, step by step"
+	@if [ -e demo/run/run.json ]; then $(BIN)/privet train --resume demo/run; \
+	    else rm -rf demo/run; $(BIN)/privet train --plan demo/plan.json --task digits --lr 0.1 --out demo/run; fi
+	@echo "3. the claim tested"
+	@$(BIN)/privet audit --run demo/run --kind replay,step --samples 4000
+	@echo "4. what an attacker sees in one update, without and with privacy"
+	@$(BIN)/privet attack --task digits --method dp-baseline --examples 6 --at-steps first --plot demo/attack.png
+	@echo "look at demo/epsilon.png and demo/attack.png; the run is in demo/run"
 
 bench: setup  ## speed and tightness beside the peers (hours; OPTIONS=--quick: some minutes)
 	@$(BIN)/python benchmarks/accounting.py $(OPTIONS)
@@ -66,6 +85,8 @@ bench: setup  ## speed and tightness beside the peers (hours; OPTIONS=--quick: s
 	@$(BIN)/python benchmarks/engine.py $(OPTIONS)
 	@$(BIN)/python benchmarks/sampling.py
 	@$(BIN)/python benchmarks/ledger.py
+	@$(BIN)/python benchmarks/training.py $(OPTIONS)
+	@$(BIN)/python benchmarks/attacks.py
 
 format: setup  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix .

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn, optim
 
+from disks import small_disk
 from privet.errors import InvalidValue
 from privet.training import append_file, checkpoint_file
 from privet.training.checkpoint import NAME, load, peek, save
@@ -220,17 +221,10 @@ def test_an_interrupt_while_saving_keeps_the_old_checkpoint(folder: Path, monkey
     assert peek(folder).extra == {"step": 1}
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", place], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("cannot mount a small disk here")
-    try:
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", size="100k") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_small_disk_that_is_full_keeps_the_old_checkpoint(small_disk: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from disks import small_disk
 from privet import plan, spent
 from privet.cli import main
 from privet.errors import InvalidValue
@@ -268,17 +269,10 @@ def test_a_file_that_may_not_grow_refuses_the_step(tmp_path: Path) -> None:
     assert read(tmp_path).ledger == PLAN.ledger().first(stopped + 1)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("cannot mount a small disk here")
-    try:
+@pytest.fixture(name="small_disk")
+def _small_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", size="64k") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_a_small_disk_that_is_full_and_then_read_only(small_disk: Path) -> None:

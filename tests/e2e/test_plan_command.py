@@ -280,3 +280,10 @@ def test_what_a_plan_says_is_not_said_again(plan_file: Path) -> None:
 
 def test_an_unknown_method_is_named() -> None:
     refused(run("methods dynamc"), "Did you mean 'dynamic'")
+
+
+def test_a_plan_is_priced_at_its_own_delta(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    run("plan --size 1000 --batch 10 --steps 20 --epsilon 1 --delta 1e-4 --out", str(file))
+    own, said = (answer(f"epsilon {delta} --from", str(file)) for delta in ("", "--delta 1e-4"))
+    assert (own["epsilon"], own["delta"]) == (said["epsilon"], 1e-4)

@@ -16,6 +16,8 @@ from privet.accounting.sampling import sampling
 from privet.errors import BudgetExceeded, InvalidValue
 from privet.planning import Plan
 from privet.training import append_file
+from privet.training.ledger_count import NAME as COUNT
+from privet.training.ledger_count import Count, counted
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
 from privet.training.ledger_reading import NAME, Reading, is_run, parse, read
@@ -43,6 +45,12 @@ def lines_of(folder: Path) -> list[bytes]:
 
 def put(folder: Path, lines: list[bytes]) -> None:
     (folder / NAME).write_bytes(b"".join(lines))
+
+
+def left(folder: Path, content: bytes) -> None:
+    """A folder as a crash left it before the run went on: the count of what came later is not there yet."""
+    (folder / NAME).write_bytes(content)
+    (folder / COUNT).unlink(missing_ok=True)
 
 
 # --- writing and reading ----------------------------------------------------------------------------
@@ -256,6 +264,7 @@ def test_a_ledger_that_lost_lines_is_refused_by_the_checkpoints_mark(folder: Pat
     for seen in (early, mark):
         LedgerFile.open(folder, PLAN, at_least=seen).close()
     put(folder, lines_of(folder)[:-1])
+    (folder / COUNT).unlink()
     assert read(folder).ledger.steps == 4  # the file alone cannot know
     with pytest.raises(InvalidValue, match="2 whole lines, the checkpoint saw 3"):
         LedgerFile.open(folder, PLAN, at_least=mark)
@@ -263,6 +272,63 @@ def test_a_ledger_that_lost_lines_is_refused_by_the_checkpoints_mark(folder: Pat
         ledger.reserve(2)
     with pytest.raises(InvalidValue, match="line 3: is not the one that the checkpoint saw"):
         LedgerFile.open(folder, PLAN, at_least=mark)
+
+
+def test_lines_cut_off_at_the_end_are_noticed_by_the_count_beside_the_ledger(folder: Path) -> None:
+    whole = spend(folder, 4, 4, 4)
+    ends = [end for end in range(len(whole)) if whole[end - 1 : end] == b"\n"][1:]
+    for cut in (*ends, ends[0] + 9, ends[1] + 9):  # whole lines are missing, or one and a half
+        (folder / NAME).write_bytes(whole[:cut])
+        if cut > ends[1]:
+            assert read(folder).ledger.steps == 12  # the torn line may have charged 4, and has
+            continue
+        for opened in (lambda: read(folder), lambda: LedgerFile.open(folder, PLAN)):
+            with pytest.raises(InvalidValue, match=r"ledger\.count beside it says that 12 were"):
+                opened()
+    (folder / NAME).write_bytes(whole)
+    with LedgerFile.open(folder, PLAN) as ledger:
+        assert ledger.next == 12
+        assert counted(folder) == Count(ledger.header.run, 12)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\0" * 120, b"{}\n", b"[]", b'{"run":"a","charged":99,"digest":"0"}\n', b"9" * 9999]
+)
+def test_a_damaged_count_says_nothing_and_is_made_again(folder: Path, text: bytes) -> None:
+    spend(folder, 4)
+    (folder / COUNT).write_bytes(text)
+    assert counted(folder) is None
+    assert read(folder).ledger.steps == 4
+    with LedgerFile.open(folder, PLAN) as ledger:
+        ledger.reserve(3)
+    assert counted(folder) == Count(ledger.header.run, 7)
+
+
+def test_a_flipped_count_is_never_taken_for_another(folder: Path) -> None:
+    spend(folder, 4)
+    good, found = (folder / COUNT).read_bytes(), counted(folder)
+    for place in range(len(good)):
+        (folder / COUNT).write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        assert counted(folder) is None
+    assert found is not None
+    assert found.charged == 4
+
+
+def test_a_ledger_of_another_run_does_not_fit_the_count(folder: Path, tmp_path: Path) -> None:
+    spend(folder, 4)
+    (folder / NAME).write_bytes(spend(tmp_path / "other", 4, 4))
+    with pytest.raises(InvalidValue, match=r"is of another run than ledger\.count"):
+        read(folder)
+    (folder / NAME).unlink()
+    spend(folder, 1)  # another run in the folder begins its own count
+    assert read(folder).ledger.steps == 1
+
+
+def test_a_count_that_cannot_be_written_stops_nothing(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / COUNT).mkdir()
+    spend(folder, 4)
+    assert read(folder).ledger.steps == 4
 
 
 def test_a_second_writer_is_refused_and_readers_are_not(folder: Path) -> None:
@@ -304,7 +370,7 @@ def test_a_torn_line_is_charged_and_the_run_goes_on(folder: Path) -> None:
     whole = spend(folder, 4, 1, 3)
     last = len(whole) - len(lines_of(folder)[-1])
     for cut in (*range(last + 1, last + 40), *range(last + 40, len(whole) - 5, 11), *range(len(whole) - 5, len(whole))):
-        (folder / NAME).write_bytes(whole[:cut])
+        left(folder, whole[:cut])
         found = read(folder)
         if cut == len(whole) - 1:  # only the end of line is missing: all of it can be proven
             assert (found.ledger.steps, found.tail, found.ended) == (8, None, False)
@@ -318,16 +384,16 @@ def test_a_torn_line_is_charged_and_the_run_goes_on(folder: Path) -> None:
 def test_crashes_while_a_torn_line_is_repaired(folder: Path) -> None:
     whole = spend(folder, 4)
     torn = whole + b'{"step":4,"cou'
-    (folder / NAME).write_bytes(torn)
+    left(folder, torn)
     LedgerFile.open(folder, PLAN).close()
     repaired = (folder / NAME).read_bytes()
     assert read(folder).ledger.steps == 8
     for cut in (*range(len(torn), len(torn) + 14), *range(len(torn) + 14, len(repaired), 29)):
-        (folder / NAME).write_bytes(repaired[:cut])
+        left(folder, repaired[:cut])
         assert read(folder).ledger.steps >= 8
         LedgerFile.open(folder, PLAN).close()
         again = (folder / NAME).read_bytes()
-        (folder / NAME).write_bytes(again[: len(again) - 5])  # and once more
+        left(folder, again[: len(again) - 5])  # and once more
         assert read(folder).ledger.steps >= 8
         resumed(folder)
 
@@ -369,7 +435,7 @@ def test_a_torn_line_at_the_end_of_the_plan_costs_no_more_than_the_plan(folder: 
 def test_a_lost_block_is_charged_for_all_it_could_hold(folder: Path) -> None:
     whole = spend(folder, 4, 4, 4, 4, 4)
     for lost in (1, 50, 200, 400, 700):
-        (folder / NAME).write_bytes(whole[:-lost] + bytes(lost))
+        left(folder, whole[:-lost] + bytes(lost))
         assert read(folder).ledger.steps >= 20
         resumed(folder)
 

@@ -69,12 +69,13 @@ def epsilon_command(
       privet epsilon --from runs/a
     """
     run = _run_of(source)
-    delta = run.header.delta if run is not None and delta is None and at is None else delta
+    planned = _plan_of(source) if run is None else None
+    if delta is None and at is None:  # a plan or a run has its own
+        delta = run.header.delta if run is not None else planned.recipe.budget.delta if planned is not None else None
     figures = {name: path for name, path in (("curve", curve), ("tradeoff", tradeoff)) if path is not None}
     _check_question(delta=delta, at=at, accountant=accountant, figures=bool(figures))
     for name, path in figures.items():
         check_figure(f"--{name}", path)
-    planned = _plan_of(source) if run is None else None
     if run is not None:
         ledger, relation, unit = _spent_ledger(run, source, relation, steps), run.header.relation, run.header.unit
     elif planned is not None:

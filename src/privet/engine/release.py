@@ -28,7 +28,6 @@ class Released:
     std: (
         float | None
     )  # of the noise on each entry of the clipped sum; None where a published rule reads it off the data
-    raw_scale: float | None = None  # what such a rule took for the sensitivity: not private
 
 
 def release(
@@ -167,7 +166,7 @@ def _as_published(
     else:
         grads = {name: grad.detach() / batch for name, grad in clipped.grads.items()}
     _check_finite(grads)
-    return Released(grads=grads, clip=clip, batch=batch, std=None, raw_scale=raw_scale)
+    return Released(grads=grads, clip=clip, batch=batch, std=None)
 
 
 def _check_finite(grads: Mapping[str, Tensor]) -> None:

@@ -316,7 +316,8 @@ class Training:
             whole, self.rule, step=step, batch=batch, generator=self._generator, secure=self._secure,
             relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
         )  # fmt: skip
-        self.raw_scale = released.raw_scale
+        if is_published(self.rule):
+            self.raw_scale = float(self.rule.raw_scale(whole.raw_norms, in_force))
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 p.grad = None  # what was not released must not reach the weights
