@@ -32,7 +32,7 @@ MODEL = "shallow-cnn"  # what Wei and Liu attack
 FORMAT = "privet-attack-1"
 ALL = -1  # in place of a step's number: the whole run
 
-Tell = Callable[[int, int, str], None]  # (done, of, what is next)
+Tell = Callable[[str, int, int], None]  # (done, of, what is next)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def attack(
         moments: dict[int, Moment] = {}
         for _, number, spelling in (cell for cell in cells if cell[0] == name):
             if progress is not None:
-                progress(len(outcomes), len(cells), f"{name}, step {number + 1 or 'all'}, {spelling}")
+                progress(f"{name}, step {number + 1 or 'all'}, {spelling}", len(outcomes), len(cells))
             kept = shelf.read(name, source, number, spelling)
             if kept is None and number == ALL:
                 assert isinstance(source, Plan)
@@ -136,7 +136,7 @@ def attack(
                 kept = shelf.keep(name, source, number, spelling, outcome)
             outcomes.append(kept)
     if progress is not None:
-        progress(len(cells), len(cells), "done")
+        progress("done", len(cells), len(cells))
     return Attacked(
         task=loaded.name, settings=settings, baselines=baselines(victims, seed=seed), outcomes=tuple(outcomes),
         guarantees={n: cost_of(s) for n, s in sources.items()}, truth=pixels(victims.inputs[0, 0]),

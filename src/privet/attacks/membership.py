@@ -78,7 +78,7 @@ def memberships(
     what: "str | Sequence[str] | Plan | None" = None, task: "str | Task | None" = None, *, records: int = 200,
     shadows: int = 32, targets: int = 16, model: str | None = None, noise: float = 1.0, clip: float = 1.0,
     rate: float = 0.1, steps: int = 100, as_published: bool = False, seed: int = 0, where: Where | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Memberships:  # fmt: skip
     """How well a trained model tells who took part, by method; training without privacy is always beside them.
 
@@ -114,7 +114,7 @@ def memberships(
 
         def tell(number: int, name: str = name) -> None:
             if progress is not None:
-                progress(len(found) * models + number, len(sources) * models, f"{name}, model {number + 1}")
+                progress(f"{name}, model {number + 1}", len(found) * models + number, len(sources) * models)
 
         all_ = trained_shadows(
             plan, loaded, sampled=plans[0], settings=settings, records=records, models=models, seed=seed, progress=tell

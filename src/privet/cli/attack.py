@@ -1,15 +1,12 @@
 """`privet attack`: what gradients, or a trained model, give away."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
 from privet.errors import InvalidValue
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
@@ -72,7 +69,7 @@ def attack_command(
     from privet.data import Where
 
     options["where"] = Where(folder=data_dir)
-    with warnings_as_lines(), _progress() as tell:
+    with warnings_as_lines(), progress_bar("attacking") as tell:
         what = _what(methods, plan_file, folder)
         found = (_membership if membership else _leakage)(what, task, plot, options, tell)
     print_object(found.as_dict()) if as_json else click.echo(str(found))
@@ -145,17 +142,3 @@ def _membership(what: Any, task: str | None, plot: Path | None, options: dict[st
 
         save_roc(list(found.methods), plot)
     return found
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[int, int, str], None] | None]":
-    """A bar on standard error, if someone watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("attacking", total=None)
-        yield lambda done, of, text: bar.update(line, completed=done, total=of, description=text)

@@ -1,15 +1,13 @@
 """`privet audit`: a claim tested by attack."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import integer, number, print_object, warnings_as_lines
+from privet.cli.shell import integer, number, print_object, progress_bar, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.auditing import Audit
@@ -64,7 +62,7 @@ def audit_command(
     if as_published and method is None:
         raise click.UsageError("--as-published needs --method.")
     asked = None if kinds is None else words_of("--kind", kinds)
-    with warnings_as_lines(), _progress() as tell:
+    with warnings_as_lines(), progress_bar("auditing") as tell:
         found = _audited(given[0], chosen[given[0]], asked, as_published=as_published, tell=tell, **options)
     if as_json:
         print_object(found.as_dict())
@@ -112,15 +110,3 @@ def _planned(option: str, value: Any) -> Any:
 
         return Run.load(value)
     return value
-
-
-@contextmanager
-def _progress() -> "Iterator[Callable[[str], None] | None]":
-    """A word on standard error about what is being tried, if someone watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("auditing") as status:
-        yield lambda word: status.update(f"auditing: {word}")

@@ -2,18 +2,16 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, words_of
-from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
 
 if TYPE_CHECKING:
-    from privet.planning.search import Best, Progress, Trial
+    from privet.planning.search import Best, Trial
 
 SHOWN = 8  # rows of the table
 
@@ -45,7 +43,7 @@ def search_command(*, recipe: Path | None, over: str, most: int, out: Path | Non
 
     start = time.perf_counter()
     profile, limits = profile_of(flags), _limits(over)
-    with warnings_as_lines(), _shown_progress() as progress:
+    with warnings_as_lines(), progress_bar("searching") as progress:
         asked = Recipe.of(**flags) if recipe is None else Recipe.load(recipe, **flags)
         found = search(asked, over=limits, profile=profile, most=most, progress=progress)
     seconds = time.perf_counter() - start
@@ -69,24 +67,6 @@ def _limits(over: str) -> dict[str, tuple[float, float] | None]:
             raise click.UsageError(f"--over {word!r} must read name=least..largest, for example steps=100..5000.")
         found[name.replace("-", "_")] = (number(low), number(high)) if equals else None
     return found
-
-
-@contextmanager
-def _shown_progress() -> "Iterator[Progress | None]":
-    """A bar on standard error, if someone watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("searching", total=None)
-
-        def update(what: str, done: int, of: int) -> None:
-            bar.update(task, description=what, completed=done, total=of)
-
-        yield update
 
 
 # --- the answer -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,24 @@ def warnings_as_lines() -> Iterator[None]:
         yield
     for message in dict.fromkeys(" ".join(str(w.message).split()) for w in caught):
         click.echo(f"privet: warning: {message}", err=True)
+
+
+@contextmanager
+def progress_bar(first: str) -> "Iterator[Callable[..., None] | None]":
+    """A bar on standard error, if someone watches: call it with (what, done, of), or with a word alone."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task(first, total=None)
+
+        def tell(what: str, done: int = 0, of: int | None = None) -> None:
+            bar.update(line, description=what, completed=done, total=of)
+
+        yield tell
 
 
 # --- values ------------------------------------------------------------------------------------------
