@@ -58,7 +58,7 @@ browser: setup
 	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "installing Chromium" && \
 	  { apt-get -qq install -y chromium chromium-driver || \
 	    { apt-get -qq update && apt-get -qq install -y chromium chromium-driver; }; } >/dev/null 2>&1; } || \
-	echo "no Chromium: the proof of the planner page is left out"
+	{ echo "no Chromium with chromedriver: the planner page cannot be proven. Install both." >&2; exit 1; }
 
 prove: setup browser  ## the long proofs (up to half an hour)
 	@$(BIN)/python -m pytest -q -m prove -n $(JOBS)

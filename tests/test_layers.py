@@ -25,7 +25,8 @@ LAYERS = (
     ("federated", "auditing", "attacks"),
     ("reporting",),
     ("experiments",),
-    ("cli", "web"),
+    ("web",),
+    ("cli",),
     ("__main__",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -16,6 +16,7 @@ from privet.cli.plan import plan_command
 from privet.cli.reproduce import reproduce_command
 from privet.cli.schedules import schedules_command
 from privet.cli.search import search_command
+from privet.cli.serve import serve_command
 from privet.cli.shell import Commands
 from privet.cli.swap import swap_command
 from privet.cli.train import train_command
@@ -57,6 +58,7 @@ COMMANDS = (
     audit_command,
     attack_command,
     reproduce_command,
+    serve_command,
     methods_command,
     doctor_command,
     schedules_command,

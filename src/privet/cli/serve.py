@@ -1,0 +1,46 @@
+"""`privet serve`: the planner in the browser."""
+
+from pathlib import Path
+
+import click
+
+from privet.errors import MissingExtra
+
+
+@click.command("serve", short_help="The planner in the browser, on this machine.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; all but this machine's "
+              "own needs a token.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
+@click.option("--token", metavar="WORD", help="What a client must know. Off this machine one is made if not given.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, metavar="FOLDER",
+              help="The folder whose runs are shown.")  # fmt: skip
+@click.option("--open/--no-open", "opened", default=False, help="Open the page in a browser.")
+def serve_command(*, host: str, port: int, token: str | None, runs: Path, opened: bool) -> None:
+    """Plan in the browser: move a budget, a batch or a rho, and see the certified noise and what it means at once.
+
+    Nothing is sent anywhere, and nothing is loaded from anywhere else. Ctrl-C stops it.
+
+    \b
+    Examples:
+      privet serve --open
+      privet serve --runs runs --port 9000
+      privet serve --host 0.0.0.0        # prints an address with a token; use it on a network you trust
+    """
+    try:
+        from privet.web.guard import door_for
+        from privet.web.server import address, bound, server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
+            raise
+        raise MissingExtra(
+            f"{error.name} is not installed. The page needs it. Run: pip install 'privet[web]'"
+        ) from None
+    door = door_for(host, token)
+    with bound(host, port) as listening:
+        place = address(door, host, listening.getsockname()[1])
+        click.echo(f"the planner is at {place} (Ctrl-C stops it)")
+        if door.token is not None:
+            click.echo("  the token opens it for whoever has it; the way there is not encrypted", err=True)
+        if opened:
+            click.launch(place)
+        server(door=door, runs=runs).run(sockets=[listening])

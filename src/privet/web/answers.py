@@ -1,0 +1,200 @@
+"""What the page shows: plain values from the library, every epsilon with its label and rounded to the safe side."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet.accounting import Guarantee, epsilon_curve, registry
+from privet.accounting.base import refuse_unsupported
+from privet.accounting.guarantee import MEANING, rounded
+from privet.accounting.pld import delta_curve
+from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, from_deltas, tradeoff, true_positive_rate
+from privet.errors import NoSolution, PrivetError
+from privet.planning import Plan, Recipe, ahead, compare
+from privet.planning.ahead import Frontier
+from privet.planning.compare import Row
+from privet.web.questions import MOST_STEPS, command_of, toml_of
+
+Alive = Callable[[], None]  # raises once nobody waits for the answer any more
+POINTS = 240  # of a schedule
+CURVE = {"pld": 40, "gdp": 16, "rdp": 8}  # points of epsilon over the steps
+ATTACKER = 16  # epsilons that make the trade-off curve
+BATCHES, STEPS = (0.25, 1, 4), (0.3, 1, 3)  # the view ahead, times the recipe's own
+FALSE_ALARMS = 0.01
+
+
+def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
+    """The plan in numbers: what is promised, proven and said beside, the schedule, and how to have it elsewhere."""
+    row = compare({"plan": planned}).rows[0]
+    recipe = planned.recipe
+    return {
+        "guarantee": said(planned.guarantee),
+        "certified": None if planned.certified is None else said(planned.certified),
+        "beside": {"clt": _maybe(row.clt), "renyi": _maybe(row.renyi)},
+        "unsound": planned.is_unsound,
+        "rule": planned.rule,
+        "over_budget": row.over_budget,
+        "steps": len(planned.steps),
+        "epochs": len(planned.steps) * float(planned.steps.rates[0]),
+        "schedule": _schedule(planned, row),
+        "utility": None if row.utility is None else row.utility.utility,
+        "toml": toml_of(recipe),
+        "command": command_of(recipe),
+        "hash": planned.hash,
+        "seconds": seconds,
+    }
+
+
+def curves_answer(planned: Plan, alive: Alive) -> dict[str, Any]:
+    """Epsilon over the steps by three accountants; none where no theorem covers it."""
+    start = time.perf_counter()
+    lines = []
+    for name in () if planned.is_unsound else CURVE:
+        alive()
+        lines += _tried(_line, planned, name)
+    return {"lines": lines, "why": _why(planned, lines), "seconds": time.perf_counter() - start}
+
+
+def attacker_answer(planned: Plan, alive: Alive) -> dict[str, Any]:
+    """The trade-off of an attacker's two errors, and what the best attacker can do; none where no theorem covers it."""
+    start = time.perf_counter()
+    lines: list[Tradeoff | Gaussian] = []
+    for name in () if planned.is_unsound else ("pld", "gdp"):
+        alive()
+        lines += _tried(_test, planned, name)
+    certified = next((line for line in lines if line.label == "certified"), None)
+    return {
+        "lines": [_drawn(line) for line in lines],
+        "best": None if certified is None else _best(certified),
+        "why": _why(planned, lines),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def ahead_answer(recipe: Recipe, alive: Alive) -> dict[str, Any]:
+    """The noise of the same budget around the recipe's own batch and steps, and which choices stand out."""
+    start = time.perf_counter()
+    if recipe.as_published:
+        raise NoSolution("as_published has no view ahead: it shows certified noise alone. Untick it.")
+    count, batch = recipe.count or 1, float(recipe.batch)
+    batches = sorted({min(recipe.size, max(1, round(batch * by))) for by in BATCHES})
+    steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})
+    found = ahead(recipe, batches=batches, steps=steps, progress=lambda _done, _all: alive())
+    return {"batches": batches, "steps": steps, "cells": _cells(found), "seconds": time.perf_counter() - start}
+
+
+def said(guarantee: Guarantee) -> dict[str, Any]:
+    """A guarantee with its numbers spelled: an upper bound rounded up, a lower one down."""
+    lower = guarantee.epsilon_lower
+    return {
+        "epsilon": guarantee.epsilon,
+        "shown": rounded(guarantee.epsilon, up=True),
+        "lower": lower,
+        "shown_lower": None if lower is None else rounded(lower, up=False),
+        "delta": guarantee.delta,
+        "label": guarantee.label,
+        "meaning": MEANING[guarantee.label],
+        "method": guarantee.method,
+        "relation": guarantee.relation,
+        "sampling": guarantee.sampling,
+        "unit": guarantee.unit,
+        "line": str(guarantee),
+    }
+
+
+# --- parts ------------------------------------------------------------------------------------------
+
+
+def _maybe(guarantee: Guarantee | None) -> dict[str, Any] | None:
+    return None if guarantee is None else said(guarantee)
+
+
+def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
+    count = len(planned.steps)
+    places = np.unique(np.linspace(0, count - 1, min(POINTS, count)).round().astype(np.int64))
+    noises, clips = _at(planned.steps.noises, places), _at(planned.steps.clips, places)
+    return {
+        "step": (places + 1).tolist(),
+        "noise": noises.tolist(),
+        "clip": clips.tolist(),
+        "std": (noises * clips).tolist(),
+        "ends": {
+            "noise": _ends(row.noise, up=True),
+            "clip": _ends(row.clip, up=False),
+            "std": _ends(row.noise_std, up=True),
+        },
+        "batch": planned.batch,
+    }
+
+
+def _ends(ends: tuple[float, float], *, up: bool) -> list[str]:
+    """First and last, spelled on the safe side: noise rounded up, a clip down."""
+    return [rounded(value, up=up, digits=5) for value in ends]
+
+
+def _at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The values at these steps; a constant may be held once."""
+    return values[places] if len(values) > 1 else np.full(len(places), values[0])
+
+
+def _tried(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> list[Any]:
+    """What is made, or nothing where no theorem covers it."""
+    try:
+        return [make(planned, accountant)]
+    except PrivetError:
+        return []
+
+
+def _why(planned: Plan, lines: list[Any]) -> str:
+    if planned.is_unsound:
+        return f"No proof covers the clipping rule {planned.rule}, so there is no curve to show."
+    return "" if lines else "No accountant covers this plan."
+
+
+def _line(planned: Plan, accountant: str) -> dict[str, Any]:
+    budget = planned.recipe.budget
+    found = epsilon_curve(
+        planned.ledger(), budget.delta, points=CURVE[accountant], accountant=accountant, relation=budget.relation
+    )
+    return {"method": found.method, "label": found.label, "x": found.steps.tolist(), "y": found.upper.tolist()}
+
+
+def _test(planned: Plan, accountant: str) -> Tradeoff | Gaussian:
+    """The curve of the first half of the epsilons alone: also a bound, and the rest costs seconds to see nothing."""
+    ledger, relation = planned.ledger(), planned.recipe.budget.relation
+    if accountant != "pld":
+        return tradeoff(ledger, accountant=accountant, relation=relation)
+    refuse_unsupported(registry.make("pld"), ledger, relation=relation, accountant="pld")
+    top = planned.guarantee if planned.certified is None else planned.certified
+    epsilons = np.linspace(0.0, top.epsilon / 2, ATTACKER)
+    return from_deltas(epsilons, delta_curve(ledger, epsilons)[1], method="pld")
+
+
+def _drawn(curve: Tradeoff | Gaussian) -> dict[str, Any]:
+    alpha = np.unique(np.concatenate([np.geomspace(1e-4, 0.1, 24), np.linspace(0, 1, 61)]))
+    return {"method": curve.method, "label": curve.label, "x": alpha.tolist(), "y": curve(alpha).tolist()}
+
+
+def _best(curve: Tradeoff | Gaussian) -> dict[str, Any]:
+    """What the best attacker can do, in per cent, rounded up: the lead of hits over false alarms, the hits at few."""
+    return {
+        "label": curve.label,
+        "advantage": rounded(100 * advantage(curve), up=True, digits=3),
+        "false_alarms": f"{100 * FALSE_ALARMS:g}",
+        "hits": rounded(100 * true_positive_rate(curve, FALSE_ALARMS), up=True, digits=3),
+    }
+
+
+def _cells(found: Frontier) -> list[dict[str, Any]]:
+    return [
+        {
+            "steps": cell.steps, "batch": cell.batch, "epochs": cell.epochs, "std": cell.std, "frontier": cell.frontier,
+            "noise": None if cell.noise is None else rounded(cell.noise, up=True, digits=4),
+            "noise_last": None if cell.noise_last is None else rounded(cell.noise_last, up=True, digits=4),
+            "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
+        }
+        for cell in found.cells
+    ]  # fmt: skip

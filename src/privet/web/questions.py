@@ -1,0 +1,150 @@
+"""What the page asks: its controls as a recipe, the same as TOML, and the command line that gives the same plan.
+
+Every control is a number or a word of a fixed list. A schedule's spelling could name a file or a class to import, so
+none is taken from a request.
+"""
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from privet._registry import shortened
+from privet.accounting.guarantee import RELATIONS
+from privet.errors import InvalidValue
+from privet.planning import METHODS, Recipe, method
+
+NUMBERS = ("epsilon", "delta", "size", "batch", "epochs", "steps", "rho_noise", "rho_clip", "clip")
+WHOLE = ("size", "steps")
+WORDS: dict[str, tuple[str, ...]] = {"method": tuple(METHODS), "relation": RELATIONS}
+CONTROLS = (*NUMBERS, *WORDS, "as_published")
+MOST_STEPS = 200_000  # what is planned while someone waits
+# Beyond these an answer may take minutes, and nobody trains there.
+REACH: dict[str, tuple[float, float]] = {
+    "epsilon": (0.01, 50), "delta": (1e-12, 0.1), "size": (1, 1e9), "batch": (1, 1e9), "epochs": (1e-6, 1e5),
+    "rho_noise": (1, 100), "rho_clip": (1, 100), "clip": (1e-6, 1e6),
+}  # fmt: skip
+
+
+def recipe_of(given: Any) -> Recipe:
+    """The recipe that the controls describe; numbers may be text, as they are in an address.
+
+    >>> recipe_of({"epsilon": 1.2, "size": 60000, "batch": "256", "epochs": 60}).count
+    14063
+
+    Raises:
+        InvalidValue: a control is not known or out of its range, or the run is too long to plan at once.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidValue("the request must be a JSON object of controls. Send {'epsilon': 1.2, ...}.")
+    unknown = [key for key in given if key not in CONTROLS]
+    if unknown:
+        raise InvalidValue(f"{shortened(str(unknown[0]), 40)!r} is not a control. Use {', '.join(CONTROLS)}.")
+    asked = {key: _value(key, value) for key, value in given.items() if value is not None and value != ""}
+    needs = method(asked["method"]).needs if "method" in asked else ()
+    # The page keeps both rhos while the method changes; one that the method does not need is left aside.
+    kept = {key: value for key, value in asked.items() if not key.startswith("rho_") or key in needs}
+    if "size" not in kept:
+        raise InvalidValue("size is missing. The chance to be drawn depends on it. Give the number of records.")
+    recipe = Recipe.of(**kept)
+    _check_reach(recipe)
+    return recipe
+
+
+def toml_of(recipe: Recipe) -> str:
+    """The recipe as a TOML file that `privet plan` reads.
+
+    >>> print(toml_of(recipe_of({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60, "method": "noisy-sgd"})))
+    # privet plan recipe.toml --out plan.json
+    epsilon = 1.2
+    delta = 1e-05
+    relation = "zero-out"
+    size = 60000
+    batch = 256
+    epochs = 60
+    clip = 1
+    method = "noisy-sgd"
+    <BLANKLINE>
+    """
+    lines = [f"{key} = {_written(value)}" for key, value in _spoken(recipe).items()]
+    return "\n".join(["# privet plan recipe.toml --out plan.json", *lines, ""])
+
+
+def command_of(recipe: Recipe) -> str:
+    """The command line that makes the same plan.
+
+    >>> command_of(recipe_of({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60})).partition(" --size ")[0]
+    'privet plan --epsilon 1.2 --delta 1e-05 --relation zero-out'
+    """
+    words = ["privet", "plan"]
+    for key, value in _spoken(recipe).items():
+        words.append(f"--{key.replace('_', '-')}")
+        if value is not True:
+            words.append(value if isinstance(value, str) else _written(value))
+    return shlex.join([*words, "--out", "plan.json"])
+
+
+def _spoken(recipe: Recipe) -> dict[str, Any]:
+    """What the controls say, in the order in which a recipe is read; what is off is left out."""
+    order = ("epsilon", "delta", "relation", *NUMBERS[2:], "method", "as_published")
+    said = recipe.as_dict()
+    return {key: said[key] for key in order if said.get(key) not in (None, False)}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return json.dumps(value)  # a text, a number and a truth are written in TOML as in JSON
+
+
+# --- one control ------------------------------------------------------------------------------------
+
+
+def _value(key: str, value: Any) -> Any:
+    if key in WORDS:
+        if value not in WORDS[key]:
+            raise InvalidValue(f"{key}={shortened(repr(value), 40)} is not known. Use {', '.join(WORDS[key])}.")
+        return value
+    if key == "as_published":
+        if value not in (True, False, "true", "false"):
+            raise InvalidValue(f"as_published={shortened(repr(value), 40)} must be true or false.")
+        return value in (True, "true")
+    number = _number(value)
+    if number is None or (key in WHOLE and not number.is_integer()):
+        kind = "a whole number" if key in WHOLE else "a finite number"
+        raise InvalidValue(f"{key}={shortened(repr(value), 40)} must be {kind}. Give one such as 256.")
+    least, most = REACH.get(key, (-math.inf, math.inf))
+    if not least <= number <= most:
+        raise InvalidValue(
+            f"{key}={number:g} must be from {least:g} to {most:g} on this page, which answers at once. For other "
+            "values use `privet plan`."
+        )
+    return int(number) if key in WHOLE else number
+
+
+def _number(value: Any) -> float | None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, str))
+        or (isinstance(value, str) and len(value) > 40)
+    ):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _check_reach(recipe: Recipe) -> None:
+    if recipe.count is not None and recipe.count > MOST_STEPS:
+        raise InvalidValue(
+            f"steps={recipe.count} must be at most {MOST_STEPS} on this page, which answers at once. Use fewer "
+            "epochs or a larger batch, or plan with `privet plan`."
+        )
+    if recipe.budget.delta >= 1 / recipe.size:
+        raise InvalidValue(
+            f"delta={recipe.budget.delta:g} must be below 1/size={1 / recipe.size:g}. A whole record may leak "
+            "otherwise. Use a smaller delta."
+        )
