@@ -1,7 +1,7 @@
 """Checks on values: no two range errors in the library are worded differently."""
 
 import difflib
-import math
+import sys
 from collections.abc import Iterable
 
 from privet.errors import InvalidValue
@@ -10,21 +10,21 @@ from privet.errors import InvalidValue
 def finite(**values: float) -> None:
     """Raise unless each named value is a finite number."""
     for name, value in values.items():
-        if not _is_number(value) or not math.isfinite(value):
+        if not _is_finite(value):
             raise InvalidValue(f"{name}={value!r} must be a finite number.")
 
 
 def positive(**values: float) -> None:
     """Raise unless each named value is finite and > 0."""
     for name, value in values.items():
-        if not _is_number(value) or not (math.isfinite(value) and value > 0):
+        if not (_is_finite(value) and value > 0):
             raise InvalidValue(f"{name}={value!r} must be finite and > 0.")
 
 
 def non_negative(**values: float) -> None:
     """Raise unless each named value is finite and >= 0."""
     for name, value in values.items():
-        if not _is_number(value) or not (math.isfinite(value) and value >= 0):
+        if not (_is_finite(value) and value >= 0):
             raise InvalidValue(f"{name}={value!r} must be finite and >= 0.")
 
 
@@ -64,6 +64,11 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     """` Did you mean 'x'?` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(str(word), list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _is_finite(value: float) -> bool:
+    """A number that a double can hold: not NaN, and no whole number beyond."""
+    return _is_number(value) and abs(value) <= sys.float_info.max
 
 
 def _is_number(value: object) -> bool:

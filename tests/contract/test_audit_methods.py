@@ -8,8 +8,9 @@ import pytest
 from privet.accounting import Step
 from privet.auditing import audit
 from privet.auditing.audit import method_plan, of_plan
-from privet.auditing.bounds import samples_to_tell
+from privet.auditing.bounds import samples_to_see, samples_to_tell
 from privet.auditing.controls import control, names
+from privet.auditing.finding import ALARM
 from privet.auditing.replay import replay, worst
 from privet.auditing.scenes import scenes
 from privet.auditing.sound import EngineStep
@@ -33,9 +34,9 @@ def verdicts(mechanism: EngineStep) -> tuple[str, str]:
     key = (mechanism.rule, mechanism.step)
     if key not in _SEEN:
         given, mu = scenes(clip=mechanism.step.clip), 1 / mechanism.step.noise
-        by_samples = step(
-            mechanism, worst(mechanism, given[:10], 1), samples=samples_to_tell(mu, 1.5 * mu), generator=seeded(11)
-        )
+        enough = samples_to_see(mu, 1.5 * mu, least=samples_to_tell(mu, 1.5 * mu), alarm=ALARM)
+        assert enough is not None
+        by_samples = step(mechanism, worst(mechanism, given[:10], 1), samples=enough, generator=seeded(11))
         _SEEN[key] = replay(mechanism, given).verdict, by_samples.verdict
     return _SEEN[key]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from privet import plan
+from privet import attack, plan
 from privet.training.loop import train
 from typed import answer, refused, run
 
@@ -132,3 +132,11 @@ def test_members_are_looked_for(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line(line: str, words: str) -> None:
     refused(run(line), words)
+
+
+def test_what_is_kept_without_privacy_is_of_the_same_batches(tmp_path):
+    """The weights at step 5 depend on the rate at which batches were drawn, also where there is no plan."""
+    given = {"attacks": ["prior"], "examples": 2, "candidates": 9, "at_steps": [5], "steps": 6, "model": "linear"}
+    for rate in (0.1, 0.9, 0.9):
+        attack(None, "digits:size=60", rate=rate, out=tmp_path, **given)
+    assert len(list(tmp_path.iterdir())) == 2

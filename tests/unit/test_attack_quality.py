@@ -85,3 +85,8 @@ def test_the_interval_of_a_difference_covers_it() -> None:
     assert covered >= 1900
     low, high = difference_limits(0, 0, 100)
     assert low < 0 < high < 0.05
+
+
+def test_scores_that_are_no_numbers_identify_nobody() -> None:
+    scores = torch.tensor([[torch.nan] * 3, [0.5, torch.nan, torch.nan], [0.5, 0.1, 0.2]])
+    assert ranks_of(scores, torch.tensor([0, 0, 0])).tolist() == [2, 2, 0]

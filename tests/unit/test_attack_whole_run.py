@@ -99,3 +99,17 @@ def test_the_loop_s_own_model_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> 
         plainly.step(TASK.losses, x, y)
     for mine, other in zip(kept[0].parameters(), plainly.model.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_a_batch_in_pieces_is_one_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty records in pieces of seven are nine batches of a loop, and still one look at each of three steps."""
+    looks, likelihoods = [], whole_run._likelihoods
+
+    def counted(seen: object, step: Step, *given: object, **more: object) -> Tensor:
+        looks.append(step)
+        return likelihoods(seen, step, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(whole_run, "_likelihoods", counted)
+    victims, settings = victims_of(TASK, examples=5, candidates=60), Settings(device="cpu", max_physical_batch=7)
+    whole_run.identify(planned(noise=2.0), TASK, victims, settings=settings, seed=0)
+    assert len(looks) == 3

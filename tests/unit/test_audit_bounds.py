@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from privet.accounting.tradeoff import Gaussian, from_deltas
-from privet.auditing.bounds import Errors, Threshold, chosen, mu_like, samples_to_tell, upper_limit
+from privet.auditing.bounds import Errors, Threshold, chosen, mu_like, samples_to_tell, upper_limit, would_see
 from privet.errors import InvalidValue
 
 
@@ -75,3 +75,12 @@ def test_a_curve_is_like_its_mu() -> None:
     assert mu_like(Gaussian(mu=0.7)) == pytest.approx(0.7)
     assert samples_to_tell(1.0, 1.5) == 1000
     assert samples_to_tell(1.0, 1.0) == 10**12
+
+
+@pytest.mark.parametrize(("claimed", "samples", "alarm", "seen"), [
+    (1.0, 2000, 1e-3, True), (1.0, 100, 1e-3, False), (1.0, 2000, 1e-30, False),
+    (5.0, 2000, 1e-3, False), (10.0, 2000, 1e-3, False), (4.0, 20000, 1e-3, True),
+])  # fmt: skip
+def test_what_samples_would_see(claimed: float, samples: int, alarm: float, seen: bool) -> None:
+    """1.5 times the claim; of 1,000 tests without an error, the limits still read no more than mu 4.86."""
+    assert would_see(claimed, 1.5 * claimed, samples=samples, alarm=alarm) == seen

@@ -11,7 +11,7 @@ from privet.accounting import Step
 from privet.accounting.tradeoff import Gaussian, tradeoff
 from privet.auditing import declared, scenes
 from privet.auditing.audit import method_plan, of_plan
-from privet.auditing.controls import Control, names, why
+from privet.auditing.controls import Control, names, noisy, shrunk, why
 from privet.auditing.finding import Audit, Finding
 from privet.auditing.one_run import one_run
 from privet.auditing.run_ledger import run_ledger
@@ -152,3 +152,32 @@ def test_every_control_says_what_is_wrong():
         assert why(name).endswith("."), name
     with pytest.raises(NotImplementedError):
         Control().released(torch.zeros(1, 1), torch.ones(1), seeded(1))
+
+
+@pytest.mark.parametrize("more", [{"relation": "add-remove"}, {"unit": "user"}, {"size": 8, "batch": 4}])
+def test_a_plan_without_room_for_canaries_is_audited_by_what_fits(more):
+    planned = plan(**{"delta": 1e-5, "size": 60, "batch": 6, "steps": 2, "noise": 2.0, "solve": "epsilon"} | more)
+    found = audit(planned, samples=20, scenes=scenes(relation=planned.recipe.budget.relation)[:1])
+    assert {one.kind for one in found.findings} == {"replay", "step"}
+
+
+@pytest.mark.parametrize("given", [{"noise": 0.1}, {"noise": 1.0, "alarm": 1e-30}])
+def test_a_claim_that_no_sample_could_reject_is_not_called_consistent(given):
+    """Noise that is next to none already, or a test that is hardly ever to accuse: less would look the same."""
+
+    class Loud(Control):
+        declared = declared(Step(noise=given["noise"]), norm_bound=1.0, divisor=12)
+
+        def released(self, grads, there, generator):
+            return {"sum": noisy(shrunk(grads[there]).sum(0), given["noise"], generator) / 12}
+
+    found = audit(Loud(), kinds=["step"], scenes=scenes()[:1], alarm=given.get("alarm", 1e-3), generator=seeded(1))
+    assert found.verdict == "inconclusive", found
+    assert found.findings[0].samples_needed is None or found.findings[0].samples_needed > 2000
+
+
+@pytest.mark.slow
+def test_examples_do_not_promise_what_only_a_block_can_see():
+    found = one_run(plan(**RUN, batch=600, noise=4.0), canaries=600, kind="examples", task=toy(), generator=seeded(1))
+    assert found.verdict == "consistent", found
+    assert "times its mu would be" not in found.says

@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from privet import plan
 from privet.accounting import Step
 from privet.auditing.controls import CLIP, NOISE, Control, noisy, sampled, shrunk
 from privet.auditing.mechanism import Declared, Frozen, declared, flat
-from privet.auditing.replay import replay, worst
+from privet.auditing.replay import COINS, RARE, replay, worst
 from privet.auditing.scenes import BATCHES, CANARIES, SIZE, Sliced, gradients, losses, scenes
 from privet.auditing.sound import EngineStep, TrainingSteps
 from privet.engine import clipped_sum
@@ -195,3 +196,64 @@ def test_the_worst_scenes_come_first():
     assert len(found) == 3
     assert all("quiet" in scene.name or "empty" in scene.name for scene in found)
     assert mechanism(found[0].with_, Randomness(1)).keys() == dict(Sliced().named_parameters()).keys()
+
+
+# --- one tensor among several ---------------------------------------------------------------------------
+
+
+class Layers(Right):
+    """The sum in four tensors, with noise of its own for each unless `noise` says otherwise."""
+
+    def noise(self, layer, generator):
+        return noisy(torch.zeros(32, dtype=torch.float64), NOISE * CLIP, generator)
+
+    def released(self, grads, there, generator):
+        parts = torch.split(shrunk(grads[there]).sum(0), 32)
+        return {str(k): (part + self.noise(k, generator)) / SIZE for k, part in enumerate(parts)}
+
+
+def test_a_layer_with_noise_of_its_own_is_left_alone():
+    assert reasons(Layers()) == ""
+
+
+@pytest.mark.parametrize(("std", "said"), [(0.0, "some of '3' has no noise"), (0.1, "the noise of '3' spreads by 0.")])
+def test_one_layer_without_its_noise_is_seen(std, said):
+    """Three of four layers are as declared: over all entries together the noise looks large enough."""
+
+    class Bare(Layers):
+        def noise(self, layer, generator):
+            return super().noise(layer, generator) * (std if layer == 3 else 1.0)
+
+    assert said in reasons(Bare())
+
+
+def test_one_entry_without_noise_is_seen():
+    class Entry(Layers):
+        def noise(self, layer, generator):
+            return super().noise(layer, generator) * (torch.arange(32) != 5 * layer)
+
+    assert "has no noise" in reasons(Entry())
+
+
+def test_one_noise_for_all_layers_is_seen():
+    """As where a generator is seeded anew for each: the difference of two layers has no noise at all."""
+
+    class Again(Layers):
+        def noise(self, layer, generator):
+            return super().noise(layer, Frozen(0, generator.seed))
+
+    assert "the noise of two tensors is the same" in reasons(Again())
+
+
+def test_one_number_for_all_entries_is_seen():
+    class Flat(Layers):
+        def noise(self, layer, generator):
+            return noisy(torch.zeros(1, dtype=torch.float64), NOISE * CLIP, generator).expand(32)
+
+    assert "spreads by 0 times" in reasons(Flat())
+
+
+def test_coins_are_enough_to_see_a_shared_coin_whatever_their_seed():
+    """Both of two releases at rate 1/4 in a quarter of all draws: seen but for a chance of 1 %."""
+    least = next(k for k in range(COINS) if stats.binom.sf(k - 1, COINS, 1 / 16) < RARE / 2)
+    assert stats.binom.sf(least - 1, COINS, 1 / 4) > 0.99

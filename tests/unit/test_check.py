@@ -5,7 +5,7 @@ import pytest
 from privet import _check
 from privet.errors import InvalidValue
 
-NOT_NUMBERS = ["1", None, True, math.nan, math.inf, -math.inf]
+NOT_NUMBERS = ["1", None, True, math.nan, math.inf, -math.inf, 10**400]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from privet.engine import clipped_sum
 from privet.engine.clip import rule_for
 from privet.engine.clip.adaclip import AdaClip, Transformed
 from privet.engine.clip.fixed import Flat, Normalised, PerLayer, by_layer
@@ -281,3 +282,11 @@ def test_a_wrong_rule_is_explained(rule, says):
 def test_an_unsound_rule_must_be_asked_for_in_so_many_words(rule):
     with pytest.raises(Unsupported, match=r"has no guarantee: .*Use one of flat"):
         rule_for(rule)
+
+
+def test_a_clip_whose_square_vanishes_is_refused():
+    """In float32 the squares of entries below 1e-19 are lost, and their norm with them."""
+    model, x = torch.nn.Linear(2, 1), torch.ones(3, 2)
+    with pytest.raises(InvalidValue, match="vanish in float32"):
+        clipped_sum(model, lambda out, _: out[:, 0], (x, x), clip=1e-13)
+    assert clipped_sum(model, lambda out, _: out[:, 0], (x, x), clip=1e-12).norm_bound == 1e-12

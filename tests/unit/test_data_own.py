@@ -240,3 +240,36 @@ def test_broken_folders_are_refused(tmp_path):
     refused(f"folder:path={tmp_path},colours=4", "colours=4 must be")
     refused(f"folder:path={tmp_path},side=0", "side=0 must be")
     refused(f"folder:path={tmp_path / 'a/1.png'}", "is no folder")
+
+
+# --- found in review --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "match"),
+    [
+        (
+            np.ones((10, 2)),
+            np.array([2**64 - 1, *[0, 1] * 4, 1], dtype=np.uint64),
+            "has the class 18446744073709551615",
+        ),
+        (np.ones((10, 0)), np.array([0, 1] * 5), "its records are empty"),
+        (np.full((10, 2), 1e300), np.array([0, 1] * 5), "no finite number in float32"),
+    ],
+)
+def test_npz_values_that_would_turn_into_others_are_refused(tmp_path, x, y, match):
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    refused(f"npz:path={tmp_path / 'a.npz'}", match)
+
+
+def test_a_column_named_twice_is_refused(people):
+    """Its range would have scaled one of the two."""
+    refused(f'csv:path={people},target=income,columns="age; age",ranges="age 20 40"', "each once")
+
+
+def test_a_folder_says_that_its_classes_are_taken_as_public(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for k in range(5):
+            Image.new("RGB", (4, 4)).save(tmp_path / name / f"{k}.png")
+    assert "taken as public" in task(f"folder:path={tmp_path},side=4").source

@@ -204,6 +204,7 @@ def test_attribute_tasks_are_split_four_to_one(where, monkeypatch, name, constan
         (ROWS.replace(b"3,1", b"4,1"), "line 4: must be a class"),
         (ROWS.replace(b'"1",0,1', b'"0",0,1'), "line 1: must be a class"),
         (ROWS.replace(b'"1",0,1', b'"-",0,1'), "line 1: must be a class"),
+        (ROWS.replace(b'"1",0,1', b"9" * 5000 + b",0,1"), "line 1: must be a class"),
         (ROWS.replace(b"1,1,1", b"1,2,1"), "not 0 or 1"),
         (ROWS.replace(b"1,1,1", b"1;1,1"), "not 0 or 1"),
         (ROWS + ROWS, "has 10 records, not 5"),

@@ -11,6 +11,8 @@ from privet.errors import InvalidValue
 from privet.training import metrics
 from privet.training.metrics import NAME, Metrics, read, scores
 
+LOST = '{"step": 1, "event": "resumed", "weights_of": "1"}'  # of no weights
+
 
 def written(folder, *lines):
     made = Metrics(folder)
@@ -51,7 +53,7 @@ def test_a_torn_line_is_passed_over_and_the_next_is_whole(tmp_path, torn):
     assert [line["step"] for line in found] == [1, 3]
 
 
-@pytest.mark.parametrize("odd", ["[1, 2]", '"step"', "{}", '{"step": "one"}', "null", '{"step": 1.5}'])
+@pytest.mark.parametrize("odd", ["[1, 2]", '"step"', "{}", '{"step": "one"}', "null", '{"step": 1.5}', LOST])
 def test_what_is_not_a_line_of_metrics_is_named(tmp_path, odd):
     (tmp_path / NAME).write_text('{"step": 1}\n' + odd + '\n{"step": 2}\n')
     with pytest.raises(InvalidValue, match="line 2"):

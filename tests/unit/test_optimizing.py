@@ -71,6 +71,12 @@ def test_every_optimizer_and_scheduler_of_torch_has_a_name():
         ({"scheduler": "step:step_size=2,unit=day"}, "unit='day' must be one of epoch, step"),
         ({"scheduler": "os:system"}, "must be a class made from torch's LRScheduler"),
         ({"scheduler": "one-cycle:pct_start=3"}, "refused by torch"),
+        ({"scheduler": "step:step_size=0"}, "refused by torch"),
+        ({"scheduler": "step:step_size=x"}, "refused by torch"),
+        ({"scheduler": "cosine:T_max=0"}, "refused by torch"),
+        ({"scheduler": "step:step_size=2,optimizer=3"}, "gives optimizer. It is the run's"),
+        ({"optimizer": "sgd:params=3"}, "gives params. It is the run's"),
+        ({"optimizer": "adam:betas=(0.9,)"}, "refused by torch"),
     ],
 )
 def test_what_cannot_be_made_is_refused(p, table, words):

@@ -147,6 +147,7 @@ DAMAGE = {
     "an unknown key": (edited(more=1), "'more', which is not known"),
     "a missing key": (without("seed"), "has no 'seed'"),
     "a seed that is a word": (edited(seed="7"), "seed='7' is not what a run has"),
+    "a seed in a private run": (edited(seed=7), "Whether it is private could not be told"),
     "a flag that is a number": (edited(as_published=1), "as_published=1 is not what"),
     "an unknown setting": (edited(settings={"lerning": 1}), "training.lerning is not known"),
     "settings that are no table": (edited(settings=[]), "settings=[] is not what"),

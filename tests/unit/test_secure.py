@@ -21,6 +21,7 @@ from privet.engine.noise import add_noise
 from privet.engine.randomness import Randomness, fresh, seeded
 from privet.engine.release import release
 from privet.engine.secure import FURTHEST, Grid, add_secure_noise, allowance, grid_for, on_grid
+from privet.engine.share import Dense, Single
 from privet.engine.summing import ClippedSum
 from privet.errors import InvalidValue, Unsupported
 
@@ -139,6 +140,32 @@ def test_the_computed_sum_stays_within_the_allowance(batch, kind):
                        for a, b in ((0, batch + 1), (0, batch), (batch, batch + 1)))  # fmt: skip
     error = apart({name: more[name].double() - less[name].double() for name in more}, own)
     assert error <= 0.1 * allowance(batch) / 2
+
+
+@pytest.mark.parametrize("size", [2, 8, 32])
+def test_many_small_pieces_stay_within_the_allowance(size):
+    """The first example gone, all others move into other pieces; plainly added these were 3.4 allowances apart."""
+    torch.manual_seed(0)
+    rows = (torch.rand(64) + 0.5) * (1 + 1e-3 * torch.randn(4096, 64))
+    rows /= rows.norm(dim=1).max()
+
+    def summed(some):
+        none = {"norm_bound": 1.0, "raw_norms": torch.zeros(0), "raw_batch": 0}
+        parts = [ClippedSum(grads={"w": part.sum(0)}, **none) for part in some.split(size)]
+        return sum(parts[1:], parts[0]).grads["w"].double()
+
+    assert (summed(rows) - summed(rows[1:]) - rows[0].double()).norm() <= allowance(4096) / 2
+
+
+@pytest.mark.parametrize("batch", [4096, 65536])
+def test_a_matrix_product_of_a_large_batch_stays_within_the_allowance(batch):
+    """At 65,536 aligned examples 2 eps (batch + 32) was not enough."""
+    torch.manual_seed(0)
+    g, a = ((torch.rand(width) + 0.5) * (1 + 1e-3 * torch.randn(batch, width)) for width in (10, 20))
+    bound = float((g.norm(dim=1) * a.norm(dim=1)).max())
+    more, less = (Single(a[k:], Dense(g[k:])).weighted_sum(torch.ones(batch - k)).double() for k in (0, 1))
+    own = g[0].double()[:, None] * a[0].double()
+    assert (more - less - own).norm() <= 0.6 * bound * allowance(batch)
 
 
 # --- what it costs --------------------------------------------------------------------------------------

@@ -202,3 +202,24 @@ def test_a_parameter_that_does_not_lie_in_order():
     parameter = torch.nn.Parameter(R(5, 4, dtype=D).T)
     derived, inner, true = through(parameter, lambda p: p[:2], (2, 5))
     assert is_consistent(share_of(parameter, [(derived, inner)], 3), true)
+
+
+@pytest.mark.parametrize("positions", [1, 8, 70])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_norm_whose_factors_underflow_is_not_too_small(positions, swapped):
+    """|a|^2 is nothing in float32, yet |a| |g| is not; a record whose norm is taken for 0 would not be clipped."""
+    tiny, huge = torch.full((3, positions, 400), 2.5e-23), torch.full((3, positions, 400), 2e16)
+    a, g = (huge, tiny) if swapped else (tiny, huge)
+    a[2] = 0
+    share = outer(a, g)
+    true = (g.double().mT @ a.double()).flatten(1).norm(dim=1)
+    found = share.sq_norms().double().sqrt()
+    assert (found >= true * (1 - 1e-6)).all()
+    assert true[0] > 1e-4
+
+
+def test_zero_inputs_keep_their_norm():
+    """What is added for underflow is far below any clip."""
+    for positions in (1, 8, 70):
+        found = outer(torch.zeros(2, positions, 400), torch.ones(2, positions, 400)).sq_norms()
+        assert (found < 1e-28).all()

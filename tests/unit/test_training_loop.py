@@ -13,14 +13,15 @@ from torch import nn
 
 from privet import Run, plan, train
 from privet.accounting import Guarantee
-from privet.data.task import Task
+from privet.data.task import ACCURACY, Task
 from privet.errors import InvalidValue, Unsupported
 from privet.training import checkpoint, metrics, rounds
-from privet.training.evaluate import evaluate
+from privet.training.evaluate import Scores, evaluate
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_reading import read
 from privet.training.loop import go_on
 from privet.training.progress import Quiet
+from privet.training.resume import resume, save
 from tiny_task import SIZE, task
 
 PUBLIC = {
@@ -221,6 +222,20 @@ def test_a_crash_before_the_first_checkpoint_starts_from_the_same_weights(tmp_pa
     assert same(run, whole, tolerance=1e-6)
 
 
+def test_a_run_goes_on_from_what_a_loop_of_ones_own_has_saved(tmp_path):
+    with pytest.raises(MemoryError):
+        train(planned(), "tiny_task:task", out=tmp_path / "a", watcher=Dying(5), evaluate_every=2)
+    model = task().network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with resume(model, optimizer, task().train, Run.load(tmp_path / "a").plan, out=tmp_path / "a") as training:
+        for x, y in training:
+            training.step(nn.functional.cross_entropy(model(x), y, reduction="none"))
+            break
+        save(training)
+    run = go_on(tmp_path / "a")
+    assert (run.end, run.steps) == ("complete", 12)
+
+
 def test_a_run_that_is_over_is_given_back(tmp_path):
     train(planned(3), "tiny_task:task", out=tmp_path / "a")
     before = (tmp_path / "a" / "ledger.jsonl").read_bytes(), (tmp_path / "a" / "metrics.jsonl").read_bytes()
@@ -309,6 +324,47 @@ def test_the_best_weights_survive_a_crash_with_their_scores(tmp_path):
     assert evaluate(run.network(), task()).measure == run.scores["held_out_accuracy"]
 
 
+def test_weights_that_are_worse_never_replace_the_best_after_a_crash(tmp_path, monkeypatch):
+    """The best were kept after the last checkpoint, which does not know of them."""
+    values = iter([0.5, 0.9, 0.6, 0.7])
+    monkeypatch.setattr(
+        rounds, "evaluate",
+        lambda *_, **__: Scores(loss=1.0, measure=next(values), name="accuracy", higher_is_better=True),
+    )  # fmt: skip
+    settings = {"evaluate_every": 2, "save_every": 3, "keep": "best"}
+    with pytest.raises(MemoryError):  # 0.5 at step 2, a checkpoint at 3, 0.9 at 4
+        train(planned(8), "tiny_task:task", out=tmp_path / "a", watcher=Dying(5), **settings)
+    run = go_on(tmp_path / "a")
+    assert [line["held_out_accuracy"] for line in evaluations(run)] == [0.5, 0.6, 0.7]
+    assert (run.scores["step"], run.scores["held_out_accuracy"]) == (4, 0.9)
+
+
+def test_what_lies_beside_weights_has_nothing_raw_and_no_epsilon_of_a_moment(tmp_path):
+    """A file of weights is given away; and which weights are the best was decided by all that came later."""
+    run = train(
+        private(), "tiny_task:task", out=tmp_path / "a", keep="best", show_private=True, evaluate_every=5, lr=1e-6
+    )
+    assert "raw_train_loss" in evaluations(run)[0]
+    extra = checkpoint.peek(tmp_path / "a" / "best").extra
+    assert extra == run.scores
+    assert set(extra) == PUBLIC - {"epsilon", "delta", "label"}
+
+
+def test_the_scores_of_a_run_that_outputs_stopped_claim_no_epsilon(tmp_path):
+    run = train(planned(30), "tiny_task:task", out=tmp_path / "a", stop_at="accuracy=0.6", evaluate_every=2)
+    assert (run.is_over, run.spent.label) == (True, "claimed")
+    assert not {"epsilon", "delta", "label"} & set(run.scores)
+
+
+@pytest.mark.parametrize("change", [{"name": "other"}, {"measure": replace(ACCURACY, name="hits")}])
+def test_a_run_goes_on_with_the_task_that_it_began_with(tmp_path, change):
+    with pytest.raises(MemoryError):
+        train(planned(), task(), out=tmp_path / "a", watcher=Dying(5), evaluate_every=2, keep="best")
+    with pytest.raises(InvalidValue, match=r"is not the one that the run in .* began with, 'tiny'"):
+        go_on(tmp_path / "a", task=replace(task(), **change))
+    assert go_on(tmp_path / "a", task=task()).end == "complete"
+
+
 def test_a_measure_that_the_task_does_not_have_is_refused_first(tmp_path):
     with pytest.raises(InvalidValue, match="stop_at='rmse' must be one of accuracy, loss"):
         train(private(), "tiny_task:task", out=tmp_path / "a", stop_at="rmse=1")
@@ -386,6 +442,7 @@ def test_under_add_remove_the_size_is_never_read(tmp_path):
         ({"optimizer": "os:system"}, "must be a class made from torch's Optimizer"),
         ({"optimizer": "lbfgs"}, "asks for the loss again"),
         ({"device": "abacus"}, "device='abacus' cannot be used"),
+        ({"device": "meta"}, "device='meta' cannot be used"),
         ({"lerning": 3}, "training.lerning is not known"),
         ({"views": 3, "max_physical_batch": 2}, "must be at least views=3"),
         ({"seed": -1}, "seed=-1"),
@@ -408,6 +465,9 @@ def test_a_plan_cannot_call_just_anything(tmp_path, spelling):
 def test_a_folder_with_a_run_is_not_used_again(tmp_path):
     train(private(3), "tiny_task:task", out=tmp_path / "a")
     with pytest.raises(InvalidValue, match=r"holds a run already.*--resume"):
+        train(private(3), "tiny_task:task", out=tmp_path / "a")
+    (tmp_path / "a" / "ledger.jsonl").unlink()  # its weights would pass for another run's, at no cost
+    with pytest.raises(InvalidValue, match=r"holds checkpoint\.safetensors of a run whose ledger is gone"):
         train(private(3), "tiny_task:task", out=tmp_path / "a")
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidValue, match="is a file"):

@@ -117,7 +117,7 @@ def attack(
         for name in sources for number in _numbers(plans, sources[name], at_steps) for spelling in made
         if number != ALL or (spelling == "prior" and isinstance(sources[name], Plan))
     ]  # fmt: skip
-    shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings})
+    shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings}, plans[0])
     outcomes: list[Outcome] = []
     for name, source in sources.items():
         moments: dict[int, Moment] = {}
@@ -233,7 +233,9 @@ def pixels(image: Tensor) -> list[list[list[int]]]:
 class _Shelf:
     """Outcomes in a folder, each in a file named after everything that it depends on."""
 
-    def __init__(self, folder: "str | Path | None", settings: dict[str, Any]) -> None:
+    def __init__(self, folder: "str | Path | None", settings: dict[str, Any], sampled: Plan) -> None:
+        steps = sampled.steps  # without privacy, batches are drawn by these
+        self._batches = [steps.rate, str(steps.batch), len(steps), str(steps.sampling), repr(sampled.recipe.training)]
         self._folder = None if folder is None else Path(folder)
         self._settings = {key: value for key, value in settings.items() if key != "at_steps"}
         if self._folder is not None:
@@ -265,7 +267,7 @@ class _Shelf:
         if self._folder is None:
             return None
         plan = source.plan if isinstance(source, Run) else source
-        parts = [FORMAT, self._settings, name, None if plan is None else plan.hash, number, spelling]
+        parts = [FORMAT, self._settings, name, self._batches if plan is None else plan.hash, number, spelling]
         if isinstance(source, Run) and source.checkpoint is not None:
             parts.append(str(source.checkpoint.resolve()))
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

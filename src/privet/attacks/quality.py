@@ -69,9 +69,9 @@ def ranks(found: Tensor, candidates: Tensor, true: Tensor) -> Tensor:
 
 
 def ranks_of(scores: Tensor, true: Tensor) -> Tensor:
-    """How many candidates score at least as well as the true one, itself left out, (N,)."""
+    """How many candidates score at least as well as the true one, itself left out, (N,); what is not a number does."""
     own = scores.gather(1, true[:, None])
-    return (scores >= own).sum(1) - 1
+    return (~(scores < own)).sum(1) - 1
 
 
 def matched(found: Tensor, true: Tensor) -> Tensor:

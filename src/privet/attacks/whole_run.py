@@ -44,11 +44,14 @@ def identify(
     begun, source = time.perf_counter(), torch.Generator().manual_seed(seed)
     scores = torch.zeros(2 * victims.size, len(victims.candidates[0]), dtype=torch.float64)
     training = training_of(plan, task, settings=settings, seed=seed)
+    looked_at = -1
     with training:
         for x, y in training:
-            step = plan.steps[training.number]
-            seen = _seen(copy.deepcopy(training.model).eval(), training.rule, step, victims)  # the loop watches its own
-            scores += _likelihoods(seen, step, victims, source, relation=plan.recipe.budget.relation)
+            if training.number > looked_at:  # a batch may come in pieces: it is released once
+                looked_at = training.number
+                step = plan.steps[looked_at]
+                seen = _seen(copy.deepcopy(training.model).eval(), training.rule, step, victims)  # watched: its own
+                scores += _likelihoods(seen, step, victims, source, relation=plan.recipe.budget.relation)
             training.step(task.losses, x, y)
     seconds = time.perf_counter() - begun
     halves = (scores[: victims.size], scores[victims.size :])

@@ -12,7 +12,7 @@ from privet.auditing import controls
 from privet.auditing.bounds import mu_like
 from privet.auditing.finding import ALARM, Audit, Finding
 from privet.auditing.mechanism import Declared, Mechanism
-from privet.auditing.one_run import one_run
+from privet.auditing.one_run import LEAST_CANARIES, one_run
 from privet.auditing.replay import replay, worst
 from privet.auditing.run_ledger import run_ledger
 from privet.auditing.scenes import SIZE, Scene
@@ -20,6 +20,7 @@ from privet.auditing.scenes import scenes as all_scenes
 from privet.auditing.sound import EngineStep
 from privet.auditing.step import step
 from privet.data.task import Task
+from privet.engine.clip import is_adaptive, rule_for
 from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import METHODS, Plan, method, plan
@@ -90,8 +91,7 @@ def audit(
 
 def _kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]:
     if kinds is None:
-        short = planned is not None and len(planned.steps) <= MOST_STEPS and not _is_learning(planned)
-        return KINDS if short else ("replay", "step")
+        return KINDS if planned is not None and _fits_one_run(planned) else ("replay", "step")
     if isinstance(kinds, str) or not kinds:
         raise InvalidValue(f"kinds={kinds!r} must be a list of {', '.join(KINDS)}. Give ['replay'], say.")
     for kind in kinds:
@@ -101,8 +101,12 @@ def _kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]
     return tuple(kinds)
 
 
-def _is_learning(planned: Plan) -> bool:
-    return planned.rule.partition(":")[0] in ("quantile", "adaclip")
+def _fits_one_run(planned: Plan) -> bool:
+    """Whether a run of the plan is short, and one that canaries can be put in."""
+    budget, rule = planned.recipe.budget, rule_for(planned.rule, as_published=planned.is_unsound)
+    if len(planned.steps) > MOST_STEPS or planned.recipe.size < LEAST_CANARIES or is_adaptive(rule):
+        return False
+    return (budget.relation, budget.unit, planned.steps.sampling) == ("zero-out", "example", POISSON)
 
 
 # --- what is audited ---------------------------------------------------------------------------------
@@ -111,7 +115,11 @@ def _is_learning(planned: Plan) -> bool:
 def _parts(what: Any, *, as_published: bool) -> tuple[dict[str, Mechanism], str, Plan | None]:
     """Mechanisms by what is said of them, the name of the whole, and the plan if there is one."""
     if isinstance(what, Run):
-        return of_plan(what.plan), f"run {what.folder}, rule {what.plan.rule}", what.plan
+        return (
+            of_plan(what.plan),
+            f"run {what.folder}: its ledger, and its plan by new runs, rule {what.plan.rule}",
+            what.plan,
+        )
     if isinstance(what, Plan):
         return of_plan(what), f"plan {what.hash.rpartition(':')[2][:12]}, rule {what.rule}", what
     if isinstance(what, str):

@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from privet import _check
-from privet.accounting.tradeoff import Curve, advantage
+from privet.accounting.tradeoff import Curve, Gaussian, advantage
 
 Floats = NDArray[np.float64]
 
 THRESHOLDS = 200  # candidates, at quantiles of both worlds together
+MOST_SAMPLES = 10**9  # beyond, no sampling decides
 DECIDES = 250.0  # samples per world that tell mu from mu' are about this over (mu - mu')^2
 
 
@@ -114,6 +115,27 @@ def _candidates(without: Floats, with_: Floats, alarm: float) -> tuple[Floats, F
 def mu_like(curve: Curve) -> float:
     """The mu whose G_mu gives the same advantage as a curve: 2 Phi^-1((1 + advantage) / 2)."""
     return float(2 * special.ndtri((1 + min(advantage(curve), 1 - 1e-15)) / 2))
+
+
+def would_see(claimed: float, mu: float, *, samples: int, alarm: float) -> bool:
+    """Whether the testing half of `samples` per world would reject G_claimed, were errors those expected of G_mu."""
+    trials, at = samples // 2, np.linspace(-8.0, mu + 8.0, 801)
+    a, b = (upper_limit(np.ceil(trials * special.ndtr(x)), trials, alarm / 2) for x in (-at, at - mu))
+    return bool((b < Gaussian(mu=claimed)(a)).any())
+
+
+def samples_to_see(claimed: float, mu: float, *, least: int, alarm: float) -> int | None:
+    """Samples per world at which `would_see` is true, `least` or that doubled; None beyond a billion.
+
+    >>> samples_to_see(1.0, 1.5, least=1000, alarm=1e-3), samples_to_see(20.0, 30.0, least=1000, alarm=1e-3)
+    (1000, None)
+    """
+    samples = least
+    while samples <= MOST_SAMPLES:
+        if would_see(claimed, mu, samples=samples, alarm=alarm):
+            return samples
+        samples *= 2
+    return None
 
 
 def samples_to_tell(mu: float, other: float) -> int:

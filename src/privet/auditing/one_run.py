@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 Coins = NDArray[np.bool_]
 Kind = Literal["block", "examples"]
 
+LEAST_CANARIES = 10
 PULL = 1e3  # a canary's gradient, far above any clip
 FACTOR = 4.0  # canaries must be enough to see a mu this many times the claimed one: a quarter of the noise
 FACTORS = (2.0, FACTOR, 8.0)  # the number of guesses is decided for the first of these that could be seen
@@ -80,7 +81,7 @@ def one_run(
 
 
 def _check_plan(plan: Plan, canaries: int) -> None:
-    _check.whole(least=10, canaries=canaries)
+    _check.whole(least=LEAST_CANARIES, canaries=canaries)
     if canaries > plan.recipe.size:
         raise InvalidValue(
             f"canaries={canaries} must be at most the plan's size={plan.recipe.size}. Each takes a record's "
@@ -233,6 +234,8 @@ def _said(
         "consistent": f"the plan's own curve is not rejected, and {FACTOR:g} times its mu would be",
         "inconclusive": f"not decided; about {needed or 'more than 131072'} canaries would",
     }[verdict]
+    if kind == "examples" and verdict == "consistent":  # the power is that of the strongest canaries
+        outcome = "the plan's own curve is not rejected; losses of mislabelled examples may hide even a large excess"
     side = "most and least likely" if guesses.both else "most likely"
     return (
         f"{outcome} (p <= {p:.3g}); {right} of {guesses.count} guesses right, the {side} of {m} canaries; mu >= "

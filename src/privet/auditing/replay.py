@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from torch import Tensor
 
 from privet.auditing.finding import Finding
 from privet.auditing.mechanism import Declared, Frozen, Mechanism, Released, Run, flat, prepared
@@ -21,10 +22,11 @@ from privet.auditing.scenes import Scene
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]
 
-COINS = 60  # draws of coins by which participation is judged
+COINS = 160  # draws of coins by which participation is judged: two releases at rate 1/4 that share one are seen
 MOST_COINS = 5000  # draws of coins until the record takes part
 ROUNDING = 1e-3  # of a difference, relatively: outputs are float32
 RARE = 1e-5  # false-alarm rate of each of the few checks that are statistical; fixed seeds make them repeatable
+CHECKS = 5  # of them
 MOST = 5  # reasons shown
 
 
@@ -84,7 +86,7 @@ def replay(mechanism: Mechanism, scenes: Sequence[Scene], *, progress: Progress 
     says = f"{many}; one record moves the query by {_times(furthest)} what is declared"
     return Finding(
         kind="replay", verdict="violation" if reasons else "consistent", says=says, reasons=tuple(reasons),
-        alarm=RARE, seconds=time.perf_counter() - start, numbers={"scenes": len(scenes), "furthest": furthest},
+        alarm=CHECKS * RARE, seconds=time.perf_counter() - start, numbers={"scenes": len(scenes), "furthest": furthest},
     )  # fmt: skip
 
 
@@ -141,7 +143,42 @@ def _checked_noise(pair: Pair, coins: int) -> list[str]:
         elif pair.which.std is not None and stats.chi2.cdf((used**2).sum(), len(used)) < RARE / len(without):
             reasons.append(f"the noise is {math.sqrt((used**2).mean()):.4g} times what is declared")
             break
-    return reasons + _shared(without)
+    return reasons + _shared(without) + ([] if reasons or pair.which.std is None else _checked_tensors(pair, coins))
+
+
+def _checked_tensors(pair: Pair, coins: int) -> list[str]:
+    """The noise of each released tensor by itself: a bare layer, or one noise for all, is lost in the whole."""
+    one, other = (pair.without(Frozen(coins, noise)) for noise in (1, 2))
+    found = {name: _difference(one[name], other[name]) for name in one if pair.which.std_of(name) is not None}
+    for name, values in found.items():
+        if not values.all() and _is_bare(values, _difference(one[name], pair.without(Frozen(coins, 3))[name])):
+            return [f"some of {name!r} has no noise"]
+        scaled = values / (math.sqrt(2) * (pair.which.std_of(name) or 1.0))
+        own = scaled - scaled.mean() if len(scaled) > 1 else scaled
+        if len(own) and stats.chi2.cdf((own**2).sum(), max(len(own) - 1, 1)) < RARE / len(found):
+            return [f"the noise of {name!r} spreads by {math.sqrt((own**2).mean()):.4g} times what is declared"]
+    return _alike_tensors(pair, found)
+
+
+def _difference(one: Tensor, other: Tensor) -> Floats:
+    found: Floats = (one.detach().double() - other.detach().double()).cpu().numpy().ravel()
+    return np.nan_to_num(found, nan=1.0)
+
+
+def _is_bare(one: Floats, other: Floats) -> bool:
+    """Whether an entry is the same under three noises: under two, rounding may make it so."""
+    return bool(((one == 0) & (other == 0)).any())
+
+
+def _alike_tensors(pair: Pair, found: dict[str, Floats]) -> list[str]:
+    """Tensors of one step whose noises are correlated, as where a generator is seeded anew for each layer."""
+    groups: dict[tuple[int, int], list[Floats]] = {}
+    for name, values in found.items():
+        groups.setdefault((pair.which.step_of.get(name, 0), len(values)), []).append(values)
+    for many in groups.values():
+        if _shared(np.stack(many)):
+            return ["the noise of two tensors is the same"]
+    return []
 
 
 def _alike(one: Floats, other: Floats) -> bool:

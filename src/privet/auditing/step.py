@@ -17,7 +17,7 @@ from scipy import special
 
 from privet import _check
 from privet.accounting.tradeoff import Curve
-from privet.auditing.bounds import Errors, chosen, mu_like, samples_to_tell
+from privet.auditing.bounds import Errors, chosen, mu_like, samples_to_see, samples_to_tell, would_see
 from privet.auditing.finding import ALARM, Finding, Verdict, empirical
 from privet.auditing.mechanism import Mechanism
 from privet.auditing.replay import Pair, Progress
@@ -121,14 +121,16 @@ def _one(
     errors = for_curve.errors(without, with_, alarm)
     mild = for_curve.errors(without, with_, DOUBT)
     claimed = mu_like(curve)
-    verdict, needed = _verdict(errors, mild, curve, claimed, samples)
+    verdict, needed = _verdict(errors, mild, curve, claimed, samples, alarm)
     return Result(
         scene.name, FEATURES[for_curve.feature], verdict, errors, claimed,
         for_epsilon.errors(without, with_, alarm).epsilon(delta), needed,
     )  # fmt: skip
 
 
-def _verdict(errors: Errors, mild: Errors, curve: Curve, claimed: float, samples: int) -> tuple[Verdict, int | None]:
+def _verdict(
+    errors: Errors, mild: Errors, curve: Curve, claimed: float, samples: int, alarm: float
+) -> tuple[Verdict, int | None]:
     if errors.rejects(curve):
         return "violation", None
     if mild.rejects(curve):  # it looks like more than the claim
@@ -136,8 +138,10 @@ def _verdict(errors: Errors, mild: Errors, curve: Curve, claimed: float, samples
             max(errors.seen_miss, 0.5 / samples)
         )
         return "inconclusive", max(2 * samples, samples_to_tell(float(seen), claimed))
-    needed = samples_to_tell(claimed, FACTOR * claimed)
-    return ("consistent", None) if samples >= needed else ("inconclusive", needed)
+    least, more = samples_to_tell(claimed, FACTOR * claimed), FACTOR * claimed
+    if samples >= least and would_see(claimed, more, samples=samples, alarm=alarm):
+        return "consistent", None
+    return "inconclusive", samples_to_see(claimed, more, least=max(least, 20), alarm=alarm)
 
 
 def _finding(
@@ -147,7 +151,7 @@ def _finding(
     outcome = {
         "violation": f"the claimed curve is rejected with confidence {100 * (1 - alarm):g} %",
         "consistent": "the claimed curve is not rejected",
-        "inconclusive": f"not decided; about {top.needed} samples per world would",
+        "inconclusive": f"not decided; {_enough(top.needed)} samples per world would",
     }[top.verdict]
     says = (
         f"{outcome}; mu >= {e.mu:.3g} (Gaussian reading) against {top.mu_claimed:.3g} claimed; {samples} samples per "
@@ -164,6 +168,10 @@ def _finding(
         numbers={"scene": top.scene, "feature": top.feature, "samples": samples, "scenes": count,
                  "false_alarm": e.false_alarm, "miss": e.miss},
     )  # fmt: skip
+
+
+def _enough(needed: int | None) -> str:
+    return "more than a billion" if needed is None else f"about {needed}"
 
 
 def _named(progress: Progress, scene: str) -> Callable[[int], None]:

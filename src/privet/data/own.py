@@ -27,6 +27,7 @@ from privet.data.task import RMSE, Task, register
 from privet.errors import InvalidValue
 
 LARGEST = 2**34  # bytes of an npz file, unpacked
+MOST_CLASSES = 2**31
 _READ = "the list of classes was read from the records: it is taken as public"
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
@@ -57,8 +58,8 @@ def own_csv(
         if name not in header:
             raise InvalidValue(f"{path}: has no column {name!r}. It has {', '.join(header)}.")
     used = _words(columns) or [name for name in header if name != target]
-    if target in used or not used:
-        raise InvalidValue(f"columns={columns!r} must name columns other than the target {target!r}.")
+    if target in used or not used or len(set(used)) < len(used):
+        raise InvalidValue(f"columns={columns!r} must name columns other than the target {target!r}, each once.")
     inputs = np.stack([_numbers(path, name, [row[header.index(name)] for row in rows]) for name in used], axis=1)
     _scale(inputs, used, ranges)
     x = torch.tensor(inputs, dtype=torch.float32)
@@ -176,11 +177,15 @@ def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
         raise InvalidValue(f"{path}: x is {x.dtype} and y is {y.dtype}. Use numbers, and whole numbers from 0 for y.")
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or len(y) < 2:
         raise InvalidValue(f"{path}: x is {list(x.shape)} and y is {list(y.shape)}. Give N >= 2 records and N classes.")
-    if y.min() < 0:
-        raise InvalidValue(f"{path}: has the class {y.min()} in y. Use whole numbers from 0.")
+    if not x[0].size:
+        raise InvalidValue(f"{path}: x is {list(x.shape)}: its records are empty. Give each at least one number.")
+    if y.min() < 0 or y.max() >= MOST_CLASSES:
+        wrong = y.min() if y.min() < 0 else y.max()
+        raise InvalidValue(f"{path}: has the class {wrong} in y. Use whole numbers from 0.")
     if x.dtype == np.uint8:
         return tensors(x, y)
-    return torch.tensor(x.astype(np.float32)), torch.tensor(y.astype(np.int64))
+    with np.errstate(over="ignore"):  # what is not finite then is refused with the rest
+        return torch.tensor(x.astype(np.float32)), torch.tensor(y.astype(np.int64))
 
 
 # --- folder -----------------------------------------------------------------------------------------
@@ -190,7 +195,7 @@ def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
 def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -> Task:
     """A folder of pictures: `<path>/<class>/<picture>`; or `<path>/train/...` with `<path>/test/...` to judge by.
 
-    The folders' names are the classes. Each picture is made `side` x `side`; `colours` is 1 or 3.
+    The folders' names are the classes, taken as public. Each picture is made `side` x `side`; `colours` is 1 or 3.
     """
     _check.whole(side=side)
     if colours not in (1, 3):
@@ -205,7 +210,7 @@ def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -
         raise InvalidValue(f"path={path!r} has fewer than two folders of pictures. Make one for each class.")
     x, y = _in_folders(train, names, side=side, colours=colours)
     tested = _in_folders(root / "test", names, side=side, colours=colours) if split else None
-    return _task("folder", path, x, y, every=every, model="cnn", classes=len(names), tested=tested)
+    return _task("folder", path, x, y, every=every, model="cnn", classes=len(names), note=_READ, tested=tested)
 
 
 def _in_folders(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:

@@ -251,7 +251,11 @@ def _attribute_rows(content: bytes, made: Attributes) -> Iterator[tuple[int, byt
     for number, line in enumerate(content.splitlines(), 1):
         word, _, rest = line.partition(b",")
         bare = word[1:-1] if word[:1] == word[-1:] == b'"' and len(word) > 2 else word
-        if not bare.isdigit() or not 1 <= int(bare) <= made.classes or len(rest) != 2 * made.width - 1:
+        if (
+            not (bare.isdigit() and len(bare) < 10)
+            or not 1 <= int(bare) <= made.classes
+            or len(rest) != 2 * made.width - 1
+        ):
             raise InvalidValue(
                 f"{made.inside}, line {number}: must be a class from 1 to {made.classes} and {made.width} attributes "
                 "0 or 1, separated by commas. Fetch it again."

@@ -27,6 +27,7 @@ assert _layer
 Loss = Callable[..., Tensor]
 _FLAT = rule_for("flat")  # by far the most used, and it has no state
 Force = Mapping[str, str] | str
+LEAST_CLIP = 1e-12  # entries whose squares vanish in float32 add less than 1e-15 to a norm, for 1e8 parameters
 
 
 def clipped_sum(
@@ -61,6 +62,11 @@ def clipped_sum(
         Unsupported: the model couples examples, or does what no rule covers; names the module and the way out.
     """
     _check.positive(clip=clip)
+    if clip < LEAST_CLIP:
+        raise InvalidValue(
+            f"clip={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, so norms "
+            "would come out too small. Scale the loss up, and the clip with it."
+        )
     chosen = _FLAT if rule == "flat" else rule_for(rule, as_published=as_published)
     if isinstance(loss_fn, Tensor):
         from privet.engine.recording import recorded

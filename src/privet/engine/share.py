@@ -80,7 +80,7 @@ class Single:
     g: Dense  # (B, O)
 
     def sq_norms(self) -> Tensor:
-        return sq(self.a) * self.g.sq_norms()
+        return sq(self.a).add_(vanished(self.a)) * (self.g.sq_norms() + vanished(self.g.grads))
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.mm((self.g.grads * weights[:, None]).T, self.a, out=out)
@@ -162,9 +162,11 @@ def gram(share: Outer, gg: Tensor | None = None) -> Tensor:
     Where positions cancel, rounding is large beside the sum: about roundings of (sum_t |g_t| |a_t|)^2. That much is
     added, so that the norm is never too small; where it would be felt, the norm is taken from the gradient itself.
     """
-    found, size = _over_pairs(share.a, share.g) if gg is None else _of_grams(share.a @ share.a.mT, gg)
+    least = vanished(share.a), vanished(share.g)
+    found, sizes = _over_pairs(share.a, share.g, least) if gg is None else _of_grams(share.a @ share.a.mT, gg, least)
+    size, most = sizes
     allowed = ALLOWED * torch.finfo(size.dtype).eps * size.square()
-    found = found.clamp_(min=0).add_(allowed)
+    found = found.clamp_(min=0).add_(allowed).add_((most - size).mul_(most + size))
     felt = allowed > FELT * torch.finfo(size.dtype).eps * found
     if bool(felt.any()):
         share._felt = rows = felt.nonzero()[:, 0]
@@ -173,19 +175,22 @@ def gram(share: Outer, gg: Tensor | None = None) -> Tensor:
     return found
 
 
-def _over_pairs(a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+def _over_pairs(a: Tensor, g: Tensor, least: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """sum_ts <a_t, a_s> <g_t, g_s> and sum_t |a_t| |g_t|. In long sequences, early and late positions meet once."""
     if a.shape[1] < LONG:
-        return _of_grams(a @ a.mT, g @ g.mT)  # (B, T, T)
+        return _of_grams(a @ a.mT, g @ g.mT, least)  # (B, T, T)
     half = a.shape[1] // 2
-    (one, size), (two, more) = _over_pairs(a[:, :half], g[:, :half]), _over_pairs(a[:, half:], g[:, half:])
+    one, size = _over_pairs(a[:, :half], g[:, :half], least)
+    two, more = _over_pairs(a[:, half:], g[:, half:], least)
     across = (a[:, :half] @ a[:, half:].mT).mul_(g[:, :half] @ g[:, half:].mT).sum((1, 2))
     return one.add_(two).add_(across, alpha=2), size.add_(more)
 
 
-def _of_grams(aa: Tensor, gg: Tensor) -> tuple[Tensor, Tensor]:
-    size = (aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sqrt().sum(1)
-    return aa.mul_(gg).sum((1, 2)), size
+def _of_grams(aa: Tensor, gg: Tensor, least: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """The sum over pairs; and (2, B): the sum of sizes as computed, and as they may be before underflow."""
+    a, g = aa.diagonal(dim1=1, dim2=2), gg.diagonal(dim1=1, dim2=2)
+    sizes = torch.stack([a * g, (a + least[0]) * (g + least[1])]).sqrt_().sum(2)
+    return aa.mul_(gg).sum((1, 2)), sizes
 
 
 def with_care(share: Share, felt: Tensor, weights: Tensor) -> Tensor:
@@ -226,6 +231,11 @@ def sq(t: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(t[:, whole:], dim=1)
     blocks: Tensor = torch.linalg.vector_norm(t[:, :whole].reshape(len(t), -1, BLOCK), dim=2)
     return norms.square() + blocks.square().sum(1)
+
+
+def vanished(t: Tensor) -> float:
+    """The most that underflow takes from the squared norm of a row: a huge factor beside it would make that felt."""
+    return t.shape[-1] * torch.finfo(t.dtype).tiny
 
 
 def sum_into(out: Tensor, share: Share, weights: Tensor) -> None:

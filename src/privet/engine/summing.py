@@ -1,7 +1,7 @@
 """From shares to the clipped sum: norms, factors, weighted sums; what is huge or not finite is taken with care."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ class ClippedSum:
     raw_norms: Tensor  # (B,), of whole gradients, before clipping
     raw_batch: int
     raw_bits: Tensor | None = None  # summed over the batch: what an adaptive rule releases beside the gradient
+    _lost: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # what rounding took when pieces were added
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
         """The sum over both batches: pieces of one logical batch, clipped by one rule."""
@@ -31,11 +32,31 @@ class ClippedSum:
                 f"norm_bound={other.norm_bound!r} must be {self.norm_bound!r}. Pieces of a batch share one clip. "
                 "Clip them alike."
             )
+        grads, lost = {}, {}
+        for name, grad in self.grads.items():
+            left = [piece._lost[name] for piece in (self, other) if name in piece._lost]
+            grads[name], lost[name] = _added(grad, other.grads[name], left)
         return ClippedSum(
-            grads={name: grad + other.grads[name] for name, grad in self.grads.items()}, norm_bound=self.norm_bound,
+            grads=grads, norm_bound=self.norm_bound,
             raw_norms=torch.cat([self.raw_norms, other.raw_norms]), raw_batch=self.raw_batch + other.raw_batch,
             raw_bits=None if self.raw_bits is None or other.raw_bits is None else self.raw_bits + other.raw_bits,
+            _lost=lost,
         )  # fmt: skip
+
+
+def _added(a: Tensor, b: Tensor, left: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """a + b + what is left of earlier roundings, and what is lost in it (Knuth's two-sum).
+
+    Plainly added, many small pieces would lose more than the allowance of secure noise: one example more moves all
+    later ones into other pieces, and every rounding comes out otherwise.
+    """
+    total = a + b
+    second = total - a
+    lost = (a - (total - second)).add_(b - second)
+    for more in left:
+        lost = lost + more
+    found = total + lost
+    return found, lost.sub_(found - total)
 
 
 Named = Mapping[str, nn.Parameter]

@@ -18,13 +18,13 @@ from privet.data.task import task as task_of
 from privet.engine.randomness import Randomness, seeded
 from privet.errors import InvalidValue
 from privet.planning import Plan
-from privet.training import checkpoint, distributed, ledger_reading
+from privet.training import checkpoint, distributed, ledger_reading, metrics
 from privet.training.distributed import Group
 from privet.training.parts import Parts, check_sound, drawing, measured_reserve, parts_for
 from privet.training.progress import Quiet, Watcher
 from privet.training.resume import resume as taken_up
 from privet.training.rounds import Rounds
-from privet.training.run import PLAN, Run, versions, write_about
+from privet.training.run import BEST, PLAN, Run, versions, write_about
 from privet.training.settings import Settings, changed
 from privet.training.steps import Training
 from privet.training.stopping import interruptible
@@ -122,6 +122,7 @@ def go_on(
     about = dict(run.about)
     about["show_private"] = about["show_private"] if show_private is None else show_private
     loaded = run.task(where=where) if task is None else task
+    _check_task(run, loaded)
     parts = parts_for(run.plan, loaded, run.settings, weights_seed=about["weights_seed"], group=group)
     reserve = ledger_reading.read(folder).header.reserve
     training = taken_up(
@@ -208,6 +209,17 @@ def _shared(group: Group | None, facts: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _check_task(run: Run, task: Task) -> None:
+    """Raise if a run would go on with another task than it began with, as far as public facts tell."""
+    now = {"name": task.measure.name, "higher_is_better": task.measure.higher_is_better}
+    name = task.name if run.about["own_task"] else run.settings.task
+    if name != run.settings.task or now != run.about["measure"]:
+        raise InvalidValue(
+            f"task={task.name!r}, judged by {task.measure.name}, is not the one that the run in {str(run.folder)!r} "
+            f"began with, {run.settings.task!r}. Its scores could not be compared. Give that one."
+        )
+
+
 def _check_new(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InvalidValue(f"out={str(folder)!r} is a file. A run has a folder of its own. Choose another name.")
@@ -215,4 +227,10 @@ def _check_new(folder: Path) -> None:
         raise InvalidValue(
             f"out={str(folder)!r} holds a run already. Its steps are spent. Go on with it by "
             f"`privet train --resume {folder}`, or choose another folder."
+        )
+    left = [name for name in (checkpoint.NAME, f"{BEST}/{checkpoint.NAME}", metrics.NAME) if (folder / name).exists()]
+    if left:
+        raise InvalidValue(
+            f"out={str(folder)!r} holds {left[0]} of a run whose ledger is gone. It would pass for this run's, and "
+            "what it cost is not in its ledger. Choose another folder."
         )

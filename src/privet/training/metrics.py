@@ -20,6 +20,7 @@ from privet.training.append_file import Descriptor, write_all
 NAME = "metrics.jsonl"
 BOARD = "tensorboard"  # the folder of TensorBoard's files
 Line = Mapping[str, Any]
+_OF_THE_MOMENT = ("epsilon", "delta", "label")
 
 
 class Metrics:
@@ -94,12 +95,22 @@ def scores(lines: "tuple[dict[str, Any], ...]") -> list[dict[str, Any]]:
     return [line for line in lines if "held_out_loss" in line]
 
 
+def of_weights(line: Line) -> dict[str, Any]:
+    """What a line says of the weights themselves, to lie beside them: nothing raw, and no epsilon.
+
+    Its epsilon is of that moment. Which weights are kept, and when a run stops, is decided by later outputs too: what
+    holds for them is the run's guarantee.
+    """
+    return {key: value for key, value in line.items() if key not in _OF_THE_MOMENT and not key.startswith("raw_")}
+
+
 def _parsed(row: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(row)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and type(found.get("step")) is int else None
+    whole = isinstance(found, dict) and type(found.get("step")) is type(found.get("weights_of", 0)) is int
+    return found if whole else None
 
 
 def _is_torn(row: bytes) -> bool:

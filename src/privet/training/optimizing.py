@@ -126,6 +126,8 @@ def pace_for(settings: Settings, plan: Plan, optimizer: Optimizer) -> Pace:
     if name in ("linear", "polynomial"):
         known["total_iters"] = length
     options = {key: value for key, value in known.items() if key in asked and not _says_length(key, options)} | options
+    if name in schedulers.names():
+        _check_moves(name, settings.scheduler, options)
     made = _made(schedulers, name, settings.scheduler, optimizer=optimizer, **options)
     return Pace(made, unit=str(unit), epoch=epoch)
 
@@ -148,7 +150,11 @@ def _asked(registry: Registry[Any], spelling: str, kind: type) -> tuple[str, dic
             f"{registry.kind}={shortened(spelling)!r} must be a class made from torch's {kind.__name__}. A plan may "
             "name it, and must not call just anything."
         )
-    return name, {key: _tuple(value) for key, value in registry.options(name, text).items()}
+    options = {key: _tuple(value) for key, value in registry.options(name, text).items()}
+    for key in ("params", "optimizer"):
+        if key in options:
+            raise InvalidValue(f"{registry.kind}={shortened(spelling)!r} gives {key}. It is the run's. Leave it out.")
+    return name, options
 
 
 def _tuple(value: Any) -> Any:
@@ -161,10 +167,26 @@ def _tuple(value: Any) -> Any:
         raise InvalidValue(f"{value!r} must be numbers with commas between them. Write (0.9,0.99).") from None
 
 
+def _check_moves(name: str, spelling: str, options: Mapping[str, Any]) -> None:
+    """Raise if torch's scheduler fails as soon as it moves: in a run, a step would be charged by then."""
+    stand_in = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=MOMENTUM)
+    tried = _made(schedulers, name, spelling, optimizer=stand_in, **options)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tried.step(*[1.0] * isinstance(tried, ReduceLROnPlateau))
+    except Exception as error:
+        raise _refused(schedulers, spelling, error) from None
+
+
 def _made(registry: Registry[Any], name: str, spelling: str, **options: Any) -> Any:
     try:
         return registry.make(name, **options)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # torch raises whatever its arithmetic raises
         if isinstance(error, InvalidValue):
             raise
-        raise InvalidValue(f"{registry.kind}={spelling!r} is refused by torch: {one_line(error)}. Change it.") from None
+        raise _refused(registry, spelling, error) from None
+
+
+def _refused(registry: Registry[Any], spelling: str, error: Exception) -> InvalidValue:
+    return InvalidValue(f"{registry.kind}={spelling!r} is refused by torch: {one_line(error)}. Change it.")

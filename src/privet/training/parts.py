@@ -91,7 +91,7 @@ def device_of(settings: Settings, group: Group | None) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(name)
-        torch.empty(1, device=found)
+        torch.zeros(1, device=found).item()  # meta has no values
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         text = one_line(error).split(".")[0]
         raise InvalidValue(f"device={name!r} cannot be used: {text}. Use cpu, or leave it out.") from None

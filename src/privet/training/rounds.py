@@ -16,7 +16,7 @@ from privet.training import checkpoint
 from privet.training.distributed import Group
 from privet.training.evaluate import Scores, evaluate, moved
 from privet.training.meter import Meter
-from privet.training.metrics import Metrics
+from privet.training.metrics import Metrics, of_weights
 from privet.training.optimizing import epoch_of
 from privet.training.parts import Parts
 from privet.training.progress import Watcher
@@ -46,7 +46,7 @@ class Rounds:
         self._saved, self._saved_at = training.number if kept else -1, -math.inf
         self._start, self._before = time.monotonic(), 0.0
         self.end: str | None = None
-        if kept is not None:
+        if kept is not None and kept["more"]:  # nothing if a loop of the user's own has saved it
             self._remember(kept["more"])
         parts.optimizer.register_step_post_hook(lambda *_: parts.pace.follow(training.number))
 
@@ -154,7 +154,7 @@ class Rounds:
         training = self._training
         checkpoint.save(
             self._folder / BEST, model=training.model, optimizer=training.optimizer,
-            average=None if training.average is None else training.average.mean, extra=line,
+            average=None if training.average is None else training.average.mean, extra=of_weights(line),
         )  # fmt: skip
 
     def _remember(self, more: Mapping[str, Any]) -> None:

@@ -78,6 +78,12 @@ class Run:
                 f"{folder}: plan.json, run.json and ledger.jsonl are of different plans. What holds could not be told. "
                 "Restore the files of one run."
             )
+        if reading.header.seeded != (about["seed"] is not None):
+            raise InvalidValue(
+                f"{folder}: run.json has seed={about['seed']!r}, and ledger.jsonl says that the run is "
+                f"{'seeded' if reading.header.seeded else 'not'}. Whether it is private could not be told. Restore the "
+                "files of one run."
+            )
         stopped = about["end"] is not None and reading.ledger.steps < reading.header.length
         guarantee, spent = _guarantees(reading, plan, by_outputs=stopped)
         return cls(
@@ -115,12 +121,12 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Any] | None:
-        """The evaluation of those weights on the held-out set: a line of the metrics."""
+        """The evaluation of those weights on the held-out set: what a line of the metrics says of them."""
         kept = self.checkpoint
         if kept is not None and kept != self.folder:
-            return dict(checkpoint.peek(kept).extra)
+            return metrics.of_weights(checkpoint.peek(kept).extra)
         found = metrics.scores(self.metrics)
-        return found[-1] if found else None
+        return metrics.of_weights(found[-1]) if found else None
 
     def task(self, *, where: Where | None = None) -> Task:
         """The task that it was trained on, loaded again.
@@ -233,7 +239,8 @@ def _check_about(found: Mapping[str, Any]) -> None:
     kinds: dict[str, tuple[type, ...]] = {
         "task": (str,), "own_task": (bool,), "settings": (dict,), "evaluation": (str,), "versions": (dict,),
         "network": (dict, type(None)), "seed": (int, type(None)), "weights_seed": (int,), "end": (str, type(None)),
-        "secure_noise": (bool,), "as_published": (bool,), "show_private": (bool,),
+        "secure_noise": (bool,), "as_published": (bool,), "show_private": (bool,), "measure": (dict,),
+        "changed": (dict,),
     }  # fmt: skip
     for key, allowed in kinds.items():
         if type(found[key]) not in allowed:

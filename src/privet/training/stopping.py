@@ -47,7 +47,8 @@ class Judge:
     def restore(self, state: Any) -> None:
         """Go on from what a checkpoint kept."""
         best, self.worse = state["best"], int(state["worse"])
-        self.best = None if best is None else self._scores(*best)
+        found, kept = None if best is None else self._scores(*best), self.best
+        self.best = kept if kept is not None and kept.is_better(found) else found  # `beat` may have been before
 
     def beat(self, line: Any) -> None:
         """Weights are kept that had these scores; if they are better than the best so far, they are the best."""
