@@ -37,9 +37,12 @@ PLAN = a_plan()
 
 
 def a_model(seed=1):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    own = torch.Generator().manual_seed(seed)  # torch's own is shared by the threads that stand for ranks
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.rand(p.shape, generator=own, dtype=p.dtype) - 0.5)
+    return model
 
 
 def adam(model, lr=0.05):
