@@ -6,7 +6,6 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 from torch import nn, optim
 
+from children import told
 from disks import small_disk
 from privet.errors import InvalidValue
 from privet.training import append_file, checkpoint_file
@@ -68,17 +68,6 @@ for _ in sys.stdin:
 """
 
 
-@contextlib.contextmanager
-def savers(folder: Path, piece: int) -> Iterator["subprocess.Popen[str]"]:
-    words = [sys.executable, "-c", SAVERS, str(folder), str(piece)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-
-
 def killed_while_saving(process: "subprocess.Popen[str]", folder: Path, chance: random.Random) -> bool:
     """Start a saver, kill it a random moment after it has begun to write; whether it left an unfinished file."""
     assert process.stdin is not None
@@ -118,7 +107,7 @@ def kill_often(folder: Path, *, kills: int, piece: int) -> tuple[int, int]:
     """How many kills left an unfinished file, and how far the savers came."""
     folder.mkdir()
     chance, unfinished, step = random.Random(piece), 0, 0
-    with savers(folder, piece) as process:
+    with told(SAVERS, folder, piece) as process:
         for _ in range(kills):
             unfinished += killed_while_saving(process, folder, chance)
             now = check_whole(folder)

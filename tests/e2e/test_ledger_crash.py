@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from children import told
 from disks import small_disk
 from privet import plan, spent
 from privet.cli import main
@@ -66,17 +67,6 @@ for _ in sys.stdin:
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-
-
-@contextlib.contextmanager
-def trainers(folder: Path, piece: int) -> Iterator["subprocess.Popen[str]"]:
-    words = [sys.executable, "-c", TRAINERS, str(folder), str(piece)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
 
 
 def said(process: "subprocess.Popen[str]") -> int:
@@ -131,7 +121,7 @@ def kill_often(folder: Path, *, kills: int, steps: int, piece: int) -> tuple[int
     p.save(folder.parent / "plan.json")
     chance = random.Random(kills)
     hits = drawn = 0
-    with trainers(folder, piece) as process:
+    with told(TRAINERS, folder, piece) as process:
         while min(hits, drawn) < kills and killed_after_a_line(process, folder, chance):
             hits += 1
             drawn = check_covered(folder, p)
@@ -155,7 +145,7 @@ def test_a_run_that_is_killed_a_hundred_times_and_finishes(tmp_path: Path, piece
     assert hits >= 50
     if piece:
         assert read(folder).notes  # some kills did tear a line
-    with trainers(folder, 0) as process:
+    with told(TRAINERS, folder, 0) as process:
         start(process)
         assert said(process) == 0
     check_covered(folder, p)
@@ -220,7 +210,7 @@ def test_reading_a_run_that_is_going_on(tmp_path: Path) -> None:
     p = plan(delta=1e-5, size=1000, batch=10, steps=6000, noise=2.0, solve="epsilon")
     p.save(tmp_path / "plan.json")
     folder = tmp_path / "a"
-    with trainers(folder, 7) as process:
+    with told(TRAINERS, folder, 7) as process:
         child = start(process)
         while not size(folder):
             time.sleep(1e-3)
