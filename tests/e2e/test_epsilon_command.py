@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from privet.cli import epsilon, main
+from privet.cli import epsilon_source, main
 
 BASE = "epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5"
 
@@ -68,7 +68,7 @@ def test_batch_size_and_epochs_say_the_same() -> None:
     ("epochs", "rate", "steps"), [(0.1, 100 / 60000, 60), (60, 256 / 60000, 14063), (1, 1.0, 1), (0.01, 1.0, 1)]
 )
 def test_epochs_are_rounded_up_to_whole_steps(epochs: float, rate: float, steps: int) -> None:
-    assert epsilon._steps_of(None, epochs, rate) == steps
+    assert epsilon_source._steps_of(None, epochs, rate) == steps
 
 
 def test_a_schedule_multiplies_the_noise() -> None:
@@ -287,7 +287,7 @@ def test_our_own_fault_is_one_line_and_exit_1(monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr(epsilon, "_ledger_of", broken)
+    monkeypatch.setattr(epsilon_source, "ledger_of", broken)
     result = run(BASE)
     assert result.exit_code == 1
     assert result.stderr == "privet: internal error: ZeroDivisionError: a b (PRIVET_DEBUG=1 shows where)\n"
@@ -299,7 +299,7 @@ def test_interrupting_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(epsilon, "_ledger_of", interrupted)
+    monkeypatch.setattr(epsilon_source, "ledger_of", interrupted)
     assert run(BASE).exit_code == 130
 
 
@@ -332,9 +332,9 @@ def test_a_closed_pipe_is_silent() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent as on Unix")
 def test_ctrl_c_in_a_real_run() -> None:
     code = (
-        "import sys, time\nfrom privet.cli import epsilon, main\n"
+        "import sys, time\nfrom privet.cli import epsilon_source, main\n"
         "def wait(*a):\n    print('ready', flush=True)\n    time.sleep(60)\n"
-        "epsilon._ledger_of = wait\nmain(['epsilon', '--delta', '1e-5'])"
+        "epsilon_source.ledger_of = wait\nmain(['epsilon', '--delta', '1e-5'])"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
