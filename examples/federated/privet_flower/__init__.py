@@ -1,0 +1,1 @@
+"""A Flower app: the plan's rounds over SuperNodes."""

@@ -1,0 +1,280 @@
+"""Federated training of a plan on a task, all clients in this process: from the first round to a folder on disk.
+
+found = federate(plan, clients=100, out="runs/f", task="mnist")
+found = go_on("runs/f")                                # after a stop or a crash
+
+runs/f/plan.json, federation.json        what was to be done
+runs/f/ledger.jsonl                      client-level privacy: what the server has spent
+runs/f/clients/00007/                    record-level privacy: the plan and the ledger of each client
+runs/f/checkpoint.safetensors, metrics.jsonl
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from privet.accounting import Guarantee
+from privet.data.files import Where
+from privet.data.task import Task
+from privet.data.task import task as task_of
+from privet.engine.randomness import Randomness
+from privet.errors import InvalidValue
+from privet.federated import settings as description
+from privet.federated.fleet import Fleet, InProcess, Worker
+from privet.federated.rounds import Records, Rounds, Tell, check_rounds
+from privet.federated.server import Server, resume
+from privet.federated.settings import Settings
+from privet.federated.split import split
+from privet.federated.standing import Standing, held, standing_in, worst_of
+from privet.planning import Plan
+from privet.training import checkpoint, ledger_reading, metrics
+from privet.training.account import cost
+from privet.training.append_file import make_folder
+from privet.training.optimizing import optimizer_for
+from privet.training.parts import check_sound, drawing
+from privet.training.run import PLAN, marked
+from privet.training.settings import Settings as Optimizing
+from privet.training.stopping import interruptible
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Federated:
+    """A federation as it lies in its folder.
+
+    `guarantee` is what holds wherever it was stopped: the plan's. `spent` is what was charged by now: of the server's
+    ledger, or of the client that has spent most; then `standing` has every client.
+    """
+
+    folder: Path
+    plan: Plan
+    settings: Settings
+    rounds: int  # charged (client-level), or over (record-level)
+    planned: int
+    guarantee: Guarantee
+    spent: Guarantee | None
+    standing: Standing
+    metrics: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+    seed: int | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all rounds that were asked for are made."""
+        return self.rounds >= (self.settings.rounds or self.planned)
+
+    @property
+    def scores(self) -> dict[str, Any] | None:
+        """The last evaluation on the held-out set."""
+        found = metrics.scores(self.metrics)
+        return found[-1] if found else None
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Federated":
+        """The federation in a folder, going on or not.
+
+        Raises:
+            InvalidValue: it is not the folder of one, or a file of it is damaged.
+        """
+        place = Path(folder)
+        chosen, about = description.read(place)
+        plan = Plan.load(place / PLAN)
+        seed = about["seed"]
+        common: dict[str, Any] = {
+            "folder": place, "plan": plan, "settings": chosen, "metrics": metrics.read(place), "seed": seed,
+            "planned": planned_rounds(plan, chosen),
+        }  # fmt: skip
+        if plan.recipe.budget.unit == "client":
+            reading = ledger_reading.read(place)
+            spent = marked(cost(reading.ledger, plan), plan, seeded=seed is not None) if reading.ledger.steps else None
+            common["guarantee"] = marked(plan.guarantee, plan, seeded=seed is not None)
+            return cls(rounds=reading.ledger.steps, spent=spent, standing={}, notes=reading.notes, **common)
+        kept = _kept(place)
+        standing, notes = standing_in(place, plan, kept["standing"], seeded=seed is not None)
+        common["guarantee"] = marked(held(plan, standing), plan, seeded=seed is not None)
+        return cls(rounds=int(kept["round"]), spent=worst_of(plan, standing), standing=standing, notes=notes, **common)
+
+
+def federate(
+    plan: Plan, task: "str | Task | None" = None, *, out: str | Path, seed: int | None = None,
+    where: Where | None = None, tell: Tell = lambda line: None, fleet: Fleet | None = None, **settings: Any,
+) -> Federated:  # fmt: skip
+    """A federation in a folder of its own; its clients are simulated, or those of `fleet`. `settings`: see `Settings`.
+
+    With unit="client" in the plan, its size and batch count clients: the server samples, clips, adds noise. With
+    unit="example" each client spends the same recipe on its own records, with its own plan and ledger.
+
+    >>> import tempfile, torch
+    >>> from privet import plan
+    >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
+    >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
+    >>> p = plan(epsilon=4.0, delta=1e-2, size=20, batch=5, steps=3, unit="client")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = federate(p, own, out=folder + "/f", clients=20)
+    >>> found.rounds, found.is_over, found.guarantee.unit, found.guarantee.label
+    (3, True, 'client', 'certified')
+
+    Raises:
+        InvalidValue: the folder is in use, the plan is not for so many clients, or a setting does not fit.
+    """
+    folder = Path(out)
+    check_sound(plan, as_published=False)
+    _check_unit(plan)
+    given = {**settings, "task": task.name if isinstance(task, Task) else task}
+    chosen = Settings.of(given)
+    check_rounds(chosen, plan.guarantee, planned_rounds(plan, chosen))
+    loaded = task_of(chosen.task if task is None else task, where=where)
+    _check_new(folder)
+    weights_seed = secrets.randbits(48) if seed is None else seed
+    parts = _Parts(plan, loaded, chosen, weights_seed=weights_seed, seed=seed, folder=folder, fleet=fleet)
+    server = parts.server()
+    plan.save(folder / PLAN)
+    description.write(folder, chosen, weights_seed=weights_seed, seed=seed, own_task=isinstance(task, Task))
+    return parts.driven(server, tell=tell)
+
+
+def go_on(
+    out: str | Path, *, task: Task | None = None, rounds: int | None = None, where: Where | None = None,
+    tell: Tell = lambda line: None, fleet: Fleet | None = None,
+) -> Federated:  # fmt: skip
+    """The federation in a folder, at the next round of its ledger, with the weights of its last checkpoint.
+
+    Args:
+        task: the object that it began with, if it was given as one.
+        rounds: make so many in all; the plan must pay for them.
+    """
+    found = Federated.load(out)
+    chosen, about = description.read(found.folder)
+    if rounds is not None:
+        chosen = Settings.of({**_given(chosen), "rounds": rounds})
+        check_rounds(chosen, found.plan.guarantee, found.planned)
+    elif found.is_over:
+        return found
+    if task is None and about.get("own_task"):
+        raise InvalidValue(f"{out}: task={chosen.task!r} was given as an object. It cannot be made again. Give it.")
+    loaded = task_of(chosen.task if task is None else task, where=where)
+    parts = _Parts(
+        found.plan, loaded, chosen, weights_seed=about["weights_seed"], seed=found.seed, folder=found.folder,
+        fleet=fleet,
+    )  # fmt: skip
+    server, weights_of = parts.again(found.rounds)
+    if rounds is not None:
+        description.write(found.folder, chosen, **{k: about[k] for k in ("weights_seed", "seed", "own_task")})
+    return parts.driven(server, tell=tell, weights_of=weights_of)
+
+
+class _Parts:
+    """What a federation needs beside the ledgers."""
+
+    def __init__(
+        self, plan: Plan, task: Task, settings: Settings, *, weights_seed: int, seed: int | None, folder: Path,
+        fleet: Fleet | None,
+    ) -> None:  # fmt: skip
+        self.plan, self.task, self.settings, self.folder, self.seed = plan, task, settings, folder, seed
+        with drawing(weights_seed):
+            self.model: nn.Module = task.network(settings.model)
+        self.optimizer: Optimizer = server_optimizer(settings, plan, self.model)
+        if fleet is None:
+            cut = split(task, settings.clients, way=settings.split, seed=settings.split_seed)
+            worker = Worker(plan=plan, settings=settings, losses=task.losses, seed=seed)
+            fleet = InProcess(worker, task, cut, folder)
+        self.fleet: Fleet = fleet
+        self.until = check_rounds(settings, plan.guarantee, planned_rounds(plan, settings))
+
+    @property
+    def by_client(self) -> bool:
+        return self.plan.recipe.budget.unit == "client"
+
+    def server(self) -> "Server | Records":
+        """A new one."""
+        if not self.by_client:
+            make_folder(self.folder)
+            return self._records(0, {})
+        return Server(
+            self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
+            generator=self._source(0),
+        )  # fmt: skip
+
+    def again(self, rounds: int) -> "tuple[Server | Records, int]":
+        """The one that goes on, and the round that its weights are of."""
+        kept = _kept(self.folder)
+        if self.by_client:
+            server, _ = resume(
+                self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
+                generator=self._source(rounds),
+            )  # fmt: skip
+            return server, int(kept["round"])
+        if (self.folder / checkpoint.NAME).exists():
+            checkpoint.load(self.folder, model=self.model, optimizer=self.optimizer)
+        standing, _ = standing_in(self.folder, self.plan, kept["standing"], seeded=self.seed is not None)
+        return self._records(int(kept["round"]), standing), int(kept["round"])
+
+    def _records(self, number: int, standing: dict[int, dict[str, Any]]) -> Records:
+        return Records(
+            model=self.model, optimizer=self.optimizer, sample=self.settings.sample, clients=self.settings.clients,
+            seed=self.seed, number=number, standing=standing,
+        )  # fmt: skip
+
+    def _source(self, rounds: int) -> Randomness:
+        return Randomness() if self.seed is None else Randomness(self.seed, 0, rounds)
+
+    def driven(self, server: "Server | Records", *, tell: Tell, weights_of: int | None = None) -> Federated:
+        """All rounds, then the federation as it lies in its folder."""
+        try:
+            with interruptible() as interrupt:
+                rounds = Rounds(
+                    server, self.fleet, self.task, self.settings, folder=self.folder, until=self.until, tell=tell,
+                    stop=lambda: interrupt.asked,
+                )  # fmt: skip
+                if weights_of is not None:
+                    rounds.resumed(weights_of)
+                rounds.go()
+        finally:
+            if isinstance(server, Server):
+                server.close()
+        return Federated.load(self.folder)
+
+
+def server_optimizer(settings: Settings, plan: Plan, model: nn.Module) -> Optimizer:
+    """The server's optimizer: SGD without momentum at rate 1 is FedAvg; momentum and Adam are FedAvgM and FedAdam."""
+    momentum = settings.momentum or None  # 0 is none, also for optimizers that know no momentum
+    if momentum is None and settings.optimizer == "sgd":
+        momentum = 0.0
+    chosen = Optimizing.of({"optimizer": settings.optimizer, "lr": settings.server_lr, "momentum": momentum})
+    return optimizer_for(chosen, plan, model)
+
+
+def planned_rounds(plan: Plan, settings: Settings) -> int:
+    """The rounds that a plan pays for: a step each, or `local_steps` of each client where records are protected."""
+    steps = len(plan.steps)
+    return steps if plan.recipe.budget.unit == "client" else -(-steps // settings.local_steps)
+
+
+def _kept(folder: Path) -> Mapping[str, Any]:
+    """What the last checkpoint says beside the weights; what a new federation would say, if there is none."""
+    begun = {"round": 0, "standing": dict[str, Any]()}
+    return checkpoint.peek(folder).extra if (folder / checkpoint.NAME).exists() else begun
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+
+
+def _check_unit(plan: Plan) -> None:
+    if plan.recipe.budget.unit == "user":
+        raise InvalidValue(
+            "unit='user' of the plan has no meaning here. A federation protects clients or their records. Plan with "
+            "--unit client and --split user, where each user is a client; or with --unit example."
+        )
+
+
+def _check_new(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidValue(
+            f"out={str(folder)!r} is not an empty folder. A federation has one of its own. Go on with it by "
+            f"`privet federate --resume {folder}`, or choose another."
+        )

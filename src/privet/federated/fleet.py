@@ -1,0 +1,113 @@
+"""The clients: whom a server asks, and what comes back. Here in one process; over the network in flower.py."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from privet.accounting import Guarantee
+from privet.data.task import Task
+from privet.engine.loading import gather
+from privet.engine.randomness import Randomness
+from privet.errors import BudgetExceeded, NoSolution, PrivetError
+from privet.federated.aggregate import Update
+from privet.federated.local import Losses, update_of
+from privet.federated.records import RecordClient, plan_for
+from privet.federated.settings import Settings
+from privet.planning import Plan
+from privet.training.gate import records_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """What a client sends back. In record-level privacy it also says where its own budget stands."""
+
+    client: int
+    update: Update | None  # None: it refuses, and `why` says so
+    why: str = ""
+    size: int = 1  # of record-level privacy, public: its weight in the average
+    spent: Guarantee | None = None
+    planned: float | None = None  # epsilon of its whole plan
+    left: int | None = None  # steps of it
+
+
+class Fleet(Protocol):
+    """Where clients are."""
+
+    def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
+        """Let these clients work on the model in round `number`; who does not answer is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Worker:
+    """What every client does with a model and its own records, wherever it runs."""
+
+    plan: Plan
+    settings: Settings
+    losses: Losses
+    seed: int | None = None
+
+    def answer(self, client: int, data: Any, model: nn.Module, *, folder: Path, number: int) -> Answer:
+        """The client's answer in a round: an update, not private, or a private one from its own plan and ledger."""
+        if self.plan.recipe.budget.unit == "client":
+            source = Randomness() if self.seed is None else Randomness(self.seed, 1, client, number)
+            return Answer(client=client, update=update_of(model, data, self.losses, self.settings.local, source))
+        return self._private(client, data, model, folder)
+
+    def _private(self, client: int, data: Any, model: nn.Module, folder: Path) -> Answer:
+        """Private steps, where the plan is met and not spent. The model is left as it was."""
+        # under add-remove how many records there are is private: the plan's size stands for it, everywhere
+        is_public = self.plan.recipe.budget.relation != "add-remove"
+        size = records_of(data) if is_public else self.plan.recipe.size
+        try:
+            plan = plan_for(self.plan, size)
+        except PrivetError as error:  # too few records for this budget: it never takes part
+            return Answer(client=client, update=None, why=f"cannot plan: {error}", left=0)
+        own = RecordClient(folder, plan, data, seed=self.seed, path=(4, client))
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=self.settings.local_lr)
+        try:
+            update = own.round(model, optimizer, self.losses, steps=self.settings.local_steps)
+        except (BudgetExceeded, NoSolution) as error:
+            return Answer(
+                client=client, update=None, why=str(error), spent=own.spent(), planned=plan.guarantee.epsilon, left=0
+            )
+        finally:
+            model.load_state_dict(before)
+        return Answer(
+            client=client, update=update, size=size, spent=own.spent(), planned=plan.guarantee.epsilon, left=own.left
+        )
+
+
+class InProcess:
+    """All clients in this process, one after the other; a few may drop out."""
+
+    def __init__(self, worker: Worker, task: Task, parts: Sequence[Tensor], folder: Path) -> None:
+        self._worker, self._task, self._parts, self._folder = worker, task, parts, folder
+        self._copy: nn.Module | None = None
+
+    def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
+        self._copy = deepcopy(model) if self._copy is None else self._copy
+        self._copy.load_state_dict(model.state_dict())
+        seed, lost = self._worker.seed, self._worker.settings.dropout
+        coins = (Randomness() if seed is None else Randomness(seed, 2, number)).numbers()
+        for client in chosen:
+            if coins.random() < lost:
+                continue
+            data = gather(self._task.train, self._parts[client])
+            yield self._worker.answer(
+                client, data, self._copy, folder=client_folder(self._folder, client), number=number
+            )  # fmt: skip
+
+
+def client_folder(folder: Path, client: int) -> Path:
+    """Where a client keeps its ledger.
+
+    >>> client_folder(Path("runs"), 7).as_posix()
+    'runs/clients/00007'
+    """
+    return folder / "clients" / f"{client:05d}"

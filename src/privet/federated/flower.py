@@ -1,0 +1,275 @@
+"""The same federation through Flower: a ServerApp and a ClientApp that send models and updates as messages.
+
+app = server_app()      # in the app's server module
+app = client_app()      # in its client module; SuperNodes say which client they are: --node-config "partition-id=0"
+
+The server's rounds, ledgers and checkpoints are those of `federate`: only the fleet is another. Flower's own strategies
+are not used: they average over who has answered, and they know no budget.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from privet import _check
+from privet.accounting import Guarantee
+from privet.data.task import Task
+from privet.data.task import task as task_of
+from privet.engine.loading import gather
+from privet.errors import InvalidValue, MissingExtra
+from privet.federated.federate import Federated, federate, go_on
+from privet.federated.fleet import Answer, Worker, client_folder
+from privet.federated.settings import NAME, Settings
+from privet.federated.split import split
+from privet.planning import Plan
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+Records = Callable[["Context", Task], Any]  # the records of the client that a context is of
+MOST_RECORDS = 10**9  # that a client may say it has
+POLL = 0.2  # seconds between two looks at who is connected
+
+
+def imported() -> Any:
+    """Flower itself.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        import flwr.app
+        import flwr.clientapp
+        import flwr.serverapp
+    except ImportError:
+        raise MissingExtra("flwr is not installed. Messages go through Flower. Install privet[federated].") from None
+    return flwr
+
+
+# --- the server --------------------------------------------------------------------------------------
+
+
+class FlowerFleet:
+    """Clients behind a Flower grid. A node is told apart by the client number that it says it is, one node for each.
+
+    Args:
+        clients: numbers from 0 that may take part; a node that says another is not asked.
+        timeout: seconds after which a client that was asked has dropped out.
+        wait: how many clients must be connected before the first round.
+    """
+
+    def __init__(self, grid: "Grid", *, clients: int, timeout: float = 60.0, wait: int = 1) -> None:
+        self._grid, self._clients, self._timeout, self._wait = grid, clients, timeout, wait
+        self._client_of: dict[int, int] = {}  # by node
+
+    def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
+        flwr = imported()
+        nodes = self._connected()
+        content = {
+            "weights": flwr.app.ArrayRecord(model.state_dict()), "round": flwr.app.ConfigRecord({"number": number})
+        }  # fmt: skip
+        asked = {nodes[client]: client for client in chosen if client in nodes}
+        messages = [
+            flwr.app.Message(
+                flwr.app.RecordDict(content), dst_node_id=node, message_type="train", group_id=str(number),
+                ttl=self._timeout,
+            )
+            for node in asked
+        ]  # fmt: skip
+        for reply in self._replies(messages):
+            client = asked.pop(reply.metadata.src_node_id, None)  # who it is, we know; what it says, we do not ask
+            if client is not None:
+                found = _answer(client, reply.content)
+                if found is not None:
+                    yield found
+
+    def _connected(self) -> dict[int, int]:
+        """The node of each client that is there; the first time, once enough are, or the time is over."""
+        end = time.monotonic() + self._timeout
+        while True:
+            found = self._known()
+            if len(found) >= self._wait or time.monotonic() > end:
+                self._wait = 0
+                return found
+            time.sleep(POLL)
+
+    def _known(self) -> dict[int, int]:
+        flwr = imported()
+        here = set(self._grid.get_node_ids())
+        self._client_of = {node: client for node, client in self._client_of.items() if node in here}
+        messages = [
+            flwr.app.Message(flwr.app.RecordDict(), dst_node_id=node, message_type="query", ttl=self._timeout)
+            for node in sorted(here - set(self._client_of))
+        ]
+        for reply in self._replies(messages):
+            client = _number(reply.content)
+            if client is not None and client < self._clients and client not in self._client_of.values():
+                self._client_of[reply.metadata.src_node_id] = client
+        return {client: node for node, client in self._client_of.items()}
+
+    def _replies(self, messages: "list[Message]") -> "Iterable[Message]":
+        if not messages:
+            return
+        for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
+            if not reply.has_error():
+                yield reply
+
+
+def _number(content: "RecordDict") -> int | None:
+    try:
+        found = content.config_records["client"]["number"]
+    except (KeyError, TypeError):
+        return None
+    return found if type(found) is int and found >= 0 else None
+
+
+def _answer(client: int, content: "RecordDict") -> Answer | None:
+    """What a client sent, as far as it can be read; None if it cannot: then it has dropped out."""
+    try:
+        told = json.loads(str(content.config_records["standing"]["json"]))
+        spent = None if told["spent"] is None else Guarantee(**told["spent"])
+        arrays = content.array_records.get("update")
+        update = None if arrays is None else arrays.to_torch_state_dict()
+        size, left, planned = told["size"], told["left"], told["planned"]
+        if type(size) is not int or not 1 <= size <= MOST_RECORDS or type(left) not in (int, type(None)):
+            return None
+        if planned is not None:
+            _check.non_negative(planned=planned)
+        if spent is not None:
+            _check.whole(least=0, steps=spent.steps)
+        why = str(told["why"])[:200]
+        return Answer(client=client, update=update, why=why, size=size, spent=spent, planned=planned, left=left)
+    except Exception:  # whatever a client may send, the round goes on without it
+        return None
+
+
+def server_app() -> "ServerApp":
+    """A ServerApp whose run config has `plan`, `out`, `wait`, `timeout`, and the settings, with dashes for underscores.
+
+    A run that finds a federation in `out` goes on with it.
+    """
+    made: ServerApp = imported().serverapp.ServerApp()
+
+    @made.main()  # type: ignore[untyped-decorator, unused-ignore]
+    def main(grid: "Grid", context: "Context") -> None:
+        serve(grid, context.run_config)
+
+    return made
+
+
+def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
+    """The rounds of a federation over a grid, from a run config."""
+    settings, folder = settings_of(config), Path(str(config["out"]))
+    fleet = FlowerFleet(
+        grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1))
+    )
+    if (folder / NAME).exists():
+        return go_on(folder, fleet=fleet, tell=_log)
+    given = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return federate(Plan.load(str(config["plan"])), out=folder, fleet=fleet, tell=_log, **given)
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings in a run config; an empty word counts as not given.
+
+    >>> settings_of({"clients": 3, "local-lr": 0.5, "model": "", "plan": "plan.json"}).local_lr
+    0.5
+    """
+    known = {field.name for field in fields(Settings)}
+    table = {key.replace("-", "_"): value for key, value in config.items() if value != ""}
+    return Settings.of({key: value for key, value in table.items() if key in known})
+
+
+def _log(line: Mapping[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+# --- a client ----------------------------------------------------------------------------------------
+
+
+def client_app(records: Records | None = None) -> "ClientApp":
+    """A ClientApp that answers with an update on its own records. Its node config has `partition-id`, its number.
+
+    In record-level privacy it keeps its plan and ledger in the node config's `folder`; without one, in a folder of its
+    own under the run config's `out`.
+
+    Args:
+        records: gives the client's own records; without it, a part of the task's, for trials.
+    """
+    flwr = imported()
+    made: ClientApp = flwr.clientapp.ClientApp()
+
+    @made.query()  # type: ignore[untyped-decorator, unused-ignore]
+    def query(message: "Message", context: "Context") -> "Message":
+        said = flwr.app.ConfigRecord({"number": number_of(context)})
+        return flwr.app.Message(flwr.app.RecordDict({"client": said}), reply_to=message)  # type: ignore[no-any-return]
+
+    @made.train()  # type: ignore[untyped-decorator, unused-ignore]
+    def train(message: "Message", context: "Context") -> "Message":
+        found = worked(message.content, context, records or part_of_task)
+        return flwr.app.Message(_content(found), reply_to=message)  # type: ignore[no-any-return]
+
+    return made
+
+
+def worked(content: "RecordDict", context: "Context", records: Records) -> Answer:
+    """The client's answer to a model, on its own records."""
+    config, client = context.run_config, number_of(context)
+    settings = settings_of(config)
+    task = _task(settings.task)
+    worker = Worker(plan=_plan(str(context.node_config.get("plan", config["plan"]))), settings=settings,
+                    losses=task.losses)  # fmt: skip
+    model = task.network(settings.model)
+    model.load_state_dict(content.array_records["weights"].to_torch_state_dict())
+    folder = Path(str(context.node_config.get("folder", client_folder(Path(str(config["out"])), client))))
+    number = int(content.config_records["round"]["number"])  # type: ignore[arg-type]
+    return worker.answer(client, records(context, task), model, folder=folder, number=number)
+
+
+def number_of(context: "Context") -> int:
+    """Which client a node is."""
+    found = context.node_config.get("partition-id")
+    if type(found) is not int or found < 0:
+        raise InvalidValue(
+            f"partition-id={found!r} must be the client's number, from 0. The server samples clients by it. "
+            "Give the SuperNode --node-config 'partition-id=0'."
+        )
+    return found
+
+
+def part_of_task(context: "Context", task: Task) -> Any:
+    """The client's part of a task whose records are cut up for a trial."""
+    settings = settings_of(context.run_config)
+    return gather(task.train, split(task, settings.clients, way=settings.split, seed=settings.split_seed)[
+        number_of(context)
+    ])  # fmt: skip
+
+
+def _content(answer: Answer) -> "RecordDict":
+    flwr = imported()
+    spent = None if answer.spent is None else answer.spent.as_dict()
+    told = {
+        "spent": spent, "planned": answer.planned, "left": answer.left, "size": answer.size, "why": answer.why
+    }  # fmt: skip
+    found = {"standing": flwr.app.ConfigRecord({"json": json.dumps(told)})}
+    if answer.update is not None:
+        found["update"] = flwr.app.ArrayRecord({name: value.cpu() for name, value in answer.update.items()})
+    return flwr.app.RecordDict(found)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4)
+def _task(spelling: str) -> Task:
+    return task_of(spelling)
+
+
+@lru_cache(maxsize=64)
+def _plan(path: str) -> Plan:
+    return Plan.load(path)

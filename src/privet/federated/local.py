@@ -1,0 +1,88 @@
+"""What a client does with its own records in a round: FedSGD (one gradient) or FedAvg (some epochs of SGD)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privet import _check
+from privet.engine.knowledge import trainable
+from privet.engine.loading import gather
+from privet.engine.randomness import Randomness
+from privet.training.gate import records_of
+
+Losses = Callable[[Any, Any], Tensor]  # (outputs, targets) -> one loss for each record
+ALGORITHMS = ("fedavg", "fedsgd")
+ROWS = 1000  # records whose gradient is taken at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """The work of a client in one round. FedSGD reads neither epochs, batch nor lr."""
+
+    algorithm: str = "fedavg"
+    epochs: int = 1
+    batch: int = 32
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check.one_of(ALGORITHMS, algorithm=self.algorithm)
+        _check.whole(local_epochs=self.epochs, local_batch=self.batch)
+        _check.positive(local_lr=self.lr)
+
+
+def update_of(model: nn.Module, data: Any, losses: Losses, work: Local, source: Randomness) -> dict[str, Tensor]:
+    """The update of a client: which way it would move the model's weights, times -1. The model is left as it was.
+
+        FedSGD  the gradient of the mean loss over its records
+        FedAvg  the weights before less the weights after `epochs` of SGD on its records
+
+    Source: McMahan et al. 2017, arXiv:1602.05629v4, Algorithm 1. Nothing here is private: the server clips it and adds
+    noise. A client without records gives zeros.
+
+    >>> model, x = nn.Linear(1, 1, bias=False), torch.ones(4, 1)
+    >>> squares = lambda outputs, targets: (outputs - targets).square().sum(1)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> update_of(model, (x, x), squares, Local(algorithm="fedsgd"), Randomness())
+    {'weight': tensor([[-2.]])}
+    """
+    named = trainable(model)
+    size = records_of(data)
+    if not size:
+        return {name: torch.zeros_like(p, requires_grad=False) for name, p in named.items()}
+    model.train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    try:
+        if work.algorithm == "fedsgd":
+            return _gradient(model, named, data, losses, size)
+        before = {name: p.detach().clone() for name, p in named.items()}
+        _trained(model, named, data, losses, work, source)
+        return {name: before[name] - p.detach() for name, p in named.items()}
+    finally:
+        model.load_state_dict(state)
+        model.zero_grad(set_to_none=True)
+
+
+def _gradient(
+    model: nn.Module, named: dict[str, nn.Parameter], data: Any, losses: Losses, size: int
+) -> dict[str, Tensor]:
+    model.zero_grad(set_to_none=True)
+    for rows in torch.split(torch.arange(size), ROWS):
+        inputs, targets = gather(data, rows)
+        (losses(model(inputs), targets).sum() / size).backward()  # type: ignore[no-untyped-call]
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for name, p in named.items()}
+
+
+def _trained(
+    model: nn.Module, named: dict[str, nn.Parameter], data: Any, losses: Losses, work: Local, source: Randomness
+) -> None:
+    optimizer = torch.optim.SGD(list(named.values()), lr=work.lr)
+    for _ in range(work.epochs):
+        order = torch.from_numpy(source.numbers().permutation(records_of(data)))
+        for rows in torch.split(order, work.batch):
+            inputs, targets = gather(data, rows)
+            optimizer.zero_grad()
+            losses(model(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()

@@ -1,0 +1,168 @@
+"""The rounds of a federation: ask, aggregate, evaluate, save; the same over any fleet."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from privet.accounting import Guarantee
+from privet.data.task import Task
+from privet.engine.knowledge import trainable
+from privet.engine.randomness import Randomness
+from privet.engine.sampling import poisson
+from privet.errors import InvalidValue
+from privet.federated.aggregate import fits
+from privet.federated.fleet import Answer, Fleet
+from privet.federated.server import Server, follow, save
+from privet.federated.settings import Settings
+from privet.federated.standing import row_of, worst
+from privet.training import checkpoint
+from privet.training.evaluate import evaluate
+from privet.training.metrics import Metrics
+
+Stop = Callable[[], bool]  # whether somebody asked to stop after the round
+Tell = Callable[[Mapping[str, Any]], None]  # who is told of a line of the metrics
+EVALUATIONS = 20
+SAVE_SECONDS = 10.0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Records:
+    """The server of record-level privacy. It adds no noise and keeps no ledger: what it gets is private already.
+
+    It asks each client with the public chance `sample`, and averages what comes back, by the public sizes. No
+    amplification is claimed from asking only some: every client charges itself for each step that it makes.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    sample: float
+    clients: int
+    seed: int | None = None
+    number: int = 0  # rounds that are over
+    standing: dict[int, dict[str, Any]]  # by client: epsilon, label, steps, left
+
+    def chosen(self) -> list[int]:
+        """The clients of the next round; one that said that its plan is spent is not asked again."""
+        source = Randomness() if self.seed is None else Randomness(self.seed, 3, self.number)
+        found: list[int] = poisson(self.clients, self.sample, source.numbers()).tolist()
+        return [client for client in found if self.standing.get(client, {}).get("left") != 0]
+
+    def step(self, answers: Iterable[Answer]) -> None:
+        """The optimizer's step along the average of the updates, each weighted by its client's public size."""
+        named = trainable(self.model)
+        total = {name: torch.zeros_like(p, requires_grad=False) for name, p in named.items()}
+        weight = 0
+        for answer in answers:
+            self._note(answer)
+            if answer.update is None or not fits(answer.update, named):
+                continue
+            if not all(bool(value.isfinite().all()) for value in answer.update.values()):
+                continue
+            weight += answer.size
+            for name, value in answer.update.items():
+                total[name].add_(value.to(total[name]), alpha=answer.size)
+        average = {name: value / max(weight, 1) for name, value in total.items()}
+        if weight and all(bool(value.isfinite().all()) for value in average.values()):
+            follow(self.optimizer, named, average)
+        self.number += 1
+
+    def _note(self, answer: Answer) -> None:
+        self.standing[answer.client] = row_of(answer.spent, planned=answer.planned, left=answer.left, why=answer.why)
+
+
+class Rounds:
+    """A federation on its way: `go` makes the rounds until `until`, and leaves metrics and a checkpoint behind."""
+
+    def __init__(
+        self, server: "Server | Records", fleet: Fleet, task: Task, settings: Settings, *, folder: Path, until: int,
+        stop: Stop = lambda: False, tell: Tell = lambda line: None,
+    ) -> None:  # fmt: skip
+        self._server, self._fleet, self._task, self._settings = server, fleet, task, settings
+        self._folder, self._until, self._stop, self._tell = folder, until, stop, tell
+        self._every = settings.evaluate_every or math.ceil(until / EVALUATIONS)
+        self._saved = -math.inf
+        self._start = time.monotonic()
+        self._metrics = Metrics(folder)
+
+    def go(self) -> None:
+        """Make the rounds that are left."""
+        try:
+            if self._server.number < self._until:
+                self._by_client(self._server) if isinstance(self._server, Server) else self._by_record(self._server)
+            self._save()
+        finally:
+            self._metrics.close()
+
+    def resumed(self, weights_of: int) -> None:
+        """Write down that the federation goes on, and from the weights of which round."""
+        self._metrics.add({"step": self._server.number, "event": "resumed", "weights_of": weights_of})
+
+    def _by_client(self, server: Server) -> None:
+        for chosen in server:
+            asked = self._fleet.ask(server.number - 1, chosen, server.model)
+            server.step((answer.client, answer.update) for answer in asked if answer.update is not None)
+            if self._is_over():
+                break
+
+    def _by_record(self, server: Records) -> None:
+        while True:
+            server.step(self._fleet.ask(server.number, server.chosen(), server.model))
+            if self._is_over():
+                break
+
+    def _is_over(self) -> bool:
+        number = self._server.number
+        last = number >= self._until
+        if last or number % self._every == 0:
+            self._evaluate(number)
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self._save()
+        return last or self._stop()
+
+    def _evaluate(self, number: int) -> None:
+        scores = evaluate(self._server.model, self._task)
+        line = {
+            "step": number, "held_out_loss": scores.loss, f"held_out_{scores.name}": scores.measure,
+            "seconds": round(time.monotonic() - self._start, 3),
+        } | _spent_line(self._server)  # fmt: skip
+        self._metrics.add(line)
+        self._tell(line)
+
+    def _save(self) -> None:
+        server = self._server
+        self._saved = time.monotonic()
+        if isinstance(server, Server):
+            save(server, extra={})
+        else:
+            extra = {"round": server.number, "standing": {str(k): v for k, v in server.standing.items()}}
+            checkpoint.save(self._folder, model=server.model, optimizer=server.optimizer, extra=extra)
+
+
+def _spent_line(server: "Server | Records") -> dict[str, Any]:
+    """Epsilon so far with its label: of clients, or of the records of the client that has spent most."""
+    if isinstance(server, Server):
+        spent = server.spent()
+        return {"epsilon": spent.epsilon, "delta": spent.delta, "label": spent.label, "private": server.private}
+    found = worst(server.standing)
+    return {} if found is None else {key: found[key] for key in ("epsilon", "delta", "label")}
+
+
+def check_rounds(settings: Settings, guarantee: Guarantee, planned: int) -> int:
+    """How many rounds to make: as asked, else all that are planned.
+
+    Raises:
+        InvalidValue: more are asked for than the plan pays for.
+    """
+    if settings.rounds is not None and settings.rounds > planned:
+        raise InvalidValue(
+            f"rounds={settings.rounds} must be at most {planned}, those of the plan. Its epsilon of "
+            f"{guarantee.epsilon:.4g} ({guarantee.label}) pays for no more. Plan with --steps {settings.rounds}."
+        )
+    return planned if settings.rounds is None else settings.rounds

@@ -1,0 +1,235 @@
+"""The server of client-level privacy: it samples clients, clips what they send, adds one noise, and charges it all.
+
+server = Server(model, optimizer, plan, clients=100, out="runs/f")
+for chosen in server:                                   # the round is charged, then coins are tossed
+    server.step((k, update_of(k)) for k in chosen)      # who does not answer has dropped out
+
+Round t reads step t of the plan. It is charged before anybody is asked: a drop-out, a crash of a client or of the
+server changes nothing in what is charged, and no round is ever done again.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from privet import _check
+from privet.accounting import Guarantee
+from privet.engine.clip import is_adaptive, rule_for
+from privet.engine.knowledge import trainable
+from privet.engine.randomness import Randomness
+from privet.engine.release import release
+from privet.engine.sampling import sampler
+from privet.errors import InvalidValue
+from privet.federated.aggregate import Update, clipped_updates
+from privet.planning import Plan
+from privet.training import checkpoint
+from privet.training.account import account_for, cost, without_proof
+from privet.training.gate import check_kinds, check_optimizer
+from privet.training.ledger_file import LedgerFile
+from privet.training.ledger_lines import Mark
+
+
+class Server:
+    """The rounds of a plan with unit="client", one sample of clients after the other.
+
+    Args:
+        model: what is trained; its trainable parameters are sent to clients, and updates come back.
+        optimizer: makes the server's step from the noisy average of the updates. SGD with lr 1 is FedAvg.
+        clients: how many there are. Under zero-out that is public, and the plan's size.
+        out: the folder where the ledger is kept; without it, the ledger is gone with the process.
+        ledger: the open ledger of `out`, for a federation that goes on.
+        generator: where coins and noise come from; `seeded(7)` is reproducible and not private.
+        secure: noise that no rounding of floating-point numbers gives away.
+
+    >>> import torch
+    >>> from privet import plan
+    >>> p = plan(delta=1e-3, size=50, batch=10, steps=3, noise=2.0, solve="epsilon", unit="client")
+    >>> model = nn.Linear(3, 2)
+    >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=1.0), p, clients=50)
+    >>> for chosen in server:
+    ...     server.step((k, {"weight": torch.ones(2, 3), "bias": torch.ones(2)}) for k in chosen)
+    >>> server.number, server.spent().label, server.spent().unit
+    (3, 'certified', 'client')
+
+    Raises:
+        InvalidValue: the plan is not for clients, or not for so many, or the optimizer does not fit.
+        Unsupported: the plan's rule has no guarantee.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, plan: Plan, *, clients: int, out: "str | Path | None" = None,
+        ledger: LedgerFile | None = None, generator: Randomness | None = None, secure: bool = False,
+    ) -> None:  # fmt: skip
+        self._generator = Randomness() if generator is None else generator
+        check_kinds(plan, self._generator)
+        _check.whole(clients=clients)
+        if plan.recipe.budget.unit != "client":
+            raise InvalidValue(
+                f"unit={plan.recipe.budget.unit!r} of the plan must be 'client'. A round protects whole clients, and "
+                "samples them. Plan with --unit client, where --size and --batch count clients."
+            )
+        self.model, self.optimizer, self.plan, self.clients = model, optimizer, plan, clients
+        self.named = trainable(model)
+        check_optimizer(optimizer, self.named, model)
+        self.rule = rule_for(plan.rule)  # one object: it may learn from releases
+        self._secure = secure
+        self._chosen: frozenset[int] | None = None
+        self.out = None if out is None else Path(out)
+        sampler(plan, records=clients, generator=self._generator).check(plan)
+        self._account = account_for(plan, out=out, ledger=ledger, reserve=1, seeded=not self.private)
+
+    @property
+    def number(self) -> int:
+        """How many rounds are charged, the one at hand included."""
+        return self._account.next
+
+    def __len__(self) -> int:
+        return len(self.plan.steps)
+
+    @property
+    def private(self) -> bool:
+        """False for a seeded federation: reproducible, not private."""
+        return self._generator.private
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether clients were asked, and their round is not over."""
+        return self._chosen is not None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The plan's guarantee. It holds wherever the federation is stopped."""
+        return self._marked(self.plan.guarantee)
+
+    def spent(self) -> Guarantee:
+        """What the ledger adds up to. It holds if the moment to stop was decided beforehand; else take `guarantee`."""
+        return self._marked(cost(self._account.ledger(), self.plan))
+
+    def _marked(self, guarantee: Guarantee) -> Guarantee:
+        return guarantee if self.private else without_proof(guarantee, str(self._generator))
+
+    def close(self) -> None:
+        """Let another process have the ledger."""
+        self._account.close()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- a round ---
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """The clients of each round that is left. When they are known, the round is charged."""
+        draws = iter(sampler(self.plan, records=self.clients, start=self.number, generator=self._generator))
+        while self.number < len(self):
+            step = self.plan.steps[self.number]
+            in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
+            self._account.charge(self.number, replace(step, clip=in_force))
+            chosen = next(draws).tolist()
+            self._chosen = frozenset(chosen)
+            try:
+                yield chosen
+                if self._chosen is not None:
+                    raise InvalidValue(
+                        f"round={self.number - 1} was not ended. Leaving rounds out as one likes changes what the "
+                        "guarantee is for. Call server.step once for each, also if nobody has answered."
+                    )
+            finally:
+                self._chosen = None  # a round that was left is charged, and over
+
+    def step(self, updates: Iterable[tuple[int, Update]]) -> None:
+        """Clip and add up what came back, add one noise, divide by the public expected count, let the optimizer step.
+
+        `updates` are pairs (client, update). Who was asked and is not among them adds nothing, and is charged.
+
+        Raises:
+            InvalidValue: no round is at hand; or an update is of a client that was not asked, or is there twice.
+        """
+        if self._chosen is None:
+            raise InvalidValue("step was called without a round, or twice for one. Call it once inside the loop.")
+        step = self.plan.steps[self.number - 1]
+        whole = clipped_updates(_asked(updates, self._chosen), self.named, self.rule, step.clip)
+        self._chosen = None  # from here on noise is drawn: should anything fail, the round is over all the same
+        released = release(
+            whole, self.rule, step=step, batch=step.rate * self.plan.recipe.size, generator=self._generator,
+            relation=self.plan.recipe.budget.relation, secure=self._secure,
+        )  # fmt: skip
+        follow(self.optimizer, self.named, released.grads)
+
+    @property
+    def mark(self) -> Mark | None:
+        """The place in the ledger on disk, for a checkpoint."""
+        return self._account.mark
+
+
+def follow(optimizer: Optimizer, named: Any, average: Update) -> None:
+    """Let the optimizer make one step along an average of updates."""
+    optimizer.zero_grad(set_to_none=True)
+    for name, value in average.items():
+        named[name].grad = value.to(named[name].dtype)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def _asked(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Iterator[Update]:
+    """The updates, once it is sure that each is of another client of this round."""
+    seen: set[int] = set()
+    for client, update in updates:
+        if client not in chosen or client in seen:
+            why = "answered twice" if client in seen else "was not asked"
+            raise InvalidValue(
+                f"client={client!r} {why} in this round. It would move the sum by more than was charged. Give one "
+                "update of each client that was chosen."
+            )
+        seen.add(client)
+        yield update
+
+
+# --- going on ----------------------------------------------------------------------------------------
+
+
+def save(server: Server, *, extra: "dict[str, Any] | None" = None) -> str:
+    """Replace the checkpoint beside the ledger: weights, the optimizer's memory, the clipping rule's."""
+    mark = server.mark
+    if server.out is None or mark is None:
+        raise InvalidValue("out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/f', say.")
+    if server.is_busy:
+        raise InvalidValue("a round is at hand. Its clients have not answered. Save between two rounds.")
+    return checkpoint.save(
+        server.out, model=server.model, optimizer=server.optimizer,
+        rule_state=server.rule.state() if is_adaptive(server.rule) else None,
+        extra={"round": server.number, "lines": mark.lines, "digest": mark.digest, "more": dict(extra or {})},
+    )  # fmt: skip
+
+
+def resume(
+    model: nn.Module, optimizer: Optimizer, plan: Plan, *, clients: int, out: str | Path, **options: Any
+) -> tuple[Server, dict[str, Any]]:
+    """The federation in a folder, at the ledger's next round, with the weights of its last checkpoint, and its `extra`.
+
+    Rounds that were charged after that checkpoint stay charged and are never done again; coins and noise are fresh.
+
+    Raises:
+        InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint.
+    """
+    folder = Path(out)
+    kept = checkpoint.peek(folder) if (folder / checkpoint.NAME).exists() else None
+    mark = None if kept is None else Mark(int(kept.extra["lines"]), str(kept.extra["digest"]))
+    ledger = LedgerFile.open(folder, plan, at_least=mark)
+    try:
+        server = Server(model, optimizer, plan, clients=clients, out=folder, ledger=ledger, **options)
+        if kept is None:
+            return server, {}
+        checkpoint.load(folder, model=model, optimizer=optimizer)
+        if is_adaptive(server.rule):
+            server.rule.restore(kept.rule_state)
+        return server, dict(kept.extra["more"])
+    except BaseException:
+        ledger.close()
+        raise

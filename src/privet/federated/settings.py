@@ -1,0 +1,114 @@
+"""What a federation is made of, and its description on disk, `federation.json`, by which it goes on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from privet import _check
+from privet._registry import shortened
+from privet.errors import InvalidValue
+from privet.federated.local import ALGORITHMS, Local
+from privet.training.append_file import write_new
+
+NAME = "federation.json"
+FORMAT, VERSION = "privet-federation", 1
+RATES = {"fedavg": 1.0, "fedsgd": 0.1}  # of the server: FedAvg goes all the way, FedSGD follows a gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that is chosen but the plan. Server: optimizer, lr, momentum. Clients: the local ones.
+
+    `local_steps` and `sample` are for record-level privacy: private steps of a client in a round, and the chance that
+    a client is asked. In client-level privacy the plan says who is asked.
+    """
+
+    task: str = "digits"
+    model: str | None = None
+    clients: int = 10
+    rounds: int | None = None  # the plan's
+    split: str = "iid"
+    split_seed: int = 0  # public
+    algorithm: str = "fedavg"
+    local_epochs: int = 1
+    local_batch: int = 32
+    local_lr: float = 0.1
+    local_steps: int = 1
+    sample: float = 1.0
+    optimizer: str = "sgd"
+    lr: float | None = None
+    momentum: float | None = None
+    evaluate_every: int | None = None
+    dropout: float = 0.0  # simulated: the chance that a client that was asked does not answer
+
+    def __post_init__(self) -> None:
+        _check.whole(clients=self.clients, local_steps=self.local_steps)
+        _check.whole(least=0, split_seed=self.split_seed)
+        for name in ("rounds", "evaluate_every"):
+            if getattr(self, name) is not None:
+                _check.whole(**{name: getattr(self, name)})
+        _check.one_of(ALGORITHMS, algorithm=self.algorithm)
+        _check.rate(sample=self.sample)
+        if self.lr is not None:
+            _check.positive(lr=self.lr)
+        if self.momentum is not None:
+            _check.non_negative(momentum=self.momentum)
+        if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
+            raise InvalidValue(f"dropout={self.dropout!r} must be from 0 to 1. It is a chance.")
+        self.local  # noqa: B018  raises if one of the local ones cannot be
+
+    @property
+    def local(self) -> Local:
+        """The work of a client in a round of client-level privacy."""
+        return Local(
+            algorithm=self.algorithm, epochs=self.local_epochs, batch=self.local_batch, lr=self.local_lr
+        )  # fmt: skip
+
+    @property
+    def server_lr(self) -> float:
+        """The server's learning rate: as given, else 1 for FedAvg, 0.1 for FedSGD; 0.01 for other optimizers."""
+        if self.lr is not None:
+            return self.lr
+        return RATES[self.algorithm] if self.optimizer.startswith("sgd") else 0.01
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> "Settings":
+        """The settings in a table; None counts as not given, and a key that is not known is refused."""
+        known = [field.name for field in fields(cls)]
+        for key in table:
+            if key not in known:
+                raise InvalidValue(f"{shortened(str(key))} is not known.{_check.suggestion(key, known)}")
+        return cls(**{key: value for key, value in table.items() if value is not None})
+
+
+def write(folder: Path, settings: Settings, **more: Any) -> None:
+    """Put the description in a folder, whole or not at all."""
+    text = json.dumps({"format": FORMAT, "version": VERSION, "settings": asdict(settings), **more}, indent=1)
+    write_new(folder / NAME, text.encode() + b"\n")
+
+
+def read(folder: Path) -> tuple[Settings, dict[str, Any]]:
+    """The settings of a federation, and what else its description says.
+
+    Raises:
+        InvalidValue: there is none, or it is damaged, or of another version.
+    """
+    file = folder / NAME
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InvalidValue(f"{file}: there is no such file. Give the folder of a federation.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidValue(f"{file}: cannot be read: {shortened(str(error))}. Restore a copy of it.") from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+        raise InvalidValue(f"{file}: is not of format={FORMAT!r}, version {VERSION}. Restore a copy of it.")
+    if not isinstance(found.get("settings"), dict) or type(found.get("weights_seed")) is not int:
+        raise InvalidValue(f"{file}: lacks settings or weights_seed. Restore a copy of it.")
+    if type(found.get("seed")) not in (int, type(None)):
+        raise InvalidValue(f"{file}: seed={found.get('seed')!r} must be a number or null. Restore a copy of it.")
+    try:
+        return Settings.of(found["settings"]), found
+    except (InvalidValue, TypeError) as error:
+        raise InvalidValue(f"{file}: {shortened(str(error))}") from None

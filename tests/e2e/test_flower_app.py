@@ -1,0 +1,163 @@
+"""examples/federated on Flower's own processes: a SuperLink, two SuperNodes, killed and started again."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from privet import plan
+from privet.federated.federate import Federated
+from privet.planning import Plan
+from privet.training.ledger_reading import read
+
+APP = Path(__file__).parents[2] / "examples" / "federated"
+BIN = Path(sys.executable).parent
+DEADLINE = 600.0  # seconds for each thing waited for: every message starts a process that imports torch
+ROUNDS = 4
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Flower:
+    """Flower's processes in a folder of their own. They find their programs by PATH, as a user's do."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.link = place, free_port()
+        self._started: list[subprocess.Popen[bytes]] = []
+        tests = str(Path(__file__).parents[1])
+        self._env = os.environ | {
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "FLWR_HOME": str(place / "home"), "PYTHONPATH": tests,
+            "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        (place / "home").mkdir()
+        (place / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
+        )
+
+    def start(self, name: str, line: str) -> "subprocess.Popen[bytes]":
+        with (self.place / f"{name}.log").open("ab") as log:
+            words = [str(BIN / line.split()[0]), *line.split()[1:]]
+            made = subprocess.Popen(words, cwd=self.place, env=self._env, stdout=log, stderr=log)
+        self._started.append(made)
+        return made
+
+    def superlink(self) -> "subprocess.Popen[bytes]":
+        """A SuperLink that listens."""
+        made = self.start("link", f"flower-superlink --insecure --port {self.link} "
+                          "--disable-runtime-dependency-installation")  # fmt: skip
+        self.wait_for("the SuperLink", lambda: _answers(self.link))
+        return made
+
+    def supernode(self, client: int) -> "subprocess.Popen[bytes]":
+        return self.start(f"node{client}", f"flower-supernode --insecure --superlink 127.0.0.1:{self.link} "
+                          f"--port {free_port()} --node-config partition-id={client}")  # fmt: skip
+
+    def submit(self, config: dict[str, object]) -> None:
+        """What a user types: flwr run."""
+        words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        done = subprocess.run(
+            [BIN / "flwr", "run", str(APP), "here", "--run-config", words], cwd=self.place, env=self._env,
+            capture_output=True, timeout=DEADLINE, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def wait_for(self, what: str, is_so: Callable[[], bool]) -> None:
+        end = time.monotonic() + DEADLINE
+        while not is_so():
+            logs = {log.name: log.read_text()[-1500:] for log in self.place.glob("*.log")}
+            assert time.monotonic() < end, f"{what} did not happen: {logs}"
+            time.sleep(0.3)
+
+    def kill_all(self) -> None:
+        """End all that was started here, and what that has started: they work in this folder."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+        for _ in range(20):
+            found = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and self._is_here(p)]
+            for number in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            if not found:
+                return
+            time.sleep(0.2)
+
+    def _is_here(self, process: Path) -> bool:
+        try:
+            return (process / "cwd").resolve() == self.place and int(process.name) != os.getpid()
+        except OSError:
+            return False
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as s:
+        s.settimeout(1)
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def flower(tmp_path: Path) -> Iterator[Flower]:
+    made = Flower(tmp_path.resolve())
+    try:
+        yield made
+    finally:
+        made.kill_all()
+
+
+def rounds(folder: Path) -> int:
+    """How many rounds are charged: 0 before there is a ledger."""
+    try:
+        return read(folder).ledger.steps
+    except Exception:  # it is just being made
+        return 0
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="ends processes by their folder in /proc")
+def test_a_federation_over_the_network_outlives_its_clients_and_its_server(flower: Flower) -> None:
+    p = plan(delta=1e-2, size=2, batch=2, steps=ROUNDS, noise=2.0, solve="epsilon", unit="client")
+    p.save(flower.place / "plan.json")
+    out = flower.place / "out"
+    config = {
+        "plan": str(flower.place / "plan.json"), "out": str(out), "task": "tiny_task:task", "clients": 2, "wait": 2,
+        "timeout": 60.0,
+    }  # fmt: skip
+    link, nodes = flower.superlink(), [flower.supernode(0), flower.supernode(1)]
+    flower.submit(config)
+
+    flower.wait_for("a round", lambda: (out / "metrics.jsonl").exists() and "held_out" in _text(out / "metrics.jsonl"))
+    nodes[1].kill()  # a client in the midst of a round: it has dropped out
+    flower.wait_for("two rounds", lambda: rounds(out) >= 2)
+    link.kill()  # and the server
+    flower.kill_all()
+    charged = rounds(out)
+    died = Federated.load(out)
+    assert died.spent is not None
+    assert 2 <= charged == died.rounds
+
+    flower.superlink()
+    for client in range(2):
+        flower.supernode(client)
+    flower.submit(config)  # the same command: it goes on
+    flower.wait_for("all rounds", lambda: Federated.load(out).is_over)
+    found = Federated.load(out)
+    assert found.spent is not None
+    assert died.spent.epsilon <= found.spent.epsilon == Plan.load(flower.place / "plan.json").guarantee.epsilon
+    assert read(out).ledger == p.ledger()
+    assert found.spent.label == "certified"
+
+
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""

@@ -1,0 +1,153 @@
+"""The Flower apps over a grid in this process: the same rounds and ledgers; what nodes say or send is not trusted."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from privet import plan
+from privet.errors import InvalidValue, MissingExtra
+from privet.federated import flower
+from privet.federated.federate import Federated
+from privet.federated.flower_local import LocalGrid
+from privet.planning import Plan
+from privet.training.ledger_reading import read
+
+pytest.importorskip("flwr", reason="needs privet[federated]")
+# importing Flower 1.41 makes typer ask click for names that click 9 will not have
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.slow]
+
+CLIENTS = 4
+
+
+def placed(folder: Path, *, unit: str = "client", **config: Any) -> dict[str, Any]:
+    size, batch = (CLIENTS, 2) if unit == "client" else (50, 10)
+    p = plan(delta=1e-2, size=size, batch=batch, steps=4, noise=2.0, solve="epsilon", unit=unit)
+    p.save(folder / "plan.json")
+    return {
+        "plan": str(folder / "plan.json"), "out": str(folder / "out"), "clients": CLIENTS, "task": "tiny_task:task",
+        "wait": 1, "timeout": 20.0, "model": "", "evaluate-every": 2,
+    } | config  # fmt: skip
+
+
+def grid_of(config: dict[str, Any]) -> LocalGrid:
+    return LocalGrid(flower.client_app(), clients=CLIENTS, config=config)
+
+
+def test_all_rounds_are_made_and_charged(tmp_path: Path) -> None:
+    config = placed(tmp_path)
+    found = flower.serve(grid_of(config), config)
+    p = Plan.load(tmp_path / "plan.json")
+    assert (found.rounds, found.is_over, found.spent) == (4, True, p.guarantee)
+    assert read(tmp_path / "out").ledger == p.ledger()
+    assert [line["step"] for line in found.metrics] == [2, 4]
+    assert found.spent is not None
+    assert (found.spent.label, found.spent.unit) == ("certified", "client")
+
+
+def test_clients_keep_their_own_ledgers(tmp_path: Path) -> None:
+    config = placed(tmp_path, unit="example", **{"local-steps": 3})
+    found = flower.serve(grid_of(config), config)
+    assert found.rounds == 2  # 3 steps, then the 1 that is left
+    assert {row["left"] for row in found.standing.values()} == {0}
+    for client in range(CLIENTS):
+        assert read(tmp_path / "out" / "clients" / f"{client:05d}").ledger.steps == 4
+
+
+def test_a_client_may_keep_its_ledger_where_it_likes(tmp_path: Path) -> None:
+    config = placed(tmp_path, unit="example", **{"local-steps": 4})
+    grid = grid_of(config)
+    grid.contexts[102].node_config["folder"] = str(tmp_path / "mine")
+    found = flower.serve(grid, config)
+    assert read(tmp_path / "mine").ledger.steps == 4
+    assert found.standing[2]["left"] == 0  # by what it told
+    assert found.spent is not None
+    assert found.spent.label == "certified"
+
+
+class Bad(LocalGrid):
+    """Some nodes do not answer, fail, lie about who they are, or send nonsense."""
+
+    def _answered(self, message: Any) -> Any:
+        node = message.metadata.dst_node_id
+        if message.metadata.message_type == "query":
+            if node == 103:
+                self.contexts[node].node_config["partition-id"] = 0  # says it is client 0, too
+            return super()._answered(message)
+        self.asked.append(node)
+        reply = super()._answered(message)
+        if node == 101:
+            reply.content["update"] = self._flwr.app.ArrayRecord({"x": torch.full((3,), float("nan"))})
+        if node == 102:
+            reply.content["standing"]["json"] = '{"spent": 7}'
+        return reply
+
+
+def test_nodes_that_lie_or_send_nonsense_have_dropped_out(tmp_path: Path) -> None:
+    config = placed(tmp_path)
+    grid = Bad(flower.client_app(), clients=CLIENTS, config=config)
+    grid.asked = []
+    found = flower.serve(grid, config)
+    assert found.is_over
+    assert 103 not in grid.asked
+    assert found.spent == Plan.load(tmp_path / "plan.json").guarantee
+
+
+def test_who_leaves_between_rounds_is_not_waited_for(tmp_path: Path) -> None:
+    config = placed(tmp_path)
+    grid = grid_of(config)
+    grid.gone = {100, 101, 102, 103}
+    config["wait"] = 0
+    found = flower.serve(grid, config)  # nobody is there: noise alone
+    assert (found.rounds, found.is_over) == (4, True)
+
+
+class Killed(Exception):
+    pass
+
+
+class Dying(LocalGrid):
+    """The server dies in its third round, after clients were asked."""
+
+    rounds = 0
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Iterable[Any]:
+        messages = list(messages)
+        if messages and messages[0].metadata.message_type == "train":
+            self.rounds += 1
+            if self.rounds == 3:
+                raise Killed
+        return list(super().send_and_receive(messages, timeout=timeout))
+
+
+def test_a_server_that_died_goes_on_after_the_round_it_had_begun(tmp_path: Path) -> None:
+    config = placed(tmp_path) | {"evaluate-every": 1}
+    p = plan(delta=1e-2, size=CLIENTS, batch=CLIENTS, steps=6, noise=2.0, solve="epsilon", unit="client")
+    p.save(config["plan"])
+    with pytest.raises(Killed):
+        flower.serve(Dying(flower.client_app(), clients=CLIENTS, config=config), config)  # type: ignore[arg-type]
+    died = Federated.load(tmp_path / "out")
+    assert (died.rounds, died.is_over) == (3, False)
+    found = flower.serve(grid_of(config), config)
+    assert (found.rounds, found.is_over) == (6, True)
+    assert died.spent is not None
+    assert found.spent is not None
+    assert died.spent.epsilon < found.spent.epsilon == p.guarantee.epsilon
+
+
+def test_a_node_says_which_client_it_is() -> None:
+    from flwr.app import Context, RecordDict
+
+    for wrong in ({}, {"partition-id": -1}, {"partition-id": "0"}, {"partition-id": True}):
+        with pytest.raises(InvalidValue, match="partition-id"):
+            flower.number_of(Context(1, 1, wrong, RecordDict(), {}))
+
+
+def test_without_flower_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    with pytest.raises(MissingExtra, match=r"privet\[federated\]"):
+        flower.client_app()

@@ -1,0 +1,183 @@
+"""A client that protects its own records: its ledger goes on across rounds and restarts, and its budget ends it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from privet import plan
+from privet.accounting import spent
+from privet.errors import BudgetExceeded, InvalidValue, NoSolution
+from privet.federated.federate import server_optimizer
+from privet.federated.fleet import Answer, Worker
+from privet.federated.records import RecordClient, plan_for
+from privet.federated.rounds import Records
+from privet.federated.settings import Settings
+from privet.federated.standing import distribution, held, row_of, standing_in, worst_of
+from privet.planning import Plan
+from privet.training.ledger_reading import read
+from tiny_task import task
+
+TASK = task()
+P = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon")
+DATA = tuple(part[:50] for part in TASK.train)
+
+
+def went(client: RecordClient, steps: int) -> dict[str, Tensor]:
+    model = TASK.network()
+    return client.round(model, torch.optim.SGD(model.parameters(), lr=0.1), TASK.losses, steps=steps)
+
+
+def test_the_ledger_goes_on_over_rounds_and_restarts_until_the_plan_is_spent(tmp_path: Path) -> None:
+    seen = []
+    for steps in (3, 3, 3):
+        client = RecordClient(tmp_path / "c", P, DATA)  # a new process, as far as it knows
+        before = client.spent().epsilon
+        assert all(bool(value.isfinite().all()) for value in went(client, steps).values())
+        assert client.spent().epsilon > before
+        assert client.made == read(tmp_path / "c").ledger.steps
+        seen.append(client.made)
+    assert seen == [3, 6, 7]
+    assert client.spent() == P.guarantee
+    with pytest.raises(BudgetExceeded, match="plan is spent"):
+        went(client, 1)
+    assert read(tmp_path / "c").ledger == P.ledger()
+
+
+def test_what_it_has_spent_is_what_its_ledger_says(tmp_path: Path) -> None:
+    client = RecordClient(tmp_path / "c", P, DATA)
+    assert client.spent().epsilon == 0.0
+    went(client, 2)
+    assert client.spent().epsilon == spent(read(tmp_path / "c").ledger, 1e-2).epsilon
+
+
+def test_empty_batches_are_steps_like_others(tmp_path: Path) -> None:
+    """At one record in the mean a third of the batches is empty: they are charged, and the plan ends when it should."""
+    p = plan(delta=1e-2, size=50, batch=1, steps=40, noise=2.0, solve="epsilon")
+    client = RecordClient(tmp_path / "c", p, DATA)
+    while client.left:
+        before = client.made
+        went(client, 5)
+        assert min(40, before + 5) <= client.made <= 40
+        assert client.made == read(tmp_path / "c").ledger.steps
+    assert read(tmp_path / "c").ledger == p.ledger()
+
+
+def test_a_torn_line_is_charged(tmp_path: Path) -> None:
+    went(RecordClient(tmp_path / "c", P, DATA), 2)
+    file = tmp_path / "c" / "ledger.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"step":2,"cou')
+    client = RecordClient(tmp_path / "c", P, DATA)
+    assert client.made == 3
+    went(client, 1)
+    assert (client.made, read(tmp_path / "c").ledger.steps) == (4, 4)
+
+
+def test_before_it_agrees_it_sees_what_more_rounds_cost(tmp_path: Path) -> None:
+    client = RecordClient(tmp_path / "c", P, DATA)
+    found = client.outlook([5, 10], within=P.guarantee.epsilon * 1.5)
+    first, second = (row.guarantee for row in found.rows)
+    assert P.guarantee.epsilon < first.epsilon < second.epsilon
+    assert first.label == "certified"
+
+
+def test_a_client_of_another_size_plans_for_itself() -> None:
+    p = plan(epsilon=2.0, delta=1e-2, size=50, batch=10, steps=7)
+    assert plan_for(p, 50) is p
+    small = plan_for(p, 25)
+    assert (small.recipe.size, len(small.steps)) == (25, 7)
+    assert small.guarantee.epsilon <= 2.0
+    assert small.steps[0].noise > p.steps[0].noise
+
+
+def test_clients_are_not_a_clients_records(tmp_path: Path) -> None:
+    p = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon", unit="client")
+    with pytest.raises(InvalidValue, match="unit='client'"):
+        RecordClient(tmp_path / "c", p, DATA)
+
+
+# --- over many -----------------------------------------------------------------------------------------
+
+
+def worker(p: Plan = P, **given: object) -> Worker:
+    return Worker(plan=p, settings=Settings(local_steps=4, **given), losses=TASK.losses)
+
+
+def test_an_answer_says_where_the_budget_stands_and_a_spent_client_refuses(tmp_path: Path) -> None:
+    model = TASK.network()
+    first, second, third = (
+        worker().answer(3, DATA, model, folder=tmp_path / "c", number=number) for number in range(3)
+    )
+    assert (first.left, second.left, third.left) == (3, 0, 0)
+    assert third.update is None
+    assert "plan is spent" in third.why
+    assert second.spent == third.spent == P.guarantee
+
+
+def test_a_client_with_too_few_records_does_not_take_part(tmp_path: Path) -> None:
+    p = plan(epsilon=1.0, delta=1e-2, size=50, batch=10, steps=7)
+    with pytest.raises((NoSolution, InvalidValue)):
+        plan_for(p, 5)
+    found = worker(p).answer(0, tuple(part[:5] for part in DATA), TASK.network(), folder=tmp_path / "c", number=0)
+    assert found.update is None
+    assert found.left == 0
+    assert "cannot plan" in found.why
+    assert not (tmp_path / "c").exists()
+
+
+def test_where_the_number_of_records_is_private_nobody_is_told_it(tmp_path: Path) -> None:
+    p = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon", relation="add-remove")
+    found = worker(p).answer(0, tuple(part[:37] for part in DATA), TASK.network(), folder=tmp_path / "c", number=0)
+    assert (found.size, found.planned) == (50, p.guarantee.epsilon)
+    assert Plan.load(tmp_path / "c" / "plan.json") == p
+
+
+def test_the_server_averages_by_size_and_asks_no_client_that_is_done(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    server = Records(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), sample=1.0, clients=5, standing={}
+    )
+
+    def said(client: int, value: float, size: int, left: int) -> Answer:
+        return Answer(client=client, update={"weight": torch.full((1, 1), value)}, size=size, left=left)
+
+    server.step([said(0, 1.0, 30, 2), said(1, 4.0, 10, 0), said(2, float("nan"), 9, 2),
+                 Answer(client=3, update=None, why="no", left=0)])  # fmt: skip
+    assert model.weight.item() == pytest.approx(-(30 * 1.0 + 10 * 4.0) / 40)
+    assert server.chosen() == [0, 2, 4]
+    server.step([])  # nobody answers: nothing moves
+    assert model.weight.item() == pytest.approx(-1.75)
+    assert server.number == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "rate"),
+    [
+        ({}, "SGD", 1.0),
+        ({"algorithm": "fedsgd", "momentum": 0.9}, "SGD", 0.1),
+        ({"optimizer": "adam", "momentum": 0.0}, "Adam", 0.01),
+        ({"optimizer": "adam", "lr": 0.5}, "Adam", 0.5),
+    ],
+)
+def test_the_servers_optimizer(given: dict[str, object], kind: str, rate: float) -> None:
+    made = server_optimizer(Settings(**given), P, TASK.network())
+    assert (type(made).__name__, made.param_groups[0]["lr"]) == (kind, rate)
+    assert made.param_groups[0].get("momentum", 0.0) == given.get("momentum", 0.0)
+
+
+def test_the_worst_and_the_distribution_are_told(tmp_path: Path) -> None:
+    went(RecordClient(tmp_path / "clients" / "00004", P, DATA), 7)
+    went(RecordClient(tmp_path / "clients" / "00002", P, DATA), 1)
+    told = {"0": row_of(None, planned=None, left=0, why="cannot plan"), "2": row_of(None, planned=None, left=None)}
+    found, notes = standing_in(tmp_path, P, told, seeded=False)
+    worst = worst_of(P, found)
+    assert worst is not None
+    assert (worst.epsilon, worst.label, worst.unit) == (P.guarantee.epsilon, "certified", "example")
+    spread = distribution(found)
+    assert (spread["clients"], spread["stopped"], spread["refused"]) == (2, 2, 1)
+    assert spread["least"] < spread["most"] == P.guarantee.epsilon
+    assert notes == ()
+    larger = {**found, 9: row_of(worst, planned=99.0, left=1)}
+    assert (held(P, found), held(P, larger).epsilon) == (P.guarantee, 99.0)
