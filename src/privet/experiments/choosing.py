@@ -11,17 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
-from privet.errors import InvalidValue, Unsupported
+from privet.errors import InvalidValue
 from privet.experiments.row import Row
 from privet.training.append_file import write_new
+from privet.training.gate import records_of
 from privet.training.run import Run
-
-JUDGES = 10  # one record in ten
+from privet.training.tune_split import judged_apart
 
 
 class Train(Protocol):
@@ -79,12 +77,6 @@ def _tried(row: Row, candidate: dict[str, Any], size: int) -> Row:
 
 def apart(task: Task) -> Task:
     """The training records of a task alone: nine tenths to train on, a tenth to judge by, by a fixed shuffle."""
-    if not (isinstance(task.train, tuple) and all(isinstance(part, torch.Tensor) for part in task.train)):
-        raise Unsupported(f"task={task.name!r} is not made of tensors. No split of it can be made. Give the settings.")
-    order = torch.randperm(task.size, generator=torch.Generator().manual_seed(0))
-    judges, rest = order[: task.size // JUDGES], order[task.size // JUDGES :]
-    return replace(
-        task, train=tuple(part[rest] for part in task.train), held_out=tuple(part[judges] for part in task.train),
-        evaluation=f"{len(judges):,} of the training records, by a fixed shuffle: to choose settings by",
-        users=None if task.users is None else task.users[rest],
-    )  # fmt: skip
+    rest, judges = judged_apart(task)
+    said = f"{records_of(judges):,} of the training records, by a fixed shuffle: to choose settings by"
+    return replace(rest, held_out=judges, evaluation=said)

@@ -1,0 +1,227 @@
+"""`privet tune`: settings tried on a part of the training records, judged by another; charged if asked."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privet.cli.recipe_options import SHAPES, Command, budget_options, decorated, with_shapes
+from privet.cli.shell import OUT, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.train import training_options
+from privet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from privet.training.progress import Watcher
+    from privet.training.tune_result import Tuned
+
+MOST_SHOWN = 20  # trials, best first
+_PARTS = 1000  # of a trial, on the bar
+
+
+def _shape_options(command: Command) -> Command:
+    """The options of a plan that are not said by the tuning itself: not solve, trials and as published."""
+    return decorated(command, SHAPES[:6])
+
+
+@click.command("tune", short_help="Settings tried and judged on training records; charged if asked.")
+@click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.option("--try", "tried", multiple=True, required=True, metavar="KEY=VALUES",
+              help="What is tried: lr=0.05,0.1,0.2 or lr=0.01..1 (drawn, by factors). Repeat it for other keys of a "
+              "recipe or its [training] table.")  # fmt: skip
+@click.option("--trials", type=number, help="How many candidates are tried, at random if there are more. For geometric "
+              "and poisson: the mean. Default: every candidate once.")  # fmt: skip
+@click.option("--charge", metavar="LAW", help="The budget is for the whole tuning: geometric, poisson, fixed or "
+              "disjoint. Default: nothing is charged, and the answer says so.")  # fmt: skip
+@click.option("--judges", type=number, help="Share of the training records that judges. Default: 0.1.")
+@click.option(
+    "--public", metavar="TASK", help="A task whose training records are public: they judge, all others train."
+)
+@click.option("--out", type=OUT, metavar="FOLDER", help="The tuning's folder. Default: runs/tune- and the task's name.")
+@click.option("--plot", type=OUT, metavar="FILE", help="Draw the scores: .png, .svg, .pdf or .csv.")
+@training_options
+@click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--seed", type=click.IntRange(0), help="A reproducible tuning, which is not private.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+@budget_options
+@_shape_options
+def tune_command(
+    *, recipe: Path | None, tried: tuple[str, ...], trials: float | None, charge: str | None, judges: float | None,
+    public: str | None, out: Path | None, plot: Path | None, data_dir: Path | None, seed: int | None, as_json: bool,
+    **flags: Any,
+) -> None:  # fmt: skip
+    """Find the best settings by trying them. Each trial is a private run on a part of the training records; the rest of
+    them judge, and the held-out set is not looked at.
+
+    Without --charge the epsilon is that of one run, and the answer says how many runs were looked at; train the chosen
+    settings on all records by `privet train FOLDER/best.toml`. With --charge the budget is for the whole: trials,
+    scores and choice, and the best run is the result. The same command goes on where it stopped.
+
+    \b
+    Examples:
+      privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --try clip=0.5,1 --plot scores.png
+      privet tune recipe.toml --try lr=0.01..1 --try momentum=0,0.9 --trials 20
+      privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --charge geometric --trials 5
+    """
+    from dataclasses import fields
+
+    from privet.data import Where
+    from privet.training.settings import Settings
+    from privet.training.tune import tune
+    from privet.training.tune_split import JUDGES
+
+    settings = {field.name: flags.pop(field.name) for field in fields(Settings)}
+    task = settings.pop("task")
+    given = _given(recipe, with_shapes(flags), {key: value for key, value in settings.items() if value is not None})
+    spelled = str(task or given["training"].get("task") or Settings().task)
+    _check_plot(plot, charge)
+    with _told_how_to_go_on(), progress_bar("tuning") as bar, warnings_as_lines():
+        found = tune(
+            _space(tried), out=out or Path("runs") / f"tune-{_plain(spelled)}", task=spelled, charge=charge,
+            trials=trials, judges=JUDGES if judges is None else judges, public=public, seed=seed,
+            where=Where(folder=data_dir), watch=None if bar is None else _watch(bar),
+            tell=_tell if bar is None else lambda _: None, **given,
+        )  # fmt: skip
+    if plot is not None:
+        _plot(found, plot)
+    if as_json:
+        print_object(found.as_dict() | {"plot": None if plot is None else str(plot)})
+    else:
+        _print(found, spelled)
+
+
+@contextmanager
+def _told_how_to_go_on() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("stopped. The same command goes on with it.", err=True)
+        raise
+
+
+def _space(tried: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in tried:
+        key, equals, values = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if not (key and equals and values.strip()):
+            raise InvalidValue(f"--try {text!r} must be a key and its values. Write --try lr=0.05,0.1.")
+        if key in found:
+            raise InvalidValue(f"--try {key} is given twice. Each candidate has one value of it. Join the lists.")
+        found[key] = values.strip()
+    return found
+
+
+def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of the plan: those of the file, and the flags, which win."""
+    from privet.errors import PrivetError
+    from privet.planning.recipe_file import overridden, read_table
+
+    try:
+        table = {} if recipe is None else read_table(recipe)
+    except PrivetError as error:
+        raise type(error)(f"{recipe}: {error}") from None
+    given = overridden(table, flags)
+    own = given.get("training", {})
+    if not isinstance(own, Mapping):
+        raise InvalidValue(f"training={own!r} must be a table. Write [training] and keys below it.")
+    return given | {"training": {**own, **settings}}
+
+
+def _plain(spelling: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in spelling.split(":")[0])
+
+
+def _check_plot(plot: Path | None, charge: str | None) -> None:
+    if plot is None:
+        return
+    if charge in ("geometric", "poisson", "disjoint"):
+        raise InvalidValue(f"--plot is given beside --charge {charge}, whose scores nobody may see. Leave it out.")
+    from privet.reporting.drawing import check_path
+
+    check_path(plot, option="--plot")
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Watcher]":
+    from privet.training.progress import Quiet
+
+    class Bar(Quiet):
+        """Moves the bar by the steps of a trial; where the number of trials is secret it only tells that they go on."""
+
+        def __init__(self, trial: int, of: int | None, said: str) -> None:
+            self._trial, self._of, self._steps = trial, of, 1
+            self._said = "trials, whose number is secret" if of is None else f"trial {trial} of {of}: {said}"
+
+        def begin(self, *, number: int, steps: int) -> None:
+            self._steps = steps
+            self._show(number)
+
+        def step(self, number: int, *_: Any) -> None:
+            self._show(number)
+
+        def _show(self, number: int) -> None:
+            if self._of is None:
+                bar(self._said)
+            else:
+                bar(self._said, int(_PARTS * (self._trial - 1 + number / self._steps)), _PARTS * self._of)
+
+    return Bar
+
+
+# --- what is said at the end ------------------------------------------------------------------------
+
+
+def _plot(found: "Tuned", path: Path) -> None:
+    from privet.reporting.tune_figure import save_trials
+
+    assert found.trials is not None
+    save_trials(
+        found.trials, path, measure=found.measure, higher_is_better=found.higher_is_better,
+        title=f"{found.runs} runs, each on {found.size:,} of {found.records:,} records", note=found.scored,
+    )  # fmt: skip
+
+
+def _print(found: "Tuned", task: str) -> None:
+    from privet.training.tune_space import shown
+
+    click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} records")
+    for trial in sorted(found.trials or (), key=lambda t: _rank(t.score, found.higher_is_better))[:MOST_SHOWN]:
+        if trial.score is not None:
+            click.echo(f"  {found.measure} {trial.score:.4f}  {shown(trial.candidate)}")
+    for name, text in _lines(found):
+        click.echo(f"  {name:<10}{text}")
+
+
+def _rank(score: float | None, higher_is_better: bool) -> float:
+    if score is None:
+        return float("inf")
+    return -score if higher_is_better else score
+
+
+def _lines(found: "Tuned") -> list[tuple[str, str]]:
+    from privet.training.progress import scores
+    from privet.training.tune_space import shown
+
+    said = []
+    if found.best is not None:
+        spread = "" if found.spread is None else f" +- {found.spread:.4f}"
+        score = "" if found.score is None else f": {found.measure} {found.score:.4f}{spread}"
+        said += [("best", f"{shown(found.best)}{score}"), ("judged by", found.scored)]
+    if found.guarantee is not None:
+        said.append(("guarantee", str(found.guarantee)))
+    if found.one_run is not None:
+        said.append(("one run", str(found.one_run)))
+    if found.seed is not None:
+        said.append(("seed", f"{found.seed}: reproducible, not private"))
+    said.append(("charged" if found.charge else "note", found.says))
+    if found.charge is not None and found.run is not None and found.run.scores is not None:
+        said.append(("held-out", f"{', '.join(scores(found.run.scores))} ({found.run.evaluation})"))
+    said.append(("folder", str(found.folder if found.charge is None or found.run is None else found.run.folder)))
+    if found.charge is None:
+        said.append(("next", f"privet train {found.folder / 'best.toml'}"))
+    return said

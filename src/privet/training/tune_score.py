@@ -1,0 +1,102 @@
+"""How good a trial is, where the score itself must be private; and how one of the trials is chosen."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from privet.data.task import Task
+from privet.engine.noise import draw, noise_std
+from privet.engine.randomness import Randomness
+from privet.planning.steps import Steps
+from privet.training.evaluate import Scores, evaluate
+from privet.training.gate import records_of
+
+
+def exact_scores(model: nn.Module, task: Task, judges: Any, device: torch.device | None = None) -> Scores:
+    """What the model does on the records that judge; they are public, or what is done with it is private."""
+    return evaluate(model, replace(task, held_out=judges), device=device)
+
+
+def right_answers(model: nn.Module, task: Task, judges: Any) -> int:
+    """How many of the records that judge are answered rightly: one record moves it by one at most. Not private."""
+    return round(exact_scores(model, task, judges).measure * records_of(judges))
+
+
+def noisy_share(right: int, *, size: int, steps: Steps, source: Randomness) -> float:
+    """The share of right answers among `size` records, by the very releases that the steps of a run charge.
+
+    At step t each record takes part with chance q_t, those of them that are right are counted, and noise is added:
+
+        c_t = Binomial(right, q_t) + N(0, sigma_t^2),    share = sum_t w_t c_t / (size sum_t w_t q_t)
+
+    A record moves a count by one, so that c_t is the sampled Gaussian mechanism of step t with clip 1. A record that
+    judges is charged what a record that trains is, by the same ledger; no record does both, so a trial with its score
+    costs what a run costs, by every accountant. Public weights: w_t = q_t / (sigma_t^2 + size q_t (1 - q_t) / 4).
+
+    >>> steps = Steps(length=100, rate=1.0, scale=5.0)
+    >>> abs(noisy_share(900, size=1000, steps=steps, source=Randomness(0)) - 0.9) < 0.01
+    True
+    """
+    rates, noises, weights = _weighted(size, steps)
+    counts = source.numbers().binomial(right, rates).astype(np.float64)
+    std = noise_std(steps[0], norm_bound=1.0) / steps[0].noise  # 1, rounded up
+    normal = draw(torch.empty(len(steps), dtype=torch.float64), std=std, generator=source).numpy()
+    return float(np.dot(weights, counts + noises * normal) / (size * np.dot(weights, rates)))
+
+
+def spread_of(size: int, steps: Steps) -> float:
+    """The standard deviation of `noisy_share` at most, over both sampling and noise: public.
+
+    >>> round(spread_of(1000, Steps(length=100, rate=1.0, scale=5.0)), 6)
+    0.0005
+    """
+    rates, noises, weights = _weighted(size, steps)
+    variance = np.dot(weights**2, noises**2 + size * rates * (1 - rates) / 4)
+    return float(np.sqrt(variance) / (size * np.dot(weights, rates)))
+
+
+def _weighted(size: int, steps: Steps) -> tuple[Any, Any, Any]:
+    rates, noises = np.asarray(steps.rates), np.asarray(steps.noises)
+    return rates, noises, rates / (noises**2 + size * rates * (1 - rates) / 4)
+
+
+def best(scores: Sequence[float | None], *, higher_is_better: bool) -> int:
+    """The place of the best score; one that is not finite is never better. Of equals the first.
+
+    Trials are drawn alike and independently, so the first of equals is as good as a fair draw among them.
+
+    >>> best([None, 0.2, 0.9, 0.9], higher_is_better=True)
+    2
+    """
+    sign = 1.0 if higher_is_better else -1.0
+    values = [-math.inf if s is None or not math.isfinite(s) else sign * s for s in scores]
+    return values.index(max(values))
+
+
+def drawn_by_merit(right: Sequence[int], *, epsilon: float, source: Randomness) -> int:
+    """A place at random, place i with chance proportional to exp(epsilon right_i / 2): the exponential mechanism.
+
+    One record moves each number of right answers by one at most, so the draw is epsilon-private. Source: McSherry,
+    Talwar 2007, as used by Chaudhuri et al. 2011 and Auto DP-SGD, appendix D.
+
+    >>> drawn_by_merit([10, 500, 20], epsilon=1.0, source=Randomness())
+    1
+    """
+    logs = epsilon * (np.asarray(right, dtype=np.float64) - max(right)) / 2
+    chances = np.exp(logs)
+    return int(source.numbers().choice(len(right), p=chances / chances.sum()))
+
+
+def number_of_runs(law: str, mean: float, source: Randomness) -> int:
+    """A number from the law: geometric from 1 on, or Poisson from 0 on, with this mean.
+
+    >>> number_of_runs("geometric", 1.0, Randomness())
+    1
+    """
+    numbers = source.numbers()
+    return int(numbers.geometric(1 / mean) if law == "geometric" else numbers.poisson(mean))

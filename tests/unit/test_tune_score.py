@@ -1,0 +1,80 @@
+"""Scores that are private, and choices that are: their laws, against the obvious ones. Seeds are fixed."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privet.engine.randomness import Randomness
+from privet.planning.steps import Steps
+from privet.training.tune_score import best, drawn_by_merit, noisy_share, number_of_runs, spread_of
+
+
+def shares(right: int, size: int, steps: Steps, number: int) -> np.ndarray:
+    source = Randomness(5)
+    return np.array([noisy_share(right, size=size, steps=steps, source=source) for _ in range(number)])
+
+
+def test_one_release_on_all_records_has_the_planned_noise_on_the_count():
+    """Rate 1, one step: the count of right answers plus N(0, noise^2), exactly the Gaussian mechanism."""
+    drawn = shares(60, 100, Steps(length=1, rate=1.0, scale=3.0), 1000) * 100 - 60
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], df=len(drawn)) * 3.0**2
+    assert low <= (drawn**2).sum() <= high
+    assert not low <= (drawn**2 * 1.25**2).sum() <= high  # noise wrong by a quarter would be seen
+    assert stats.kstest(drawn / 3.0, "norm").pvalue > 1e-6
+
+
+def test_many_releases_are_one_estimate_without_bias():
+    """Sampling and noise by hand: sums of Poisson-sampled counts, weighted as the docstring says."""
+    steps = Steps(length=40, rate=0.3, scale=4.0, noise="exponential:end=0.25")
+    size, right = 200, 150
+    drawn = shares(right, size, steps, 800)
+    q, sigma = 0.3, np.array(steps.noises)
+    w = q / (sigma**2 + size * q * (1 - q) / 4)
+    variance = (w**2 * (sigma**2 + right * q * (1 - q))).sum() / (size * (w * q).sum()) ** 2
+    assert abs(drawn.mean() - right / size) < 5 * math.sqrt(variance / len(drawn))
+    low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], df=len(drawn) - 1) * variance
+    assert low <= ((drawn - drawn.mean()) ** 2).sum() <= high
+
+
+def test_the_spread_is_that_of_the_worst_case():
+    steps = Steps(length=20, rate=1.0, scale=2.0)
+    assert spread_of(100, steps) == pytest.approx(2.0 / math.sqrt(20) / 100)
+    drawn = shares(50, 100, steps, 800)
+    assert drawn.std() == pytest.approx(spread_of(100, steps), rel=0.15)
+
+
+def test_the_best_is_the_highest_or_the_lowest_and_never_what_diverged():
+    assert best([0.1, None, 0.3, 0.3], higher_is_better=True) == 2
+    assert best([0.1, math.nan, 0.3], higher_is_better=False) == 0
+    assert best([None, None], higher_is_better=True) == 0
+
+
+def test_merit_is_the_exponential_mechanism():
+    right, epsilon, number = [10, 12, 9], 1.0, 4000
+    source = Randomness(1)
+    seen = np.bincount([drawn_by_merit(right, epsilon=epsilon, source=source) for _ in range(number)], minlength=3)
+    weights = np.array([math.exp(epsilon * score / 2) for score in right])
+    assert stats.chisquare(seen, number * weights / weights.sum()).pvalue > 1e-6
+    wrong = np.array([math.exp(epsilon * score) for score in right])  # twice the epsilon would be seen
+    assert stats.chisquare(seen, number * wrong / wrong.sum()).pvalue < 1e-6
+
+
+def test_merit_survives_large_counts():
+    assert drawn_by_merit([10**6, 10**6 - 10**5], epsilon=1.0, source=Randomness(0)) == 0
+
+
+@pytest.mark.parametrize("mean", [1.0, 3.0])
+def test_the_number_of_runs_has_the_law_of_the_plan(mean):
+    """P[k] = (1 - 1/m)^(k-1) / m, k >= 1; or Poisson."""
+    source, number = Randomness(2), 4000
+    for law in ("geometric", "poisson"):
+        seen = np.bincount([number_of_runs(law, mean, source) for _ in range(number)], minlength=8)
+        k = np.arange(7)
+        chance = (1 - 1 / mean) ** np.maximum(k - 1, 0) / mean if law == "geometric" else stats.poisson.pmf(k, mean)
+        if law == "geometric":
+            chance = np.where(k == 0, 0.0, chance)
+        for count, p in zip(seen[:7], chance, strict=True):
+            assert stats.binom.cdf(count, number, p) > 1e-8
+            assert stats.binom.sf(count - 1, number, p) > 1e-8
