@@ -1,0 +1,49 @@
+"""`privet report`: one page about a run."""
+
+from pathlib import Path
+
+import click
+
+from privet.cli.shell import OUT, print_object, progress_bar, warnings_as_lines
+
+
+@click.command("report", short_help="One page about a run, for people.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [RIVAL]...")
+@click.option("--out", type=OUT, multiple=True, metavar="FILE", help="Where to: .html, .md, .json, or .pdf (if "
+              "Chromium is there); may be given several times. Default: report.html in the run's folder.")  # fmt: skip
+@click.option("--title", metavar="TEXT", help="The heading.")
+@click.option("--show-private", is_flag=True, help="Also show what comes from training records without noise: attack "
+              "successes, pictures, training loss, a rival without privacy.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+def report_command(
+    *, runs: tuple[Path, ...], out: tuple[Path, ...], title: str | None, show_private: bool, as_json: bool
+) -> None:
+    """Write what a run guarantees, what that means, what it is worth, and what audits and attacks found.
+
+    One page that needs nothing else: no script, no outside request; light and dark, narrow and printed. Further runs
+    are rivals that the first is compared with. Run `privet audit --run` and `privet attack --run` first, and the report
+    has their evidence.
+
+    \b
+    Examples:
+      privet report runs/a
+      privet report runs/a runs/constant --out report.html --out report.md
+      privet report runs/a --out report.pdf
+    """
+    from privet.reporting.report import NAME, check_path, report
+
+    places = out or (() if as_json else (runs[0] / NAME,))
+    for place in out:
+        check_path(place)
+    with warnings_as_lines(), progress_bar("reading"):
+        found = report(*runs, show_private=show_private, title=title)
+        written = [found.save(place) for place in places]
+    if as_json:
+        print_object(found.as_dict() | {"files": [str(place) for place in written]})
+        return
+    g = found.runs[0].run.guarantee
+    click.echo(f"{found.title}\n  {g}")
+    for place in written:
+        click.echo(f"  wrote {click.format_filename(place)}")
+    if show_private:
+        click.echo("privet: the report shows figures that are not private. Mind who gets it.", err=True)

@@ -1,0 +1,147 @@
+"""report: the one entry. A run's folder in; one page that a non-expert can follow and an expert can check out."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from privet._registry import shortened
+from privet.errors import InvalidValue
+from privet.reporting import report_sections as sections
+from privet.reporting import report_words as words
+from privet.reporting.report_blocks import Checklist, Section, Words
+from privet.reporting.report_checklist import checklist
+from privet.reporting.report_evidence import write_plainly
+from privet.reporting.report_facts import RunFacts, gather, printable
+from privet.reporting.report_findings import evidence
+from privet.reporting.report_html import html
+from privet.reporting.report_markdown import markdown
+from privet.reporting.report_pdf import pdf
+from privet.training.run import Run, versions
+
+NAME = "report.html"
+MOST_RUNS = 8
+FORMATS = (".html", ".md", ".json", ".pdf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Report:
+    """Title, sections, and the facts behind them. Made by `report`."""
+
+    title: str
+    summary: tuple[Words, ...]
+    sections: tuple[Section, ...]
+    runs: tuple[RunFacts, ...]
+    show_private: bool
+
+    def html(self) -> str:
+        """One page that needs nothing else."""
+        return html(self.title, self.summary, self.sections, footer=self._footer())
+
+    def markdown(self) -> str:
+        """The same words as Markdown."""
+        return markdown(self.title, self.summary, self.sections, footer=self._footer())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        checks = [
+            {"question": check.question, "state": check.state}
+            for section in self.sections for block in section.blocks if isinstance(block, Checklist)
+            for check in block.checks
+        ]  # fmt: skip
+        runs = [facts.as_dict(show_private=self.show_private) for facts in self.runs]
+        return {"title": self.title, "runs": runs, "checklist": checks, "show_private": self.show_private}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report in the format of the path's ending: .html, .md, .json or .pdf.
+
+        Raises:
+            InvalidValue: the ending is another, or nothing can be written there.
+            MissingExtra: a PDF is asked for, and no program is there that makes one.
+        """
+        path = Path(path)
+        check_path(path)
+        write: dict[str, Callable[[], bytes]] = {
+            ".html": lambda: self.html().encode(errors="replace"),
+            ".md": lambda: self.markdown().encode(errors="replace"),
+            ".json": lambda: (json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n").encode(),
+            ".pdf": lambda: pdf(self.html()),
+        }
+        return write_plainly(path, write[path.suffix.lower()]())
+
+    def _footer(self) -> str:
+        made = versions()
+        private = " It shows figures that are not private." if self.show_private else ""
+        return f"Made by privet {made['privet']} from the run's own files; the guarantee was computed again.{private}"
+
+
+def report(
+    run: "str | Path | Run", *rivals: "str | Path | Run", show_private: bool = False, title: str | None = None
+) -> Report:
+    """The report of a run, and of rivals beside it: what it guarantees, what that means, and what was found against it.
+
+    Everything is read from the run's folder: plan, ledger, metrics, and what `privet audit --run` and
+    `privet attack --run` left there. The run may be unfinished.
+
+    Args:
+        rivals: other runs to compare it with.
+        show_private: also show what comes from training records without noise, marked so.
+
+    >>> import tempfile
+    >>> from privet import plan, train
+    >>> p = plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = train(p, "digits:size=100", out=folder + "/a", model="linear")
+    ...     found = report(run)
+    >>> [section.name for section in found.sections][:3]
+    ['protected', 'guarantee', 'plan']
+
+    Raises:
+        InvalidValue: a folder is not a run's, or a file in it is damaged, a link, or very large.
+    """
+    if len(rivals) >= MOST_RUNS:
+        raise InvalidValue(f"runs={len(rivals) + 1} must be at most {MOST_RUNS}. A page shows no more. Give fewer.")
+    every = [gather(one.folder if isinstance(one, Run) else one) for one in (run, *rivals)]
+    return composed(every, show_private=show_private, title=title)
+
+
+def composed(every: Sequence[RunFacts], *, show_private: bool = False, title: str | None = None) -> Report:
+    """The report of facts that are gathered: the first run's, beside the others."""
+    facts, *others = named = _named(every)
+    rivals = tuple(others)
+    shown = (
+        words.protected(facts), words.guaranteed(facts), sections.planned(facts), sections.spent(facts),
+        sections.utility(facts, rivals, show_private=show_private), evidence(facts, show_private=show_private),
+        sections.not_private(facts, show_private=show_private), checklist(facts, show_private=show_private),
+        sections.origin(facts),
+    )  # fmt: skip
+    return Report(
+        title=_title(named) if title is None else title, summary=words.summary(facts), sections=shown, runs=named,
+        show_private=show_private,
+    )  # fmt: skip
+
+
+def check_path(path: Path) -> None:
+    """Raise unless a report can be written at `path`; asked before anything is computed."""
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidValue(f"out={str(path)!r} must end in {', '.join(FORMATS)}.")
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a directory" if path.is_dir() else "lies in a directory that does not exist"
+        raise InvalidValue(f"out={str(path)!r} {what}. Give a file in a directory that exists.")
+
+
+def _named(every: Sequence[RunFacts]) -> tuple[RunFacts, ...]:
+    """The runs, those of equal names told apart by the folder above."""
+    names = [one.name for one in every]
+    return tuple(
+        replace(one, name=f"{one.run.folder.resolve().parent.name}/{one.name}") if names.count(one.name) > 1 else one
+        for one in every
+    )
+
+
+def _title(every: Sequence[RunFacts]) -> str:
+    first, *others = every
+    task = printable(shortened(first.run.settings.task, 60))
+    beside = f" beside {', '.join(one.name for one in others)}" if others else ""
+    return f"{first.name}: {task}, trained {'privately' if first.is_guaranteed else 'without a guarantee'}{beside}"
