@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from privet import attack, plan
+from privet.reporting.attack_figure import _columns
 from privet.training.loop import train
 from typed import answer, refused, run
 
@@ -77,6 +79,14 @@ def test_the_picture_and_its_numbers(tmp_path: Path) -> None:
     lines = (tmp_path / "grid.csv").read_text().splitlines()
     assert lines[0].startswith("method,attack,step,")
     assert len(lines) == 2
+
+
+def test_the_columns_of_the_picture_are_in_order() -> None:
+    """A first row that was over soon does not push later iterations behind the end."""
+    frames = {word: [] for word in ("0", "5", "100", "300", "end", "control")}
+    rows = [SimpleNamespace(frames=frames, iterations=count) for count in (91.0, 300.0, 4.0)]
+    assert _columns(rows) == ["0", "5", "100", "300", "end", "control"]
+    assert _columns(rows[:1]) == ["0", "5", "end", "control"]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Membership: scores against the slow way, limits that hold, and models that differ by nothing but their members."""
 
+import itertools
 import math
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import nn
 
 from privet import plan
 from privet.accounting.tradeoff import Gaussian
-from privet.attacks.likelihood import ATTACKS, judged, mean_limits, roc, scores
+from privet.attacks.likelihood import ATTACKS, judged, mass, mean_limits, roc, scores, shares
 from privet.attacks.membership import memberships
 from privet.attacks.shadows import Shadows, trained_shadows, under_add_remove
 from privet.data.task import Task
@@ -71,6 +72,34 @@ def test_limits_of_a_mean_hold() -> None:
         wrong = [wrong[0] + (low > 0.2), wrong[1] + (high < 0.2)]
     assert max(wrong) <= 80
     assert mean_limits(np.ones(10), 0.01)[1] == 1.0
+
+
+@pytest.mark.parametrize("records", [1, 2, 5])
+def test_shares_weigh_both_rates_alike(records: int) -> None:
+    """All sets of members one by one. Who passes depends on all coins: the law is known, and kept exactly.
+
+    Record r passes with chance a(others) if it is out, b(others) if it is in: the expected shares over the mass are
+    averages of a and b by the same weights. Counts as denominators are not: with b = a they find members more often.
+    """
+    coins = torch.tensor(list(itertools.product([False, True], repeat=records)))
+    everyone, half = torch.ones_like(coins), coins.sum(1, keepdim=True).double()
+    true, false = shares(everyone, coins)
+    assert (max(true), max(false)) <= (1.0, 1.0)
+    assert true.mean() == pytest.approx(mass(records))
+    assert false.mean() == pytest.approx(mass(records))
+    others = half - coins.double()  # the same rate, in or out: the more others are in, the likelier
+    chance = (1 + others) / (1 + records)
+    weights = [shares(everyone[:, r : r + 1] * 0 + (torch.arange(records) == r), coins) for r in range(records)]
+    inside, outside = (
+        sum(float((torch.as_tensor(part[k]) * chance[:, r]).mean()) for r, part in enumerate(weights)) for k in (0, 1)
+    )
+    assert inside == pytest.approx(outside)
+    if records == 5:  # what was wrong with counts
+        plain = (
+            (chance * coins).sum(1) / half[:, 0].clamp(min=1),
+            (chance * ~coins).sum(1) / (5 - half[:, 0]).clamp(min=1),
+        )
+        assert abs(float(plain[0].mean() - plain[1].mean())) > 0.05
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -15,6 +15,7 @@ from privet.auditing.mechanism import Declared, Frozen, declared, flat
 from privet.auditing.replay import COINS, RARE, replay, worst
 from privet.auditing.scenes import BATCHES, CANARIES, SIZE, Sliced, gradients, losses, scenes
 from privet.auditing.sound import EngineStep, TrainingSteps
+from privet.auditing.step import step
 from privet.engine import clipped_sum
 from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
@@ -75,6 +76,8 @@ def test_a_draw_more_is_seen():
             return found
 
     assert "changes how often something is drawn" in reasons(Draws())
+    # More than privacy asks: nothing of that draw is released, and samples see no difference.
+    assert step(Draws(), SOME[:1], samples=1000, generator=Randomness(3)).verdict == "consistent"
 
 
 def test_a_result_that_is_not_a_number_is_seen():
@@ -216,6 +219,10 @@ def test_a_layer_with_noise_of_its_own_is_left_alone():
     assert reasons(Layers()) == ""
 
 
+def seen_by_samples(mechanism):
+    return step(mechanism, SOME[:1], samples=200, generator=Randomness(1)).verdict == "violation"
+
+
 @pytest.mark.parametrize(("std", "said"), [(0.0, "some of '3' has no noise"), (0.1, "the noise of '3' spreads by 0.")])
 def test_one_layer_without_its_noise_is_seen(std, said):
     """Three of four layers are as declared: over all entries together the noise looks large enough."""
@@ -225,6 +232,7 @@ def test_one_layer_without_its_noise_is_seen(std, said):
             return super().noise(layer, generator) * (std if layer == 3 else 1.0)
 
     assert said in reasons(Bare())
+    assert seen_by_samples(Bare())
 
 
 def test_one_entry_without_noise_is_seen():
@@ -233,6 +241,8 @@ def test_one_entry_without_noise_is_seen():
             return super().noise(layer, generator) * (torch.arange(32) != 5 * layer)
 
     assert "has no noise" in reasons(Entry())
+    assert seen_by_samples(Entry())
+    assert not seen_by_samples(Layers())
 
 
 def test_one_noise_for_all_layers_is_seen():

@@ -178,7 +178,7 @@ def _tried(
     seen = observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
     empty = observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
     found, control = made.run(seen), made.run(empty)
-    ceilings = _ceilings(plan, moment, len(victims.candidates[0]))
+    ceilings = _ceilings(plan, moment, victims)
     return Outcome(
         method=name, attack=spelling, step=moment.number + 1, found=measured(found, victims),
         control=measured(control, victims), noise=None if moment.step is None else moment.step.noise,
@@ -200,9 +200,13 @@ def _whole(name: str, plan: Plan, task: Task, victims: Victims, settings: Settin
     )  # fmt: skip
 
 
-def _ceilings(plan: Plan | None, moment: Moment, candidates: int) -> tuple[float | None, float | None]:
-    """The most that any attack can identify: from this step, and from the whole run."""
-    if plan is None or plan.is_unsound or moment.step is None:
+def _ceilings(plan: Plan | None, moment: Moment, victims: Victims) -> tuple[float | None, float | None]:
+    """The most that any attack can identify: from this step, and from the whole run.
+
+    Of several unknown records none is given: which reconstruction belongs to which is read off the truth.
+    """
+    candidates = len(victims.candidates[0])
+    if plan is None or plan.is_unsound or moment.step is None or victims.batch > 1:
         return None, None
     return one_step_ceiling(candidates, 1 / moment.step.noise), _of_run(plan, candidates)
 

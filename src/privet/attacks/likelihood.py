@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 from torch import Tensor
 
 from privet.accounting.tradeoff import Curve, true_positive_rate
@@ -74,7 +75,7 @@ def mean_limits(means: Floats, alarm: float) -> tuple[float, float]:
     """Limits of the expectation behind the mean of independent values in [0, 1], each wrong with chance `alarm`.
 
     All p with n KL(mean || p) <= log(1/alarm): Hoeffding 1963, Theorem 1. Records of one model depend on each other,
-    so a model is one value: its share of records above the threshold.
+    so a model is one value: its share of records above the threshold (`shares`).
 
     >>> [round(limit, 3) for limit in mean_limits(np.zeros(20), 0.01)]
     [0.0, 0.206]
@@ -134,9 +135,32 @@ def judged(attack: str, learnt: Shadows, targets: Shadows, curve: Curve | None, 
 
 def _exceeds(values: Tensor, members: Tensor, threshold: float, curve: Curve, alarm: float) -> bool:
     """Whether members pass more often than f allows at this false-positive rate: TPR_low > 1 - f(FPR_high)."""
-    passed = (values >= threshold).double()
-    inside = members.double()
-    true = ((passed * inside).sum(1) / inside.sum(1).clamp(min=1)).numpy()
-    false = ((passed * (1 - inside)).sum(1) / (1 - inside).sum(1).clamp(min=1)).numpy()
+    true, false = shares(values >= threshold, members)
     low, high = mean_limits(true, alarm)[0], mean_limits(false, alarm)[1]
-    return low > true_positive_rate(curve, min(high, 1.0))
+    whole = mass(members.shape[1])
+    return low / whole > true_positive_rate(curve, min(high / whole, 1.0))
+
+
+def shares(passed: Tensor, members: Tensor) -> tuple[Floats, Floats]:
+    """What the members and the others that passed weigh in each model, (M,) and (M,), each in [0, 1].
+
+    A record weighs g(j) = 1 / max(j + 1, R - j), j the members among the R - 1 others: the same whether it is in or
+    out. Counts of members and of others as denominators would be random, and weigh the two rates differently. With
+    these, the expectations over `mass(R)` are averages of the records' true- and false-positive rates by one law, so
+    that TPR <= 1 - f(FPR) holds for them as it does for each record and each set of others: 1 - f is concave.
+    """
+    inside, records = members.double(), members.shape[1]
+    count = inside.sum(1, keepdim=True)
+    weights = 1 / torch.maximum(count - inside + 1, records - (count - inside))
+    found = [(passed * part * weights).sum(1).numpy() for part in (inside, 1 - inside)]
+    return found[0], found[1]
+
+
+def mass(records: int) -> float:
+    """What all records weigh on average, in or out by fair coins: R / 2 E[g(J)], J binomial(R - 1, 1/2); at most 1.
+
+    >>> mass(1), round(mass(200), 3)
+    (0.5, 0.944)
+    """
+    j = np.arange(records)
+    return float(records / 2 * (stats.binom.pmf(j, records - 1, 0.5) / np.maximum(j + 1, records - j)).sum())

@@ -25,7 +25,7 @@ def table(
     lines += [
         f"  success: SSIM > 0.9 or identified, of victims; control: the same noise on no gradient. * {TRIVIAL}.",
         "  ceiling: the most that any attack on this step can identify (top-1); run: on the whole run. Both follow "
-        "from the plan; '-': no guarantee.",
+        "from the plan; '-': no guarantee, or several records at once.",
     ]
     lines += [f"  {name}: {text}" for name, text in guarantees.items() if text != "none"]
     lines += [

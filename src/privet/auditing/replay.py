@@ -2,7 +2,9 @@
 
 Frozen noise cancels in the difference of two neighbours, and only the query is left: it may differ by the declared
 sensitivity. Two noises on one dataset cancel the query, and only the noise is left: its scale may not depend on the
-record. Both hold whatever is inside the mechanism, as long as all its randomness is drawn from what it is given.
+record. Both hold whatever is inside the mechanism, as long as all its randomness is drawn from what it is given, and as
+often with the record as without it: this is more than privacy asks, and a sound mechanism that does otherwise (one that
+draws again until a value fits) is accused for certain. Samples (`step`) judge it fairly.
 """
 
 import math
@@ -25,7 +27,7 @@ Progress = Callable[[str], None]
 COINS = 160  # draws of coins by which participation is judged: two releases at rate 1/4 that share one are seen
 MOST_COINS = 5000  # draws of coins until the record takes part
 ROUNDING = 1e-3  # of a difference, relatively: outputs are float32
-RARE = 1e-5  # false-alarm rate of each of the few checks that are statistical; fixed seeds make them repeatable
+RARE = 1e-5  # false-alarm rate of each of the few checks that are statistical, over all scenes; fixed seeds: repeatable
 CHECKS = 5  # of them
 MOST = 5  # reasons shown
 
@@ -39,6 +41,7 @@ class Pair:
     without: Run
     with_: Run
     stds: dict[str, float] | None = field(default=None)
+    rare: float = RARE  # false-alarm rate of each statistical check in this scene
 
     @classmethod
     def of(cls, mechanism: Mechanism, scene: Scene) -> "Pair":
@@ -77,6 +80,7 @@ def replay(mechanism: Mechanism, scenes: Sequence[Scene], *, progress: Progress 
         if progress is not None:
             progress(scene.name)
         pair = Pair.of(mechanism, scene)
+        pair.rare = RARE / len(scenes)  # noises of scenes are the same only if none of them follows public data
         for coin in coins:
             found, moved = _compared(pair, coin)
             reasons += [f"{scene.name}: {reason}" for reason in found]
@@ -140,10 +144,11 @@ def _checked_noise(pair: Pair, coins: int) -> list[str]:
         used = row[row != 0]
         if pair.which.std is not None and len(used) < len(row) and not len(used):
             reasons.append(f"step {step} has no noise")
-        elif pair.which.std is not None and stats.chi2.cdf((used**2).sum(), len(used)) < RARE / len(without):
+        elif pair.which.std is not None and stats.chi2.cdf((used**2).sum(), len(used)) < pair.rare / len(without):
             reasons.append(f"the noise is {math.sqrt((used**2).mean()):.4g} times what is declared")
             break
-    return reasons + _shared(without) + ([] if reasons or pair.which.std is None else _checked_tensors(pair, coins))
+    reasons += _shared(without, pair.rare)
+    return reasons if reasons or pair.which.std is None else _checked_tensors(pair, coins)
 
 
 def _checked_tensors(pair: Pair, coins: int) -> list[str]:
@@ -155,7 +160,7 @@ def _checked_tensors(pair: Pair, coins: int) -> list[str]:
             return [f"some of {name!r} has no noise"]
         scaled = values / (math.sqrt(2) * (pair.which.std_of(name) or 1.0))
         own = scaled - scaled.mean() if len(scaled) > 1 else scaled
-        if len(own) and stats.chi2.cdf((own**2).sum(), max(len(own) - 1, 1)) < RARE / len(found):
+        if len(own) and stats.chi2.cdf((own**2).sum(), max(len(own) - 1, 1)) < pair.rare / len(found):
             return [f"the noise of {name!r} spreads by {math.sqrt((own**2).mean()):.4g} times what is declared"]
     return _alike_tensors(pair, found)
 
@@ -176,7 +181,7 @@ def _alike_tensors(pair: Pair, found: dict[str, Floats]) -> list[str]:
     for name, values in found.items():
         groups.setdefault((pair.which.step_of.get(name, 0), len(values)), []).append(values)
     for many in groups.values():
-        if _shared(np.stack(many)):
+        if _shared(np.stack(many), pair.rare / len(groups)):
             return ["the noise of two tensors is the same"]
     return []
 
@@ -190,12 +195,12 @@ def _is_steady(pair: Pair) -> bool:
     return _alike(_noise(pair.with_, pair, 0), _noise(pair.without, pair, 0))
 
 
-def _shared(noise: Floats) -> list[str]:
+def _shared(noise: Floats, rare: float) -> list[str]:
     """Steps whose noises are correlated: normal with deviation 1 / sqrt(entries) if they are independent."""
     if len(noise) < 2 or noise.shape[1] < 8 or not noise.any(1).all():
         return []
     pairs = np.asarray(np.corrcoef(noise))[np.triu_indices(len(noise), 1)]
-    limit = stats.norm.isf(RARE / 2 / len(pairs)) / math.sqrt(noise.shape[1])
+    limit = stats.norm.isf(rare / 2 / len(pairs)) / math.sqrt(noise.shape[1])
     top = float(np.abs(pairs).max())
     return [f"the noise of two steps is the same: correlation {top:.3g}"] if top > limit else []
 

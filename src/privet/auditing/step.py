@@ -1,9 +1,10 @@
 """Step: samples of a release in both worlds, and whether the claimed trade-off curve can still be true.
 
 One half of the samples chooses a feature and a threshold, the other half tests it. The verdict needs no epsilon: it
-rejects the curve. Features: the projection on the way in which the record moves the query, and the norm of the rest,
-which shows noise whose scale depends on data; over several steps also the largest projection and the norm of what
-changes from step to step, which shows noise that is used again.
+rejects the curve. Features: the projection on the way in which the record moves the query, the same with each entry
+over the variance that it has, which shows a layer or an entry with too little noise, and the norm of the rest, which
+shows noise whose scale depends on data; over several steps also the largest projection and the norm of what changes
+from step to step, which shows noise that is used again.
 """
 
 import math
@@ -29,7 +30,8 @@ Floats = NDArray[np.float64]
 PILOT = 32  # runs that find the way and the middle; they are not used again
 FACTOR = 1.5  # samples must be enough to see a sensitivity this many times the declared one
 DOUBT = 0.01  # a claim that is rejected at this level and not at the alarm is not decided
-FEATURES = ("projection", "residual", "largest step", "change between steps")
+FEATURES = ("projection", "weighed projection", "residual", "largest step", "change between steps")
+LEAST_VARIANCE = 1e-12  # of an entry, over that of the declared noise: one without noise weighs most
 
 
 @dataclass(slots=True)
@@ -38,14 +40,17 @@ class Lens:
 
     middle: Floats  # (steps, entries)
     ways: Floats  # (steps, entries), unit vectors or zero
+    weighed: Floats  # (steps, entries): the best direction if entries are independent, Fisher's
 
     @classmethod
     def of(cls, pair: Pair) -> "Lens":
         runs = range(PILOT if pair.which.is_sampled else 4)
         differences = np.nan_to_num(np.stack([pair.difference(k, k + 1) for k in runs])).mean(0)
         norms = np.linalg.norm(differences, axis=1, keepdims=True)
-        drawn = np.stack([pair.seen(pair.without(Randomness(k, 7))) for k in range(PILOT)])
-        return cls(np.nan_to_num(drawn).mean(0), differences / np.maximum(norms, 1e-12))
+        drawn = np.nan_to_num(np.stack([pair.seen(pair.without(Randomness(k, 7))) for k in range(PILOT)]))
+        weighed = differences / np.maximum(drawn.var(0), LEAST_VARIANCE)
+        weighed = weighed / max(float(np.linalg.norm(weighed)), 1e-12)
+        return cls(drawn.mean(0), differences / np.maximum(norms, 1e-12), weighed)
 
     def features(self, seen: Floats) -> list[float]:
         rest = seen - self.middle
@@ -53,7 +58,7 @@ class Lens:
             rest = np.nan_to_num(rest, nan=1e6, posinf=1e6, neginf=-1e6)
         along = (rest * self.ways).sum(1)
         residual = math.sqrt(max(float((rest**2).sum() - (along**2).sum()), 0.0))
-        found = [float(along.sum()), residual]
+        found = [float(along.sum()), float((rest * self.weighed).sum()), residual]
         if len(rest) > 1:
             found += [float(along.max()), float(np.linalg.norm(np.diff(rest, axis=0)))]
         return found

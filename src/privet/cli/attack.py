@@ -7,7 +7,7 @@ import click
 
 from privet.cli.recipe_options import words_of
 from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, PrivetError
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
 _MEMBERSHIP = ("records", "shadows", "targets")
@@ -73,6 +73,18 @@ def attack_command(
         what = _what(methods, plan_file, folder)
         found = (_membership if membership else _leakage)(what, task, plot, options, tell)
     print_object(found.as_dict()) if as_json else click.echo(str(found))
+    if folder is not None:
+        _keep(what, found)
+
+
+def _keep(run: Any, found: Any) -> None:
+    """Leave the outcomes in the run's folder, where `privet report` looks for them; a failure is only said."""
+    from privet.reporting.report_evidence import keep_attack
+
+    try:
+        click.echo(f"privet: kept {keep_attack(run, found)} for `privet report`: it is not private", err=True)
+    except PrivetError as error:
+        click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
 
 
 def _check_options(options: dict[str, Any], *, membership: bool, is_named: bool) -> None:

@@ -8,6 +8,7 @@ import click
 
 from privet.cli.recipe_options import words_of
 from privet.cli.shell import integer, number, print_object, progress_bar, warnings_as_lines
+from privet.errors import PrivetError
 
 if TYPE_CHECKING:
     from privet.auditing import Audit
@@ -68,6 +69,8 @@ def audit_command(
         print_object(found.as_dict())
     else:
         click.echo(str(found))
+    if folder is not None:
+        _keep(folder, found, {"kinds": kinds} | options)
     return FOUND if fail_on_violation and found.verdict == "violation" else 0
 
 
@@ -86,6 +89,17 @@ def _audited(
         _planned(option, value), kinds=kinds, as_published=as_published, progress=tell,
         task=None if task is None else task_of(task), generator=None if seed is None else Randomness(seed), **options,
     )  # fmt: skip
+
+
+def _keep(folder: Path, found: "Audit", options: dict[str, Any]) -> None:
+    """Leave the finding in the run's folder, where `privet report` looks for it; that it cannot be is no failure."""
+    from privet.reporting.report_evidence import keep_audit
+    from privet.training.run import Run
+
+    try:
+        click.echo(f"privet: kept {keep_audit(Run.load(folder), found, options)} for `privet report`", err=True)
+    except PrivetError as error:
+        click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
 
 
 def _check_name(option: str, value: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from privet.errors import InvalidValue
+from privet.experiments import ablation, recipes
 from privet.experiments.papers import PAPERS
 from privet.experiments.results import all_of
 from privet.experiments.row import Paper
@@ -13,8 +14,9 @@ from privet.experiments.table import Line, cells
 
 HEAD = """# Results
 
-Made by `privet reproduce --page`, from runs in full on the real data: do not edit. A row that was not run is not here.
-Each figure stands as `published / ours`, ours as the mean over the runs, with `±` the standard deviation over seeds.
+Made by `privet reproduce --page` (or `privet recipes --page`), from runs in full on the real data: do not edit. A row
+that was not run is not here. Each figure stands as `published / ours`, ours as the mean over the runs, with `±` the
+standard deviation over seeds.
 
 - *certified epsilon*: a proven upper bound for the mechanism that ran, by `pld`, from the ledger of the run. The runs
   have seeds, so that they can be repeated; for that they are not private themselves.
@@ -33,7 +35,7 @@ def write_page(out: Path, page: Path) -> int:
         InvalidValue: there is no result, or the page cannot be written.
     """
     parts, count = [HEAD], 0
-    for paper in PAPERS.values():
+    for paper in (recipes.paper(), ablation.paper(), *PAPERS.values()):
         lines = [line for line in _lines(out, paper) if line.results and any(r.figures for r in line.results)]
         if lines:
             parts.append(_chapter(paper, lines))
@@ -53,6 +55,9 @@ def write_page(out: Path, page: Path) -> int:
 def command(line: Line) -> str:
     """What was typed for a row of the page."""
     row, seeds = line.row, [result.seed for result in line.results if result.seed is not None]
+    if row.paper in (recipes.NAME, ablation.NAME):
+        asked = f"--run {row.name}" if row.paper == recipes.NAME else f"--ablation {row.table}"
+        return f"privet recipes {asked} --seeds {max(seeds) + 1}"
     said = f"privet reproduce {row.paper}:{row.table} --rows {row.name}"
     if not row.is_trained:
         return said

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privet.experiments.results import Result
     from privet.training.run import Run
 
-Kind = Literal["trains", "accounts", "baseline", "not run"]
+Kind = Literal["trains", "accounts", "baseline", "attacks", "not run"]
 KINDS: tuple[str, ...] = get_args(Kind)
 IN_PERCENT = ("accuracy",)  # as the papers print it; all other measures are as the task gives them
 
@@ -52,6 +52,7 @@ class Row:
     kind       trains      trained privately, once for each seed
                accounts    privacy figures alone, by the accountants: nothing is trained
                baseline    the same network without clipping and noise: not private
+               attacks     the update of its first step is attacked: what that gives away
                not run     listed with its published figures, and `why`
     published  as printed: `accuracy` (in percent), `rmse`, `<accountant> epsilon`, `gdp mu`, or a name of the row's own
     label      of the paper's epsilon: certified, approximate or claimed
@@ -97,7 +98,7 @@ class Row:
         if (self.kind == "not run") != bool(self.why):
             raise InvalidValue(f"why={self.why!r} must say why a row is not run, and only then. Row {self.key}.")
         if self.is_trained and self.task is None:
-            raise InvalidValue(f"task is missing in the row {self.key}. It is trained. Name one.")
+            raise InvalidValue(f"task is missing in the row {self.key}. It needs data. Name one.")
 
     @property
     def key(self) -> str:
@@ -107,7 +108,7 @@ class Row:
     @property
     def is_trained(self) -> bool:
         """Whether it needs data and time, and has seeds."""
-        return self.kind in ("trains", "baseline")
+        return self.kind in ("trains", "baseline", "attacks")
 
     @property
     def steps(self) -> int | None:

@@ -11,7 +11,7 @@ from privet.accounting import gdp, spent
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, PrivetError
-from privet.experiments import choosing, results, tracing
+from privet.experiments import attacking, choosing, results, tracing
 from privet.experiments.baseline import train_plainly
 from privet.experiments.results import EXACT, Result
 from privet.experiments.row import IN_PERCENT, Curve, Figure, Row, capped, quick
@@ -113,6 +113,8 @@ def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, t
             seconds=round(time.monotonic() - start, 3), about={"versions": versions()},
         )  # fmt: skip
     assert job.seed is not None
+    if row.kind == "attacks":
+        return _attacked(job, out=out, where=where)
 
     def trained(tried: Row, task: Task | None, name: str) -> Run:
         return _trained(tried, task, results.place(out, row, job.scale, None, f".{name}"), seed=0, where=where)
@@ -209,6 +211,16 @@ def _baseline(job: Job, row: Row, *, where: Where | None, chosen: dict[str, Any]
         _blank(job), curve=curve, chosen=chosen, steps=found.steps, planned=found.steps,
         figures={name: Figure(value=_shown(name, found.scores.measure)), **_reached(row, curve)},
         seconds=round(found.seconds, 1), about=_about(row, found.evaluation) | {"private": False},
+    )  # fmt: skip
+
+
+def _attacked(job: Job, *, out: Path, where: Where | None) -> Result:
+    row, folder = job.row, results.place(out, job.row, job.scale, None).parent / f"outcomes.{job.scale}"
+    is_quick = job.scale.startswith("quick")
+    found = attacking.attacked(row, seed=job.seed or 0, folder=folder, where=where, is_quick=is_quick)
+    return replace(
+        _blank(job), figures=found.figures, seconds=round(found.seconds, 1), steps=1, planned=len(row.plan().steps),
+        about=_about(row, "training records: not private") | {"private": False},
     )  # fmt: skip
 
 

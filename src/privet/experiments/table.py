@@ -130,6 +130,8 @@ def _ours(name: str, found: tuple[float, float | None, int] | None) -> str:
     mean, spread, _ = found
     if name.endswith("epsilon"):
         return rounded(mean, up=True, digits=4)
+    if 0 < abs(mean) < 5e-4:
+        return f"{mean:.1e}"
     places = 2 if abs(mean) >= 10 else 3
     return f"{mean:.{places}f}" + (f" ± {spread:.{places}f}" if spread else "")
 

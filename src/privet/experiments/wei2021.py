@@ -1,6 +1,6 @@
-"""Wei, Liu 2021, Gradient Leakage Attack Resilient Deep Learning: Tables I, II, IV to XI and Figure 4.
+"""Wei, Liu 2021, Gradient Leakage Attack Resilient Deep Learning: its tables, and Figures 3 and 4.
 
-Table III and the other figures are attacks, which `privet attack` has. Each method stands here as published, where it
+Table III and Figure 3 are attacks (wei2021_attacks.py). In the others each method stands here as published, where it
 has no guarantee (its epsilons are claims), and as `-sound`, its sibling with the same noise. The paper states batch,
 steps, noise and clip; learning rate and the constants of the decays are not in it.
 """
@@ -10,6 +10,7 @@ from functools import partial
 from privet.accounting import spent
 from privet.experiments.readings import noise_of, noise_over_steps, seconds_a_step
 from privet.experiments.row import Curve, Figure, Paper, Row, Table
+from privet.experiments.wei2021_attacks import figure3, table3
 from privet.experiments.wei2021_parts import (
     DECAYS,
     DELTA,
@@ -40,8 +41,8 @@ _TIMED = 200  # steps of a row that is timed
 def rows() -> list[Row]:
     """All rows, in the order of the paper."""
     return [
-        *_table1(), *_figure4(), *_table2(), *_table4(), *_table5(), *table6(), *table7(), *_table8(), *table9(),
-        *_table10(), *_table11(),
+        *_table1(), *figure3(), *_figure4(), *_table2(), *table3(), *_table4(), *_table5(), *table6(), *table7(),
+        *_table8(), *table9(), *_table10(), *_table11(),
     ]  # fmt: skip
 
 
@@ -207,9 +208,11 @@ PAPER = Paper(
     title="Wei, Liu 2021, Gradient Leakage Attack Resilient Deep Learning",
     tables={
         "table1": Table(title="What decays in each method, by our constants"),
+        "fig3": Table(title="What the first gradient gives away, without privacy and at two settings of dp-baseline"),
         "fig4": Table(title="Standard deviation of the noise on the clipped sum, MNIST", x="step",
                       y="standard deviation", log_y=True, note="as published it is read off the batches: not private"),
         "table2": Table(title="Without privacy"),
+        "table3": Table(title="What the gradient of the first step gives away, C = 4, noise 6"),
         "table4": Table(title="Accuracy at noise 6 and clips from 1 to 32, delta 1e-5"),
         "table5": Table(title="Accuracy and five readings of epsilon, C = 4, noise 6, delta 1e-5"),
         "table6": Table(title="Epsilon where the accuracy of dp-baseline is reached, noise 6"),

@@ -1,5 +1,6 @@
 """Figures of attacks: what was rebuilt after so many iterations, and how often members are found."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ def save_grid(found: "Attacked", path: Path) -> None:
         return
     moving = [outcome for outcome in found.outcomes if "0" in outcome.frames]  # others have an end and no way to it
     shown = (moving or list(found.outcomes))[:MOST_ROWS]
-    columns = list(dict.fromkeys(word for outcome in shown for word in _columns(outcome)))
+    columns = _columns(shown)
     plt = drawing.pyplot()
     with plt.rc_context(drawing.STYLE):
         size = (1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9)
@@ -44,11 +45,10 @@ def save_grid(found: "Attacked", path: Path) -> None:
         plt.close(figure)
 
 
-def _columns(outcome: Outcome) -> list[str]:
-    """The frames in order: iterations, the end, the control."""
-    numbers = sorted((word for word in outcome.frames if word.isdigit()), key=int)
-    last = [word for word in numbers if int(word) <= max(outcome.iterations, 0) or int(word) == 0]
-    return [*(last or numbers[:1]), "end", "control"] if numbers else ["end", "control"]
+def _columns(shown: Sequence[Outcome]) -> list[str]:
+    """The frames in order: iterations that some of them reached, the end, the control."""
+    numbers = {int(word) for o in shown for word in o.frames if word.isdigit() and int(word) <= o.iterations}
+    return [*map(str, sorted(numbers)), "end", "control"]
 
 
 def _title(word: str) -> str:
