@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS := 1
 export MKL_NUM_THREADS      := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types unit wheel browser prove demo bench format clean
+.PHONY: help setup test lint types unit wheel browser prove demo bench docs format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,21 +63,9 @@ browser: setup
 prove: setup browser  ## the long proofs (up to half an hour)
 	@$(BIN)/python -m pytest -q -m prove -n $(JOBS)
 
-# Interrupted, it is taken up again: a run that was begun goes on, and one that is over is shown.
-demo: setup  ## plan, train, audit and attack on real digits: tables, a figure and a picture in demo/
-	@mkdir -p demo
-	@echo "1. a budget in, a certified schedule out"
-	@$(BIN)/privet plan --size 4000 --batch 128 --epochs 8 --epsilon 3 --method dynamic --rho-noise 1.5 --rho-clip 1.5 \
-	    --out demo/plan.json
-	@$(BIN)/privet epsilon --from demo/plan.json --curve demo/epsilon.png
-	@echo "2. the plan spent, step by step"
-	@if [ -e demo/run/run.json ]; then $(BIN)/privet train --resume demo/run; \
-	    else rm -rf demo/run; $(BIN)/privet train --plan demo/plan.json --task digits --lr 0.1 --out demo/run; fi
-	@echo "3. the claim tested"
-	@$(BIN)/privet audit --run demo/run --kind replay,step --samples 4000
-	@echo "4. what an attacker sees in one update, without and with privacy"
-	@$(BIN)/privet attack --task digits --method dp-baseline --examples 6 --at-steps first --plot demo/attack.png
-	@echo "look at demo/epsilon.png and demo/attack.png; the run is in demo/run"
+# Interrupted, it is taken up again: parts that are whole are not done again.
+demo: setup  ## plan, train, audit, attack and report on real digits: open demo/report.html
+	@$(BIN)/privet demo --out demo
 
 bench: setup  ## speed and tightness beside the peers (hours; OPTIONS=--quick: some minutes)
 	@$(BIN)/python benchmarks/accounting.py $(OPTIONS)
@@ -87,6 +75,12 @@ bench: setup  ## speed and tightness beside the peers (hours; OPTIONS=--quick: s
 	@$(BIN)/python benchmarks/ledger.py
 	@$(BIN)/python benchmarks/training.py $(OPTIONS)
 	@$(BIN)/python benchmarks/attacks.py
+	@$(BIN)/python benchmarks/federated.py $(OPTIONS)
+
+# Strict: a warning is an error (not with --quiet). `make test` builds it too, and looks at what came out: tests/test_docs_site.py.
+docs: setup  ## the documentation as a site: build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "open build/site/index.html"
 
 format: setup  ## let ruff put the code in order
 	@$(BIN)/ruff check --fix .

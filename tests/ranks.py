@@ -28,7 +28,7 @@ class Room:
             while any(len(words) < turn for words in self._said):
                 if any(left and len(words) < turn for left, words in zip(self._left, self._said, strict=True)):
                     raise InvalidValue("group: another rank is gone. This is a test.")
-                assert self._news.wait(60), "a rank is silent"
+                assert self._news.wait(240), "a rank is silent"
             return [words[turn - 1] for words in self._said]
 
     def leave(self, rank: int) -> None:
@@ -74,7 +74,7 @@ def on_ranks(size: int, work: Callable[[Group], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(480)
         assert not thread.is_alive(), "the ranks wait for each other"
     return found
 

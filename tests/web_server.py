@@ -33,7 +33,7 @@ class Client:
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
         """One request over its own connection; headers with _ for -."""
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             line.request(method, path, body, named)
@@ -49,7 +49,7 @@ class Client:
         return self.ask("POST", path, json.dumps(content).encode(), **{"content_type": "application/json", **headers})
 
     def raw(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
 
 
 @contextmanager
@@ -65,4 +65,4 @@ def serving(runs: Path, door: Door | None = None) -> Iterator[Client]:
             yield Client(listening.getsockname()[1])
         finally:
             one.should_exit = True
-            thread.join(30)
+            thread.join(120)

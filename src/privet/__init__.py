@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from privet.planning import Plan as Plan
     from privet.planning import Recipe as Recipe
     from privet.planning.plan import plan as plan
+    from privet.reporting.report import Report as Report
+    from privet.reporting.report import report as report
     from privet.schedules import schedule as schedule
     from privet.training.loop import train as train
     from privet.training.run import Run as Run
@@ -38,6 +40,7 @@ _HOME = {
     "Ledger": "privet.accounting",
     "Plan": "privet.planning",
     "Recipe": "privet.planning",
+    "Report": "privet.reporting.report",
     "Run": "privet.training.run",
     "Step": "privet.accounting",
     "Training": "privet.training.steps",
@@ -45,6 +48,7 @@ _HOME = {
     "audit": "privet.auditing.audit",
     "epsilon_curve": "privet.accounting",
     "plan": "privet.planning",
+    "report": "privet.reporting.report",
     "schedule": "privet.schedules",
     "spent": "privet.accounting",
     "train": "privet.training.loop",
@@ -56,6 +60,7 @@ __all__ = [
     "Ledger",
     "Plan",
     "Recipe",
+    "Report",
     "Run",
     "Step",
     "Training",
@@ -64,6 +69,7 @@ __all__ = [
     "epsilon_curve",
     "errors",
     "plan",
+    "report",
     "schedule",
     "spent",
     "train",

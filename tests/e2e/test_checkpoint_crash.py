@@ -68,15 +68,25 @@ for _ in sys.stdin:
 """
 
 
-def killed_while_saving(process: "subprocess.Popen[str]", folder: Path, chance: random.Random) -> bool:
-    """Start a saver, kill it a random moment after it has begun to write; whether it left an unfinished file."""
+def lines_in(file: Path) -> int:
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def killed_while_saving(process: "subprocess.Popen[str]", folder: Path, chance: random.Random, *, saves: int) -> bool:
+    """Start a saver, kill it a random moment after it has begun to write once more than `saves` times.
+
+    Whether it left an unfinished file.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
-    left = set(folder.glob(".checkpoint-*"))
+    done = lines_in(folder / "done") + 1 + saves  # the first line of a saver is of the one before
     process.stdin.write("go\n")
     process.stdin.flush()
     child = int(process.stdout.readline())
     with contextlib.suppress(ProcessLookupError):
+        while lines_in(folder / "done") < done:
+            os.kill(child, 0)
+        left = set(folder.glob(".checkpoint-*"))
         while not set(folder.glob(".checkpoint-*")) - left:
             os.kill(child, 0)
         time.sleep(chance.uniform(0, 0.02))
@@ -108,8 +118,8 @@ def kill_often(folder: Path, *, kills: int, piece: int) -> tuple[int, int]:
     folder.mkdir()
     chance, unfinished, step = random.Random(piece), 0, 0
     with told(SAVERS, folder, piece) as process:
-        for _ in range(kills):
-            unfinished += killed_while_saving(process, folder, chance)
+        for number in range(kills):
+            unfinished += killed_while_saving(process, folder, chance, saves=number % 2)
             now = check_whole(folder)
             assert now >= step
             step = now
@@ -120,8 +130,8 @@ def kill_often(folder: Path, *, kills: int, piece: int) -> tuple[int, int]:
 @pytest.mark.slow
 def test_a_saver_that_is_killed_leaves_the_old_or_the_new_checkpoint(tmp_path: Path) -> None:
     unfinished, step = kill_often(tmp_path / "a", kills=10, piece=200)
-    assert unfinished >= 3
-    assert step >= 1
+    assert unfinished >= 1  # nine of ten, mostly
+    assert step >= 5
 
 
 @pytest.mark.prove
@@ -129,7 +139,7 @@ def test_a_saver_that_is_killed_leaves_the_old_or_the_new_checkpoint(tmp_path: P
 def test_a_saver_that_is_killed_two_hundred_times(tmp_path: Path, piece: int) -> None:
     unfinished, step = kill_often(tmp_path / "a", kills=200, piece=piece)
     assert unfinished >= (20 if piece else 1)
-    assert step >= 20
+    assert step >= 100
 
 
 # --- disks ------------------------------------------------------------------------------------------

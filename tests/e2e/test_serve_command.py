@@ -33,7 +33,7 @@ def test_it_says_where_it_is_answers_and_stops(started: "subprocess.Popen[str]")
     assert b"<title>Privet planner</title>" in client.get("/").body
     assert client.post("/api/plan", CONTROLS).json()["guarantee"]["label"] == "certified"
     started.send_signal(signal.SIGINT)
-    rest, errors = started.communicate(timeout=30)
+    rest, errors = started.communicate(timeout=120)
     assert "Traceback" not in errors
     assert rest == ""
 

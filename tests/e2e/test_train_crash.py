@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crash_task import FOLDER, VALUES
+from crash_task import FOLDER, HOLD, VALUES
 from crashes import RESUME, TRAIN, Server, check_covered, check_finished, one_line, placed, releases, server
 from privet import Run
 from privet.planning import Plan
@@ -121,11 +121,13 @@ def test_a_run_ends_cleanly_when_asked_and_only_one_process_may_go_on(tmp_path: 
     place, line = tmp_path / "here", TRAIN
     for asked in (signal.SIGTERM, signal.SIGINT):
         before = lines_in(place)
+        (place / HOLD).touch()
         started = in_fork(forks, place)(line)
         wait_for_a_line(started, place, before)
         if line == RESUME:
             refused(run(f"train --resume {place / FOLDER}"), f"is in use by process {started.pid}. ")
         os.kill(started.pid, asked)
+        (place / HOLD).unlink()
         assert started.ended() == 130, (place / "stderr").read_text()
         assert "the run was stopped" in (place / "stdout").read_text()
         assert check_covered(place, p) == read(place / FOLDER).ledger.steps  # a clean stop wastes nothing

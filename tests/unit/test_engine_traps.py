@@ -537,7 +537,7 @@ def test_changes_between_steps_are_followed():
 
 def test_models_train_side_by_side_in_threads():
     """Each thread is told of its own model's parameters only: they meet in the middle of every pass."""
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=120)
 
     def forward(m, x):
         h = m.a(x)

@@ -273,3 +273,31 @@ def test_a_quiet_batch_betrays_the_newcomer(name):
     present = release(c, rule, step=step, batch=10, generator=seeded(0), as_published=True)
     assert (without.grads["w"] == 0).all()
     assert (present.grads["w"] != 0).all()
+
+
+# --- in place ---------------------------------------------------------------------------------------
+
+
+def test_sums_are_left_alone_unless_they_may_be_used_up():
+    """The same release either way; in place, it lies where the sums were."""
+    model, x, y = nn.Linear(3, 2), torch.randn(5, 3), torch.randint(2, (5,))
+    c = clipped_sum(model, LOSS, (x, y), clip=0.5)
+    before = {name: grad.clone() for name, grad in c.grads.items()}
+    step = Step(noise=2.0, clip=0.5)
+    usual = release(c, "flat", step=step, batch=6, generator=seeded(0))
+    assert all(torch.equal(grad, before[name]) for name, grad in c.grads.items())
+    quick = release(c, "flat", step=step, batch=6, generator=seeded(0), in_place=True)
+    assert quick.std == usual.std
+    for name, grad in usual.grads.items():
+        assert torch.equal(quick.grads[name], grad)
+        assert quick.grads[name].data_ptr() == c.grads[name].data_ptr()
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_one_buffer_that_is_not_finite_is_refused_by_the_name_of_its_part(bad):
+    pieces = torch.zeros(10).split_with_sizes([4, 6])
+    grads = {"a": pieces[0], "b": pieces[1]}
+    grads["b"][2] = bad
+    with pytest.raises(InvalidValue, match=r"grads\['b'\] is not finite"):
+        release(sum_for(rule_for("flat"), grads=grads), "flat", step=Step(noise=1.0), batch=4, generator=seeded(0),
+                in_place=True)  # fmt: skip

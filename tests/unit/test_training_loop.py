@@ -2,10 +2,12 @@
 
 import errno
 import json
+import re
 import signal
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -107,10 +109,18 @@ def test_metrics_hold_public_figures_only(tmp_path):
 
 
 def test_the_speed_is_of_planned_examples(tmp_path, monkeypatch):
-    run = train(private(), "tiny_task:task", out=tmp_path / "a")
-    for line in evaluations(run):
-        expected = line["step"] * 20 / line["seconds"]
-        assert line["examples_per_second"] == pytest.approx(expected, rel=0.05)
+    """By a clock on which every step takes a quarter of a second."""
+
+    class Ticking(Quiet):
+        now = 100.0
+
+        def step(self, number, spent, speed):
+            self.now += 0.25
+
+    clock = Ticking()
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    run = train(private(), "tiny_task:task", out=tmp_path / "a", watcher=clock)
+    assert [(line["seconds"], line["examples_per_second"]) for line in evaluations(run)] == [(2.5, 80.0), (5.0, 80.0)]
 
 
 def test_what_comes_from_training_records_is_asked_for_and_named_raw(tmp_path):
@@ -172,12 +182,13 @@ VARIED = {"optimizer": "adam", "lr": 0.05, "scheduler": "cosine", "average": 0.9
 
 
 def both(tmp_path, p, watcher, **settings) -> tuple[Run, Run]:
-    """(unbroken, interrupted and taken up), from the same first weights."""
-    whole = train(p, "tiny_task:task", out=tmp_path / "whole", **settings)
+    """(unbroken, interrupted and taken up), from the same first weights: with others, Adam may enlarge the noise."""
     from unittest import mock
 
-    with mock.patch("secrets.randbits", return_value=whole.about["weights_seed"]):
+    with mock.patch("secrets.randbits", return_value=7):
+        whole = train(p, "tiny_task:task", out=tmp_path / "whole", **settings)
         stopped = train(p, "tiny_task:task", out=tmp_path / "split", watcher=watcher, **settings)
+    assert whole.about["weights_seed"] == stopped.about["weights_seed"] == 7
     assert not stopped.is_over
     return whole, stopped
 
@@ -279,10 +290,10 @@ def test_shuffled_epochs_are_not_left_in_the_midst(tmp_path):
 
 def test_a_target_stops_it_and_the_plans_epsilon_is_what_holds(tmp_path):
     p = private(steps=60)
-    run = train(p, "tiny_task:task", out=tmp_path / "a", stop_at="accuracy=0.5", evaluate_every=2, lr=0.5)
+    run = train(p, "tiny_task:task", out=tmp_path / "a", stop_at="accuracy=0.1", evaluate_every=2, lr=0.5)
     assert run.is_over
-    assert run.steps < 60
-    assert run.end == "accuracy 0.5 was reached"
+    assert run.steps < 60  # first weights are seldom so bad, and never stay so
+    assert run.end == "accuracy 0.1 was reached"
     assert (run.guarantee.label, run.guarantee.epsilon) == ("certified", p.guarantee.epsilon)
     assert run.spent.label == "claimed"
     assert run.spent.epsilon < p.guarantee.epsilon
@@ -351,7 +362,7 @@ def test_what_lies_beside_weights_has_nothing_raw_and_no_epsilon_of_a_moment(tmp
 
 
 def test_the_scores_of_a_run_that_outputs_stopped_claim_no_epsilon(tmp_path):
-    run = train(planned(30), "tiny_task:task", out=tmp_path / "a", stop_at="accuracy=0.6", evaluate_every=2)
+    run = train(planned(30), "tiny_task:task", out=tmp_path / "a", stop_at="accuracy=0.1", evaluate_every=2)
     assert (run.is_over, run.spent.label) == (True, "claimed")
     assert not {"epsilon", "delta", "label"} & set(run.scores)
 
@@ -430,8 +441,8 @@ def test_under_add_remove_the_size_is_never_read(tmp_path):
     p = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=5, relation="add-remove")
     run = train(p, "tiny_task:task:size=150", out=tmp_path / "a")
     assert run.end == "complete"
-    for file in ("run.json", "metrics.jsonl", "ledger.jsonl", "plan.json"):
-        assert "150," not in (tmp_path / "a" / file).read_text().replace("size=150", "")
+    for file in ("run.json", "metrics.jsonl", "ledger.jsonl", "plan.json"):  # 150 by itself: times may end so
+        assert not re.search(r"(?<![\w.])150(?![\w.])", (tmp_path / "a" / file).read_text().replace("size=150", ""))
 
 
 @pytest.mark.parametrize(

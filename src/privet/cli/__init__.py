@@ -9,10 +9,14 @@ from privet.cli.ahead import ahead_command
 from privet.cli.attack import attack_command
 from privet.cli.audit import audit_command
 from privet.cli.compare import compare_command
+from privet.cli.demo import demo_command
 from privet.cli.doctor import doctor_command
 from privet.cli.epsilon import epsilon_command
+from privet.cli.federate import federate_command
 from privet.cli.methods import methods_command
 from privet.cli.plan import plan_command
+from privet.cli.recipes import recipes_command
+from privet.cli.report import report_command
 from privet.cli.reproduce import reproduce_command
 from privet.cli.schedules import schedules_command
 from privet.cli.search import search_command
@@ -20,6 +24,7 @@ from privet.cli.serve import serve_command
 from privet.cli.shell import Commands
 from privet.cli.swap import swap_command
 from privet.cli.train import train_command
+from privet.cli.tune import tune_command
 
 
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -50,6 +55,8 @@ def main(context: click.Context) -> None:
 COMMANDS = (
     plan_command,
     train_command,
+    tune_command,
+    federate_command,
     compare_command,
     search_command,
     ahead_command,
@@ -57,7 +64,10 @@ COMMANDS = (
     epsilon_command,
     audit_command,
     attack_command,
+    report_command,
+    demo_command,
     reproduce_command,
+    recipes_command,
     serve_command,
     methods_command,
     doctor_command,

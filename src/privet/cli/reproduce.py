@@ -65,7 +65,7 @@ def reproduce_command(
         _check_plot(paper, plot)
     chosen = _matching(rows_of(paper), rows)
     asked: dict[str, Any] = {"mode": mode, "steps": steps, "out": out}
-    failed = 0 if show else _run(chosen, seeds=seeds, data_dir=data_dir, **asked)
+    failed = 0 if show else run_rows(chosen, seeds=seeds, data_dir=data_dir, **asked)
     lines = _lines(chosen, **asked)
     if plot is not None:
         from privet.experiments.drawn import draw
@@ -94,8 +94,8 @@ def _matching(rows: "list[Row]", pattern: str | None) -> "list[Row]":
     return found
 
 
-def _run(
-    rows: "Sequence[Row]", *, mode: "Mode", seeds: int, steps: int | None, out: Path, data_dir: Path | None
+def run_rows(
+    rows: "Sequence[Row]", *, seeds: int, steps: int | None, out: Path, data_dir: Path | None, mode: "Mode" = "full"
 ) -> int:
     """Run what the folder lacks; how many could not be run, which is told."""
     from privet.data import Where
@@ -157,7 +157,7 @@ def _print(lines: "Sequence[Line]", *, mode: str, steps: int | None) -> None:
         own = [line for line in lines if (line.row.paper, line.row.table) == key]
         table = paper(key[0]).tables[key[1]]
         click.echo(f"{key[0]}:{key[1]}  {table.title}")
-        _print_cells(cells(own))
+        print_cells(cells(own))
         click.echo()
     if any(line.row.is_trained for line in lines):
         if mode == "quick":
@@ -169,7 +169,8 @@ def _print(lines: "Sequence[Line]", *, mode: str, steps: int | None) -> None:
         click.echo("runs have seeds: reproducible, not private; certified epsilon: of the same mechanism, by pld")
 
 
-def _print_cells(found: "Cells") -> None:
+def print_cells(found: "Cells") -> None:
+    """A table with the columns below each other, and its notes."""
     columns = list(zip(*found.rows, strict=True))
     heads = [_wrap(name, max(map(len, column))) for name, column in zip(found.names, columns, strict=True)]
     widths = [max(map(len, (*head, *column))) for head, column in zip(heads, columns, strict=True)]

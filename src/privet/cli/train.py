@@ -47,6 +47,7 @@ def training_options(command: Command) -> Command:
 
 @click.command("train", short_help="A plan and a task in, a run's folder out.")
 @click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.option("--recipe", "named", metavar="NAME", help="A recipe that ships with Privet: `privet recipes` lists them.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="A plan of `privet plan`.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on with the run in a folder.")
 @click.option("--out", type=OUT, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name.")
@@ -60,9 +61,9 @@ def training_options(command: Command) -> Command:
 @budget_options
 @shape_options
 def train_command(
-    *, recipe: Path | None, plan_file: Path | None, resume: Path | None, out: Path | None, data_dir: Path | None,
-    as_published: bool | None, seed: int | None, secure_noise: bool, show_private: bool, plain: bool, as_json: bool,
-    **flags: Any,
+    *, recipe: Path | None, named: str | None, plan_file: Path | None, resume: Path | None, out: Path | None,
+    data_dir: Path | None, as_published: bool | None, seed: int | None, secure_noise: bool, show_private: bool,
+    plain: bool, as_json: bool, **flags: Any,
 ) -> int:  # fmt: skip
     """Train privately: spend exactly a plan on a task, with a ledger on disk that no crash can overspend.
 
@@ -73,6 +74,7 @@ def train_command(
     \b
     Examples:
       privet train --epsilon 3 --epochs 20
+      privet train --recipe mnist-1.2
       privet train --plan plan.json --task digits --out runs/a
       privet train recipe.toml --lr 0.2 --scheduler cosine --keep best
       privet train --resume runs/a
@@ -85,6 +87,9 @@ def train_command(
     settings = {field.name: flags.pop(field.name) for field in fields(Settings)}
     where = Where(folder=data_dir)
     watcher = _watcher(plain=plain)
+    if named is not None:
+        _refuse({"recipe": recipe}, "--recipe", "It names another recipe")
+        recipe = _shipped(named)
     if resume is not None:
         given = settings | flags | {"recipe": recipe, "plan": plan_file, "out": out, "seed": seed}
         _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
@@ -102,6 +107,13 @@ def train_command(
         was_over = False
     _print(run, as_json=as_json, was_over=was_over)
     return 0 if run.is_over else 130
+
+
+def _shipped(name: str) -> Path:
+    """The file of a recipe that ships with the package."""
+    from privet.experiments.recipes import best
+
+    return best(name).path
 
 
 def _watcher(*, plain: bool) -> "Watcher":

@@ -82,7 +82,7 @@ def add_noise(
     noised: dict[str, Tensor] = {}
     for (_, precision), names in _groups(grads).items():
         sums = [grads[name] for name in names]
-        flat = _buffer_of(sums) if in_place else None
+        flat = buffer_of(sums) if in_place else None
         if flat is None:
             flat = torch.cat([s.detach().reshape(-1).to(precision) for s in sums])
             pieces = torch.split(flat, [s.numel() for s in sums])
@@ -95,7 +95,7 @@ def add_noise(
     return {name: noised[name] for name in grads}
 
 
-def _buffer_of(sums: Sequence[Tensor]) -> Tensor | None:
+def buffer_of(sums: Sequence[Tensor]) -> Tensor | None:
     """The buffer that the sums fill one after the other; None if there is no such."""
     base, at = sums[0]._base, 0
     for s in sums:

@@ -11,7 +11,7 @@ from privet import _check
 from privet.accounting import Step
 from privet.accounting.guarantee import Relation
 from privet.engine.clip import Adaptive, Published, Rule, is_adaptive, is_published, rule_for
-from privet.engine.noise import add_noise, noise_std
+from privet.engine.noise import add_noise, buffer_of, noise_std
 from privet.engine.randomness import Randomness
 from privet.engine.secure import add_secure_noise, grid_for
 from privet.engine.summing import ClippedSum
@@ -40,6 +40,7 @@ def release(
     relation: Relation = "zero-out",
     as_published: bool = False,
     secure: bool = False,
+    in_place: bool = False,
 ) -> Released:
     """(clipped sum + N(0, std^2)) / batch, with std = step.noise * sensitivity: what the optimizer may see.
 
@@ -52,6 +53,7 @@ def release(
         batch: the planned (expected) batch, rate * size: a public constant, never the realised one.
         as_published: let an unsound rule have the noise its paper gives it. Then there is no guarantee.
         secure: release whole cells of a grid, with noise from a cryptographic generator; then `std` is a little larger.
+        in_place: noise may go on the sums themselves, which are gone then: saves a copy, where noise is not secure.
 
     >>> import torch
     >>> from privet.engine import clipped_sum
@@ -84,7 +86,7 @@ def release(
         told, _ = _noised({"bits": extra}, spread, bit_noise, batch, generator, secure=secure)
         extra = told["bits"]
     std = noise_std(replace(step, noise=noise), norm_bound=clipped.norm_bound, relation=relation)
-    grads, std = _noised(clipped.grads, std, noise, batch, generator, secure=secure)
+    grads, std = _noised(clipped.grads, std, noise, batch, generator, secure=secure, in_place=in_place)
     _check_finite(grads)
     if is_adaptive(chosen):
         grads = _learnt(chosen, grads, extra, clip=clip, std=std, batch=batch)
@@ -92,11 +94,12 @@ def release(
 
 
 def _noised(
-    grads: Mapping[str, Tensor], std: float, noise: float, batch: float, generator: Randomness, *, secure: bool
-) -> tuple[dict[str, Tensor], float]:
+    grads: Mapping[str, Tensor], std: float, noise: float, batch: float, generator: Randomness, *, secure: bool,
+    in_place: bool = False,
+) -> tuple[dict[str, Tensor], float]:  # fmt: skip
     """The noisy average, and the standard deviation of what was added to the sum."""
     if not secure:
-        return add_noise(grads, std=std, generator=generator, divisor=batch), std
+        return add_noise(grads, std=std, generator=generator, divisor=batch, in_place=in_place), std
     grid = grid_for(grads, std=std, noise=noise, batch=batch)
     return add_secure_noise(grads, grid=grid, generator=generator, divisor=batch), grid.std
 
@@ -170,6 +173,9 @@ def _as_published(
 
 
 def _check_finite(grads: Mapping[str, Tensor]) -> None:
+    whole = buffer_of(list(grads.values())) if grads else None
+    if whole is not None and math.isfinite(float(whole.sum())):
+        return
     for name, grad in grads.items():
         if not math.isfinite(float(grad.sum())) and not bool(grad.isfinite().all()):  # the sum is quicker
             raise InvalidValue(

@@ -311,7 +311,7 @@ class Training:
         in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
         self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, and only then is noise drawn
         batch = step.rate * self.plan.recipe.size  # public, whatever the realised batch
-        one = release if self.group is None else partial(joint_release, self.group)
+        one = partial(release, in_place=True) if self.group is None else partial(joint_release, self.group)
         released = one(
             whole, self.rule, step=step, batch=batch, generator=self._generator, secure=self._secure,
             relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
