@@ -2,7 +2,6 @@
 
     python benchmarks/federated.py              some minutes
     python benchmarks/federated.py --quick      half a minute
-    python benchmarks/federated.py --part table4    Table 4 of Du et al. 2021 on MNIST: an hour
 
 Made-up images, 60 records a client, a small CNN, one local epoch. Four ways to make the same rounds, each in a process
 of its own, on one core: plain FedAvg in a loop; Privet in one process, its ledger on disk; Flower's FedAvg and Privet's
@@ -223,66 +222,18 @@ def accounting_table() -> Table:
     return table
 
 
-# Du et al. 2021, Table 4: accuracy on InfiniteMNIST with 250,000 records, in %
-PRINTED = {
-    "noisy-sgd": (93.47, 95.71, 96.02), "growing-mu": (93.75, 95.93, 96.13), "sensitivity-decay": (94.46, 95.90, 96.40),
-    "dynamic": (94.72, 96.00, 96.55),
-}  # fmt: skip
-BUDGETS = (0.1, 0.4, 1.0)
-
-
-def table4(task: str, clients: int, rounds: int, lr: float) -> Table:
-    """The four methods at three budgets, on a task split evenly over clients, in place of InfiniteMNIST."""
-    from privet.accounting.guarantee import rounded
-    from privet.federated import federate
-    from privet.planning import plan
-
-    title = f"Du et al. Table 4: {task} over {clients:,} clients, a tenth asked, {rounds} rounds of FedSGD"
-    table = Table(title=title, box=box.SIMPLE_HEAD)
-    for name in ("method", "budget", "epsilon (certified)", "accuracy %", "printed % (InfiniteMNIST 250k)"):
-        table.add_column(name, justify="right")
-    for method, printed in PRINTED.items():
-        rho = {"rho_noise": 2.0} if method in ("growing-mu", "dynamic") else {}
-        rho |= {"rho_clip": 2.0} if method in ("sensitivity-decay", "dynamic") else {}
-        for budget, accuracy in zip(BUDGETS, printed, strict=True):
-            p = plan(
-                epsilon=budget, delta=0.1 / clients, size=clients, batch=clients // 10, steps=rounds, unit="client",
-                method=method, clip=1.0, **rho,
-            )  # fmt: skip
-            with tempfile.TemporaryDirectory() as folder:
-                found = federate(
-                    p, task, out=folder + "/f", clients=clients, algorithm="fedsgd", lr=lr, momentum=0.9,
-                    evaluate_every=rounds,
-                )  # fmt: skip
-            assert found.scores is not None
-            ours = found.scores["held_out_accuracy"] * 100
-            table.add_row(
-                method,
-                f"{budget:g}",
-                f"<= {rounded(found.guarantee.epsilon, up=True)}",
-                f"{ours:.2f}",
-                f"{accuracy:.2f}",
-            )
-    return table
-
-
 @click.command()
 @click.option("--quick", is_flag=True, help="Fewer clients and rounds.")
 @click.option("--clients", help="Only so many: 10,1000.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of each measurement.")
-@click.option("--part", type=click.Choice(["all", "rounds", "accounting", "table4"]), default="all")
-@click.option("--task", default="mnist", help="Of table4.")
-@click.option("--lr", default=0.5, help="Of table4: the server's learning rate.")
-def main(quick: bool, clients: str | None, rounds: int | None, part: str, task: str, lr: float) -> None:
+@click.option("--part", type=click.Choice(["all", "rounds", "accounting"]), default="all")
+def main(quick: bool, clients: str | None, rounds: int | None, part: str) -> None:
     """Measure private rounds beside plain ones, and accounting at ten million clients."""
     one_core()
     console = Console(width=None if sys.stdout.isatty() else 120)
     settings = [(10, 5), (100, 20)] if quick else [(10, 5), (100, 20), (300, 50), (1000, 100)]
     if clients is not None:
         settings = [(int(word), max(1, min(int(word) // 2, 100))) for word in clients.split(",")]
-    if part == "table4":
-        console.print(table4(task, int(clients or 6000), rounds or 100, lr))
-        return
     if part != "accounting":
         console.print(rounds_table(settings, rounds or (2 if quick else 5)))
     if part != "rounds":

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from privet.planning import Plan, plan
+from privet.training import ledger_reading
 from privet.training.loop import train
 from tiny_task import SIZE
 
@@ -43,7 +44,8 @@ def changed(file: Path, **values: Any) -> None:
 def evidence(run: Path, kind: str, found: dict[str, Any]) -> dict[str, Any]:
     """The content of an evidence file."""
     hash_ = json.loads((run / "run.json").read_text())["plan"]
-    return {"format": kind, "version": 1, "plan": hash_, "options": {}, "found": found}
+    name = ledger_reading.read(run).header.run
+    return {"format": kind, "version": 1, "plan": hash_, "run": name, "options": {}, "found": found}
 
 
 def audit_of(run: Path, *, verdict: str = "consistent", **bound: Any) -> dict[str, Any]:

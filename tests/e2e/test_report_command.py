@@ -66,6 +66,7 @@ def test_audits_and_attacks_leave_their_evidence(runs: Path) -> None:
     shown = answer("report runs/a --show-private --out r.html")
     assert shown["runs"][0]["not_private"]["attacks"]["outcomes"][0]["victims"] == 2
     assert "data:image/png" in Path("r.html").read_text()
+    assert run("report runs/a --show-private").stdout.splitlines()[-1].strip() == "wrote runs/a/raw_report.html"
 
 
 @pytest.mark.parametrize(

@@ -231,8 +231,9 @@ def test_a_mistake_in_the_recipe_is_one_line(text, words):
     refused(run(f"train recipe.toml {TINY}"), words)
 
 
-def test_a_task_in_the_recipe_must_be_a_word():
-    Path("recipe.toml").write_text(f"epsilon = 3\nsize = {SIZE}\nsteps = 2\nbatch = 20\n[training]\ntask = 3\n")
+@pytest.mark.parametrize("size", [f"size = {SIZE}\n", ""])
+def test_a_task_in_the_recipe_must_be_a_word(size):
+    Path("recipe.toml").write_text(f"epsilon = 3\n{size}steps = 2\nbatch = 20\n[training]\ntask = 3\n")
     refused(run("train recipe.toml"), "training.task=3 must be a word")
 
 

@@ -79,6 +79,8 @@ def test_a_mistake_is_one_line(tmp_path, words, said):
 def test_a_bad_recipe_is_named(tmp_path):
     (tmp_path / "r.toml").write_text("epsilon = ")
     refused(run(f"tune {tmp_path / 'r.toml'} --try lr=1,2"), "r.toml: not TOML")
+    (tmp_path / "r.toml").write_text("epsilon = 3\ntrials = 3\n")  # for `privet plan` it is a key
+    refused(run(f"tune {tmp_path / 'r.toml'} --try lr=1,2"), "r.toml: trials=3 is said by the tuning itself")
 
 
 # --- kills ------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from privet.experiments import PAPERS, choosing, page, results, runner
 from privet.experiments.results import Result
 from privet.experiments.row import Curve, Figure, Row, capped, quick
 from privet.experiments.table import Line, cells
+from privet.federated import Federated
+from privet.training.ledger_reading import read
 from privet.training.progress import Quiet
 from privet.training.run import Run
 
@@ -143,6 +145,25 @@ def test_a_result_says_what_was_measured_and_what_is_proven_of_the_run(tmp_path)
     assert found.steps == found.planned == 30
     assert not run.private  # a seed
     assert found.curve.y[-1] == found.figures["accuracy"].value
+
+
+def test_a_federation_protects_clients_and_is_proven_from_its_ledger(tmp_path):
+    recipe = {"size": 40, "batch": 10, "steps": 5, "epsilon": 3.0, "delta": 1e-3, "clip": 1.0, "unit": "client"}
+    row = tiny(kind="federates", recipe=recipe, training={"algorithm": "fedsgd"}, choices={"lr": (0.1, 0.2)})
+    (found,) = ran([row], tmp_path)
+    place = next(tmp_path.glob("bu2019/table1/a.full.0.*.run"))
+    federation = Federated.load(place)
+    proven = spent(read(place).ledger, 1e-3)
+    assert found.certified == (proven.epsilon_lower, proven.epsilon)
+    assert (found.certified[1] <= 3.0, found.steps, found.planned) == (True, 5, 5)
+    assert federation.guarantee.unit == found.about["unit"] == "client"
+    assert found.figures["accuracy"].value == 100 * federation.scores["held_out_accuracy"]
+    choice = json.loads((tmp_path / "bu2019/table1/a.full.choice.json").read_text())
+    assert [line["candidate"] for line in choice["scores"]] == [{"lr": 0.1}, {"lr": 0.2}]
+    assert found.chosen == choice["chosen"] == {"lr": federation.settings.lr}
+    tried = Federated.load(next(tmp_path.glob("bu2019/table1/a.full.choice-0.*.run")))
+    assert tried.settings.clients == 40  # on a split each has fewer records, and the plan is the same
+    assert ran([row], tmp_path) == [found]  # taken from the folder
 
 
 def test_more_noise_is_less_accuracy_and_less_epsilon_and_no_noise_is_most(tmp_path):

@@ -1,5 +1,6 @@
 """The Flower apps over a grid in this process: the same rounds and ledgers; what nodes say or send is not trusted."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,28 @@ def test_a_server_that_died_goes_on_after_the_round_it_had_begun(tmp_path: Path)
     assert died.spent is not None
     assert found.spent is not None
     assert died.spent.epsilon < found.spent.epsilon == p.guarantee.epsilon
+
+
+def test_a_federation_goes_on_by_its_own_plan_alone(tmp_path: Path) -> None:
+    """Clients read the run config's: by one for clients they would send raw updates to a server that adds no noise."""
+    config = placed(tmp_path, unit="example", rounds=1)
+    flower.serve(grid_of(config), config)
+    (tmp_path / "other").mkdir()
+    config["plan"] = placed(tmp_path / "other")["plan"]
+    with pytest.raises(InvalidValue, match="is not the one in out"):
+        flower.serve(grid_of(config), config)
+
+
+@pytest.mark.parametrize("told", [{"left": 10**30}, {"left": -1}, {"steps": 10**30}])
+def test_counts_that_no_checkpoint_can_hold_are_not_read(told: dict[str, int]) -> None:
+    from flwr.app import ConfigRecord, RecordDict
+
+    spent = plan(delta=1e-2, size=50, batch=10, steps=4, noise=2.0, solve="epsilon").guarantee.as_dict()
+    said: dict[str, Any] = {"spent": spent, "planned": 1.0, "left": 3, "size": 50, "why": ""}
+    good = flower._answer(0, RecordDict({"standing": ConfigRecord({"json": json.dumps(said)})}))
+    said |= {"left": told["left"]} if "left" in told else {"spent": spent | told}
+    assert good is not None
+    assert flower._answer(0, RecordDict({"standing": ConfigRecord({"json": json.dumps(said)})})) is None
 
 
 def test_a_node_says_which_client_it_is() -> None:

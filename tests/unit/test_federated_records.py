@@ -1,5 +1,6 @@
 """A client that protects its own records: its ledger goes on across rounds and restarts, and its budget ends it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from privet import plan
-from privet.accounting import spent
+from privet.accounting import Guarantee, spent
 from privet.errors import BudgetExceeded, InvalidValue, NoSolution
 from privet.federated.federate import server_optimizer
 from privet.federated.fleet import Answer, Worker
@@ -59,7 +60,7 @@ def test_empty_batches_are_steps_like_others(tmp_path: Path) -> None:
     while client.left:
         before = client.made
         went(client, 5)
-        assert min(40, before + 5) <= client.made <= 40
+        assert client.made == before + 5  # not one more for an empty batch: the server is told, and coins are secret
         assert client.made == read(tmp_path / "c").ledger.steps
     assert read(tmp_path / "c").ledger == p.ledger()
 
@@ -95,6 +96,22 @@ def test_clients_are_not_a_clients_records(tmp_path: Path) -> None:
     p = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon", unit="client")
     with pytest.raises(InvalidValue, match="unit='client'"):
         RecordClient(tmp_path / "c", p, DATA)
+
+
+def test_a_client_without_records_makes_as_many_steps_as_one_with_some(tmp_path: Path) -> None:
+    """Under add-remove nobody may know it: the round's steps, its update and what is left are told to the server."""
+    p = plan(delta=1e-2, size=50, batch=5, steps=9, noise=2.0, solve="epsilon", relation="add-remove")
+    empty = RecordClient(tmp_path / "c", p, tuple(part[:0] for part in DATA))
+    for made in (4, 8, 9):
+        went(empty, 4)
+        assert (empty.made, empty.left) == (made, 9 - made)
+
+
+def test_spending_by_another_plan_is_not_priced_by_this_one(tmp_path: Path) -> None:
+    went(RecordClient(tmp_path / "c", P, DATA), 7)
+    cheaper = plan(delta=1e-2, size=50, batch=10, steps=7, noise=20.0, solve="epsilon")
+    with pytest.raises(InvalidValue, match="another plan"):
+        RecordClient(tmp_path / "c", cheaper, DATA)
 
 
 # --- over many -----------------------------------------------------------------------------------------
@@ -141,7 +158,9 @@ def test_the_server_averages_by_size_and_asks_no_client_that_is_done(tmp_path: P
     )
 
     def said(client: int, value: float, size: int, left: int) -> Answer:
-        return Answer(client=client, update={"weight": torch.full((1, 1), value)}, size=size, left=left)
+        return Answer(
+            client=client, update={"weight": torch.full((1, 1), value)}, size=size, left=left, spent=P.guarantee
+        )
 
     server.step([said(0, 1.0, 30, 2), said(1, 4.0, 10, 0), said(2, float("nan"), 9, 2),
                  Answer(client=3, update=None, why="no", left=0)])  # fmt: skip
@@ -181,3 +200,40 @@ def test_the_worst_and_the_distribution_are_told(tmp_path: Path) -> None:
     assert notes == ()
     larger = {**found, 9: row_of(worst, planned=99.0, left=1)}
     assert (held(P, found), held(P, larger).epsilon) == (P.guarantee, 99.0)
+
+
+def answering(*answers: Answer) -> tuple[Records, float]:
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    server = Records(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), sample=1.0, clients=5, standing={}
+    )
+    for answer in answers:
+        server.step([answer])
+    return server, model.weight.item()
+
+
+def test_an_update_without_noise_does_not_reach_the_model() -> None:
+    """A client whose plan is for unit="client" leaves the noise to the server; the server of records adds none."""
+    one = {"weight": torch.ones(1, 1)}
+    assert answering(Answer(client=0, update=one))[1] == 0.0
+    assert answering(Answer(client=0, update=one, spent=P.guarantee))[1] == -1.0
+
+
+@pytest.mark.parametrize("later", [None, spent(P.ledger().first(1), 1e-2)])
+def test_what_a_client_has_spent_is_not_forgotten(tmp_path: Path, later: Guarantee | None) -> None:
+    first = Answer(client=2, update=None, spent=P.guarantee, planned=P.guarantee.epsilon, left=1)
+    server, _ = answering(first, Answer(client=2, update=None, spent=later, why="another disk", left=0))
+    assert (server.standing[2]["epsilon"], server.standing[2]["steps"]) == (P.guarantee.epsilon, 7)
+    assert (server.standing[2]["left"], server.standing[2]["why"]) == (0, "another disk")
+    went(RecordClient(tmp_path / "clients" / "00002", P, DATA), 1)  # a ledger with less than was told
+    found, _ = standing_in(tmp_path, P, {"2": server.standing[2]}, seeded=False)
+    assert found[2]["epsilon"] == P.guarantee.epsilon
+
+
+def test_what_is_said_of_all_clients_is_certified_only_if_that_of_each_is() -> None:
+    sure, guess = P.guarantee, replace(P.guarantee, epsilon=0.1, epsilon_lower=None, label="approximate")
+    standing = {0: row_of(sure, planned=None, left=1), 1: row_of(guess, planned=None, left=1)}
+    found = worst_of(P, standing)
+    assert found is not None
+    assert (found.epsilon, found.label) == (sure.epsilon, "approximate")

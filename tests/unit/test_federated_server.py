@@ -12,8 +12,10 @@ from privet.engine.clip import rule_for
 from privet.engine.randomness import Randomness, seeded
 from privet.errors import InvalidValue, Unsupported
 from privet.federated.aggregate import Update, clipped_updates
+from privet.federated.fleet import InProcess, Worker
 from privet.federated.local import Local, update_of
 from privet.federated.server import Server, resume, save
+from privet.federated.settings import Settings
 from privet.federated.split import split
 from privet.planning import Plan
 from privet.training.ledger_reading import read
@@ -102,6 +104,45 @@ def test_a_round_that_is_passed_over_is_refused() -> None:
     next(rounds)
     with pytest.raises(InvalidValue, match="round=0 was not ended"):
         next(rounds)
+
+
+def test_two_loops_do_not_share_the_rounds() -> None:
+    """The outer one would draw clients at the rate of a round that the inner one has made."""
+    s = server(planned())
+    for _ in s:
+        s.step([])
+        with pytest.raises(InvalidValue, match="iterated over already"):
+            next(iter(s))
+        break
+    assert s.number == 1
+    for _ in s:  # the first is over
+        s.step([])
+    assert s.number == 4
+
+
+class Remembers(nn.Module):
+    """Keeps what it saw last where no state dict has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("last", torch.zeros(4), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x + self.last)
+        self.last.copy_(x.mean(0))
+        return out
+
+
+def test_a_client_leaves_no_trace_in_what_the_next_one_sends(tmp_path: Path) -> None:
+    tiny, model = task(), Remembers()
+    work = Worker(plan=planned(), settings=Settings(algorithm="fedsgd"), losses=tiny.losses)
+    fleet = InProcess(work, tiny, split(tiny, 4), tmp_path)
+    (_, after), (alone,) = list(fleet.ask(0, [1, 2], model)), list(fleet.ask(0, [2], model))
+    assert after.update is not None
+    assert alone.update is not None
+    for name, value in alone.update.items():
+        assert torch.equal(value, after.update[name])
 
 
 def test_only_chosen_clients_count_and_each_once() -> None:

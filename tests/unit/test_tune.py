@@ -14,9 +14,9 @@ from dp_accounting.rdp import RdpAccountant
 
 import tiny_task
 from privet.accounting import Ledger
-from privet.data.task import RMSE, Task
+from privet.data.task import RMSE, Measure, Task
 from privet.errors import InvalidValue, Unsupported
-from privet.training import tune_job
+from privet.training import metrics, tune_job
 from privet.training.ledger_reading import read
 from privet.training.progress import Quiet
 from privet.training.tune import tune
@@ -24,6 +24,7 @@ from privet.training.tune import tune
 GIVEN = {"task": "tiny_task:task", "epsilon": 3.0, "delta": 1e-3, "batch": 20, "steps": 4}
 WHOLE = {**GIVEN, "batch": 180}  # every record in every step: quick to plan
 RATES = {"lr": [0.5, 1.0]}
+EACH_PLACE = Measure(name="accuracy", each=lambda outputs, targets: (outputs > 0) == targets[:, None])
 
 
 class Stop(Quiet):
@@ -153,6 +154,14 @@ def test_disjoint_parts_cost_the_dearest_and_their_choice_no_more(tmp_path):
 # --- secrets ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("charge", ["disjoint", "geometric"])
+def test_what_nobody_may_see_is_readable_by_its_owner_alone(tmp_path, charge):
+    stop = Stop(trial=1, at=1)
+    with pytest.raises(RuntimeError):
+        tune(RATES, out=tmp_path / "a", charge=charge, trials=2, watch=stop.watch, **{**GIVEN, "batch": 66})
+    assert (tmp_path / "a" / "secret").stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.slow
 def test_of_a_random_number_nothing_is_left_but_the_best(tmp_path, monkeypatch):
     seen = []
@@ -165,8 +174,30 @@ def test_of_a_random_number_nothing_is_left_but_the_best(tmp_path, monkeypatch):
         about = {key: value for key, value in found.as_dict().items() if key in ("runs", "law", "says", "trials")}
         asked = json.loads((out / "tuning.json").read_text())
         seen.append((lines, files, about, asked))
+        assert len({f.stat().st_mtime_ns for f in out.rglob("*")}) == 1  # when files were written tells no more
     assert seen[0] == seen[1]  # nobody can tell one run from three
     assert not any("secret/" in name for name in seen[0][1])
+
+
+def test_names_of_tensorboard_files_do_not_count_the_runs(tmp_path, monkeypatch):
+    """Its writers are numbered within a process: events.out.tfevents.<time>.<host>.<pid>.<number>."""
+    made = []
+
+    class Board:
+        def __init__(self, folder: Path) -> None:
+            folder.mkdir(parents=True)
+            (folder / f"events.out.tfevents.1.host.1.{len(made)}").touch()
+            made.append(folder)
+
+        def add_scalar(self, *_: object) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(metrics, "_board", Board)
+    numbered(monkeypatch, 2)
+    tune(RATES, out=tmp_path / "a", charge="geometric", trials=4, **WHOLE)
+    assert len(made) == 2
+    assert not list((tmp_path / "a").rglob("events.*"))
 
 
 def test_no_run_at_all_is_an_outcome_too(tmp_path, monkeypatch):
@@ -373,6 +404,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_spent(tmp_path, given, 
         ({"charge": "fixed", "relation": "replace"}, "relation='replace'"),
         ({"charge": "fixed", "sampling": "fixed-size"}, "with Poisson sampling only"),
         ({"charge": "fixed", "task": replace(tiny_task.task(), measure=RMSE)}, "can move by any amount"),
+        ({"charge": "fixed", "task": replace(tiny_task.task(), measure=EACH_PLACE)}, "one value for each record"),
     ],
 )
 def test_what_has_no_proof_is_refused(tmp_path, given, words):

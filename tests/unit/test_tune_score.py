@@ -4,11 +4,15 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from torch import nn
 
+from privet.data.task import Measure, Task
 from privet.engine.randomness import Randomness
+from privet.errors import Unsupported
 from privet.planning.steps import Steps
-from privet.training.tune_score import best, drawn_by_merit, noisy_share, number_of_runs, spread_of
+from privet.training.tune_score import best, drawn_by_merit, noisy_share, number_of_runs, right_answers, spread_of
 
 
 def shares(right: int, size: int, steps: Steps, number: int) -> np.ndarray:
@@ -43,6 +47,36 @@ def test_the_spread_is_that_of_the_worst_case():
     assert spread_of(100, steps) == pytest.approx(2.0 / math.sqrt(20) / 100)
     drawn = shares(50, 100, steps, 800)
     assert drawn.std() == pytest.approx(spread_of(100, steps), rel=0.15)
+
+
+def is_right(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) == targets).float()
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        Measure(name="accuracy", each=is_right),
+        Measure(name="accuracy", each=lambda *both: 100 * is_right(*both)),
+        Measure(name="accuracy", each=is_right, finish=lambda mean: 100 * mean),
+        Measure(name="accuracy", each=lambda *both: is_right(*both) / (is_right(*both) != 0)),  # NaN where wrong
+    ],
+)
+def test_a_record_counts_as_one_or_as_none_whatever_an_accuracy_counts_in(measure):
+    x, y = torch.eye(4), torch.tensor([0, 1, 2, 0])
+    own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=nn.Identity, measure=measure)
+    assert right_answers(own.network(), own, (x, y)) == 3
+    assert right_answers(own.network(), own, (x, torch.tensor([0, 1, 0, 0]))) == 2  # one record moved it by one
+
+
+def test_a_count_that_compares_records_with_each_other_is_refused():
+    x, y = torch.eye(4), torch.tensor([[0], [1], [2], [0]])  # (4,) against (4, 1) would be all of 16 pairs
+    own = Task(
+        name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=nn.Identity,
+        losses=lambda outputs, targets: nn.functional.cross_entropy(outputs, targets[:, 0], reduction="none"),
+    )  # fmt: skip
+    with pytest.raises(Unsupported, match="one value for each record"):
+        right_answers(own.network(), own, (x, y))
 
 
 def test_the_best_is_the_highest_or_the_lowest_and_never_what_diverged():

@@ -25,6 +25,7 @@ from privet.engine.randomness import seeded
 from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.training.append_file import write_new
+from privet.training.checkpoint import NAME as WEIGHTS
 from privet.training.run import Run
 from privet.training.settings import Settings
 
@@ -273,7 +274,8 @@ class _Shelf:
         plan = source.plan if isinstance(source, Run) else source
         parts = [FORMAT, self._settings, name, self._batches if plan is None else plan.hash, number, spelling]
         if isinstance(source, Run) and source.checkpoint is not None:
-            parts.append(str(source.checkpoint.resolve()))
+            with (source.checkpoint / WEIGHTS).open("rb") as weights:  # a folder may be another run's by now
+                parts.append(hashlib.file_digest(weights, "sha256").hexdigest())
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
         word = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in spelling)
         return self._folder / f"{name}-{number + 1 or 'all'}-{word}-{digest}.json"

@@ -29,7 +29,7 @@ SEED = 0  # of the audit and the attack, which are repeatable; the two runs are 
 FULL: dict[str, Any] = {"steps": 188, "kinds": None, "examples": 40, "attacks": ["invert-l2", "prior"]}
 QUICK: dict[str, Any] = {"steps": 4, "kinds": ["replay"], "examples": 2, "attacks": ["invert-l2:iterations=15"]}
 SAMPLES = 4000
-_OURS = ("ledger.", "plan.json", "run.json", "metrics.jsonl", "checkpoint.", "tensorboard")  # in a run that never began
+_OURS = ("ledger.", "plan.json", "run.json")  # in a run that never began
 
 
 @click.command("demo", short_help="The whole story on real digits, in about two minutes.")
@@ -123,9 +123,17 @@ def _clear(folder: Path) -> None:
     strange = folder.is_symlink() or not folder.is_dir() or [
         file.name for file in folder.iterdir() if not file.name.startswith(_OURS)
     ]  # fmt: skip
-    if strange:
+    if strange or _is_charged(folder):
         raise InvalidValue(f"{folder}: is not a run of the demo. It would be in the way. Choose another --out.")
     shutil.rmtree(folder)
+
+
+def _is_charged(folder: Path) -> bool:
+    """Whether the ledger goes on behind its first line: a loop of someone's own, which has no run.json."""
+    from privet.training.ledger_reading import NAME
+
+    ledger = folder / NAME
+    return ledger.exists() and bool(ledger.read_bytes().partition(b"\n")[2])
 
 
 # --- rival, audit, attack ---------------------------------------------------------------------------

@@ -159,6 +159,7 @@ def _lines(
     found: "Federated", spread: dict[str, float | int] | None, outlook: list[dict[str, Any]]
 ) -> list[tuple[str, str]]:
     from privet.accounting.guarantee import rounded
+    from privet.federated.standing import weakest
     from privet.training.progress import scores
 
     lines = [("guarantee", str(found.guarantee))]
@@ -169,8 +170,7 @@ def _lines(
     if spread is not None and "most" in spread:
         names = ("least", "quarter", "median", "three quarters", "most")
         values = ", ".join(f"{name} {rounded(float(spread[name]), up=True, digits=4)}" for name in names)
-        label = "certified" if found.seed is None else "claimed"
-        lines.append(("clients", f"epsilon so far [{label}]: {values}"))
+        lines.append(("clients", f"epsilon so far [{weakest(found.standing)}]: {values}"))
         lines.append(("", f"{spread['clients']} took part, {spread['stopped']} have spent or refused their plan"))
     for row in outlook:
         lines.append(("more", f"{row['rounds']} more rounds: {row['text']}"))

@@ -10,7 +10,8 @@ from privet.cli.shell import OUT, print_object, progress_bar, warnings_as_lines
 @click.command("report", short_help="One page about a run, for people.")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [RIVAL]...")
 @click.option("--out", type=OUT, multiple=True, metavar="FILE", help="Where to: .html, .md, .json, or .pdf (if "
-              "Chromium is there); may be given several times. Default: report.html in the run's folder.")  # fmt: skip
+              "Chromium is there); may be given several times. Default: report.html in the run's folder, "
+              "with --show-private raw_report.html.")  # fmt: skip
 @click.option("--title", metavar="TEXT", help="The heading.")
 @click.option("--show-private", is_flag=True, help="Also show what comes from training records without noise: attack "
               "successes, pictures, training loss, a rival without privacy.")  # fmt: skip
@@ -32,7 +33,8 @@ def report_command(
     """
     from privet.reporting.report import NAME, check_path, report
 
-    places = out or (() if as_json else (runs[0] / NAME,))
+    name = f"raw_{NAME}" if show_private else NAME  # what is not private is called so, and no gallery shows it
+    places = out or (() if as_json else (runs[0] / name,))
     for place in out:
         check_path(place)
     with warnings_as_lines(), progress_bar("reading"):

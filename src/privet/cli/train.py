@@ -163,7 +163,10 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
     relation = given["relation"] or table.get("relation", "zero-out")
     if "size" in table or relation != "zero-out" or not isinstance(own, dict):
         return None
-    return task(settings["task"] or own.get("task") or Settings().task, where=where).size
+    wanted = settings["task"] or own.get("task") or Settings().task
+    if not isinstance(wanted, str):
+        raise InvalidValue(f'{recipe}: training.task={wanted!r} must be a word. Write task = "digits", say.')
+    return task(wanted, where=where).size
 
 
 def _free(plan: "Plan", settings: dict[str, Any]) -> Path:

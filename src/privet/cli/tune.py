@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 20  # trials, best first
 _PARTS = 1000  # of a trial, on the bar
+_OWN = ("space", "out", "task", "charge", "trials", "judges", "public", "seed", "where", "watch", "tell")  # of `tune`
 
 
 def _shape_options(command: Command) -> Command:
@@ -122,6 +123,11 @@ def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any])
         table = {} if recipe is None else read_table(recipe)
     except PrivetError as error:
         raise type(error)(f"{recipe}: {error}") from None
+    for key in table:
+        if key in _OWN:
+            raise InvalidValue(
+                f"{recipe}: {key}={table[key]!r} is said by the tuning itself. Leave it out of the recipe."
+            )
     given = overridden(table, flags)
     own = given.get("training", {})
     if not isinstance(own, Mapping):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from privet import _check
 from privet.data.archives import gunzip
+from privet.data.enlarged import enlarge
 from privet.data.features import image_features
 from privet.data.files import File, Where, content_of, read
 from privet.data.task import Task, register
@@ -138,10 +139,14 @@ FASHION = _pairs(
 
 
 @register("mnist")
-def mnist(*, where: Where, size: int | None = None, features: str = "pixels") -> Task:
-    """70,000 handwritten digits, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by."""
+def mnist(*, where: Where, size: int | None = None, features: str = "pixels", enlarged: int | None = None) -> Task:
+    """70,000 handwritten digits, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by.
+
+    `enlarged`: so many to train on, each a digit that is turned, stretched, slanted and moved a little. Then several
+    come from one writer's digit, so a guarantee for one of them is weaker for the digit: for experiments only.
+    """
     made = _idx_task(MNIST, where=where, size=size, source="MNIST (LeCun, Cortes, Burges)")
-    return image_features(made, features, where)
+    return image_features(made if enlarged is None else enlarge(made, enlarged), features, where)
 
 
 @register("fashion-mnist")

@@ -18,14 +18,20 @@ from privet.errors import InvalidValue
 from privet.experiments.row import Row
 from privet.training.append_file import write_new
 from privet.training.gate import records_of
-from privet.training.run import Run
 from privet.training.tune_split import judged_apart
+
+
+class Scored(Protocol):
+    """A run that is over: of `train` or of a federation."""
+
+    @property
+    def scores(self) -> dict[str, Any] | None: ...
 
 
 class Train(Protocol):
     """Runs a row on a task, in a folder of that name, or goes on with it."""
 
-    def __call__(self, tried: Row, task: Task | None, name: str, /) -> Run: ...
+    def __call__(self, tried: Row, task: Task | None, name: str, /) -> Scored: ...
 
 
 def chosen(
@@ -38,11 +44,10 @@ def chosen(
     if known is not None:
         return known
     task = apart(task_of(row.task or "", where=where))
-    scores = []
+    scores, name = [], task.measure.name
     for number, candidate in enumerate(_candidates(row)):
         run = train(_tried(row, candidate, task.size), task, f"choice-{number}")
         assert run.scores is not None
-        name = run.about["measure"]["name"]
         value = run.scores[f"held_out_{name}"]
         scores.append({"candidate": candidate, name: value})
         tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
@@ -72,7 +77,8 @@ def _candidates(row: Row) -> list[dict[str, Any]]:
 def _tried(row: Row, candidate: dict[str, Any], size: int) -> Row:
     """The row with a candidate's settings, on the smaller part; one evaluation, at the end, is enough."""
     training = {**row.training, **candidate, "evaluate_every": row.steps}
-    return replace(row, recipe={**row.recipe, "size": size}, training=training, choices={}, name=f"{row.name}-split")
+    counted = {} if row.kind == "federates" else {"size": size}  # clients stay as many, with fewer records each
+    return replace(row, recipe={**row.recipe, **counted}, training=training, choices={}, name=f"{row.name}-split")
 
 
 def apart(task: Task) -> Task:

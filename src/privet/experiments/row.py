@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privet.experiments.results import Result
     from privet.training.run import Run
 
-Kind = Literal["trains", "accounts", "baseline", "attacks", "not run"]
+Kind = Literal["trains", "federates", "accounts", "baseline", "attacks", "not run"]
 KINDS: tuple[str, ...] = get_args(Kind)
 IN_PERCENT = ("accuracy",)  # as the papers print it; all other measures are as the task gives them
 
@@ -50,6 +50,7 @@ class Row:
     """One line of a table: the published figures, and what gives ours.
 
     kind       trains      trained privately, once for each seed
+               federates   the same by clients, each with some of the records: `size` and `batch` count clients
                accounts    privacy figures alone, by the accountants: nothing is trained
                baseline    the same network without clipping and noise: not private
                attacks     the update of its first step is attacked: what that gives away
@@ -108,7 +109,7 @@ class Row:
     @property
     def is_trained(self) -> bool:
         """Whether it needs data and time, and has seeds."""
-        return self.kind in ("trains", "baseline", "attacks")
+        return self.kind in ("trains", "federates", "baseline", "attacks")
 
     @property
     def steps(self) -> int | None:

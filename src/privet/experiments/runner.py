@@ -11,7 +11,7 @@ from privet.accounting import gdp, spent
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, PrivetError
-from privet.experiments import attacking, choosing, results, tracing
+from privet.experiments import attacking, choosing, federating, results, tracing
 from privet.experiments.baseline import train_plainly
 from privet.experiments.results import EXACT, Result
 from privet.experiments.row import IN_PERCENT, Curve, Figure, Row, capped, quick
@@ -116,8 +116,11 @@ def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, t
     if row.kind == "attacks":
         return _attacked(job, out=out, where=where)
 
-    def trained(tried: Row, task: Task | None, name: str) -> Run:
-        return _trained(tried, task, results.place(out, row, job.scale, None, f".{name}"), seed=0, where=where)
+    def trained(tried: Row, task: Task | None, name: str) -> choosing.Scored:
+        folder = results.place(out, row, job.scale, None, f".{name}")
+        if tried.kind == "federates":
+            return federating.federated(tried, task, _free(folder, tried.fingerprint), seed=0, where=where)
+        return _trained(tried, task, folder, seed=0, where=where)
 
     chosen = choosing.chosen(row, file=results.place(out, row, job.scale, None, ".choice.json"), train=trained,
                              where=where, tell=tell)  # fmt: skip
@@ -127,6 +130,8 @@ def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, t
     run = None
     if row.kind == "baseline":
         found = _baseline(job, settled, where=where, chosen=chosen)
+    elif row.kind == "federates":
+        return _federated(job, settled, out=out, where=where, chosen=chosen)
     else:
         folder = results.place(out, row, job.scale, job.seed, "")
         run = _trained(settled, None, folder, seed=job.seed, where=where, watcher=watcher)
@@ -211,6 +216,19 @@ def _baseline(job: Job, row: Row, *, where: Where | None, chosen: dict[str, Any]
         _blank(job), curve=curve, chosen=chosen, steps=found.steps, planned=found.steps,
         figures={name: Figure(value=_shown(name, found.scores.measure)), **_reached(row, curve)},
         seconds=round(found.seconds, 1), about=_about(row, found.evaluation) | {"private": False},
+    )  # fmt: skip
+
+
+def _federated(job: Job, row: Row, *, out: Path, where: Where | None, chosen: dict[str, Any]) -> Result:
+    folder = _free(results.place(out, job.row, job.scale, job.seed, ""), row.fingerprint)
+    found = federating.federated(row, None, folder, seed=job.seed or 0, where=where)
+    lines = [line for line in found.metrics if "held_out_loss" in line]
+    name = next(key.removeprefix("held_out_") for key in lines[-1] if key.startswith("held_out_") and "loss" not in key)
+    curve = _curve(name, [(line["step"], line[f"held_out_{name}"]) for line in lines])
+    return replace(
+        _blank(job), curve=curve, chosen=chosen, certified=federating.proven(found), steps=found.rounds,
+        delta=found.plan.recipe.budget.delta, planned=found.planned, seconds=round(lines[-1]["seconds"], 1),
+        figures={name: Figure(value=curve.y[-1])}, about=_about(row, "the held-out set") | {"unit": "client"},
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def cells(lines: Sequence[Line]) -> Cells:
     figures = list(dict.fromkeys(name for line in lines for name in _figures(line)))
     if all(_says_it_twice(line) for line in lines):
         figures = [name for name in figures if name != TIGHT]
-    proven = any(line.row.kind == "trains" and line.results for line in lines)
+    proven = any(line.row.kind in ("trains", "federates") and line.results for line in lines)
     timed = any(line.row.is_trained and line.results for line in lines)
     names = ["row", *(f"{_heading(name, lines)} paper / ours" for name in figures)]
     names += ["certified epsilon"] if proven else []

@@ -88,20 +88,16 @@ class InProcess:
 
     def __init__(self, worker: Worker, task: Task, parts: Sequence[Tensor], folder: Path) -> None:
         self._worker, self._task, self._parts, self._folder = worker, task, parts, folder
-        self._copy: nn.Module | None = None
 
     def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
-        self._copy = deepcopy(model) if self._copy is None else self._copy
-        self._copy.load_state_dict(model.state_dict())
         seed, lost = self._worker.seed, self._worker.settings.dropout
         coins = (Randomness() if seed is None else Randomness(seed, 2, number)).numbers()
         for client in chosen:
             if coins.random() < lost:
                 continue
             data = gather(self._task.train, self._parts[client])
-            yield self._worker.answer(
-                client, data, self._copy, folder=client_folder(self._folder, client), number=number
-            )  # fmt: skip
+            own = deepcopy(model)  # what one leaves in it, and is not in its state dict, must not reach the next
+            yield self._worker.answer(client, data, own, folder=client_folder(self._folder, client), number=number)
 
 
 def client_folder(folder: Path, client: int) -> Path:

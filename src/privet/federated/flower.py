@@ -28,6 +28,7 @@ from privet.federated.fleet import Answer, Worker, client_folder
 from privet.federated.settings import NAME, Settings
 from privet.federated.split import split
 from privet.planning import Plan
+from privet.training.run import PLAN
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message, RecordDict
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 Records = Callable[["Context", Task], Any]  # the records of the client that a context is of
 MOST_RECORDS = 10**9  # that a client may say it has
+MOST_STEPS = 2**62  # more would not fit in a checkpoint
 POLL = 0.2  # seconds between two looks at who is connected
 
 
@@ -139,12 +141,16 @@ def _answer(client: int, content: "RecordDict") -> Answer | None:
         arrays = content.array_records.get("update")
         update = None if arrays is None else arrays.to_torch_state_dict()
         size, left, planned = told["size"], told["left"], told["planned"]
-        if type(size) is not int or not 1 <= size <= MOST_RECORDS or type(left) not in (int, type(None)):
+        if type(size) is not int or not 1 <= size <= MOST_RECORDS:
+            return None
+        if left is not None and (type(left) is not int or not 0 <= left <= MOST_STEPS):
             return None
         if planned is not None:
             _check.non_negative(planned=planned)
         if spent is not None:
             _check.whole(least=0, steps=spent.steps)
+            if spent.steps > MOST_STEPS:
+                return None
         why = str(told["why"])[:200]
         return Answer(client=client, update=update, why=why, size=size, spent=spent, planned=planned, left=left)
     except Exception:  # whatever a client may send, the round goes on without it
@@ -172,9 +178,19 @@ def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
         grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1))
     )
     if (folder / NAME).exists():
+        _check_plan(str(config["plan"]), folder)
         return go_on(folder, fleet=fleet, tell=_log)
     given = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return federate(Plan.load(str(config["plan"])), out=folder, fleet=fleet, tell=_log, **given)
+
+
+def _check_plan(given: str, folder: Path) -> None:
+    """Raise unless a federation goes on by its own plan: clients read the run config's, and both must protect alike."""
+    if Plan.load(given).hash != Plan.load(folder / PLAN).hash:
+        raise InvalidValue(
+            f"plan={given!r} is not the one in out={str(folder)!r}. Clients would work by another plan than the server "
+            "that goes on. Give the plan that it began with, or another out."
+        )
 
 
 def settings_of(config: Mapping[str, Any]) -> Settings:

@@ -73,9 +73,9 @@ class RecordClient:
     def round(self, model: nn.Module, optimizer: Optimizer, losses: Losses, *, steps: int) -> dict[str, Tensor]:
         """Private steps on its records from the model as it is; gives the update, and leaves the model moved.
 
-        Fewer than `steps` are made if the plan has fewer left, and more if the last one's batch and the next ones' are
-        empty, which the iterator of a Training releases by itself. They are charged on this client's disk, each before
-        its noise is drawn, so a client that is killed goes on after what it had charged.
+        Fewer than `steps` are made if the plan has fewer left, and never more, whatever batches are empty: how many
+        were made is told, and must not depend on the coins. They are charged on this client's disk, each before its
+        noise is drawn, so a client that is killed goes on after what it had charged.
 
         Raises:
             BudgetExceeded: the plan is spent; the client takes no part any more.
@@ -88,13 +88,8 @@ class RecordClient:
             )
         before = {name: p.detach().clone() for name, p in trainable(model).items()}
         with self._training(model, optimizer) as training:
-            end = min(len(training), training.number + steps)
-            for inputs, targets in training:
-                if training.number >= end:  # empty batches are released by the iterator
-                    break
+            for inputs, targets in training.upto(min(len(training), training.number + steps)):
                 training.step(losses(model(inputs), targets))
-                if training.number >= end:
-                    break
             self.made = training.number
         return {name: before[name] - p.detach() for name, p in trainable(model).items()}
 
@@ -112,8 +107,15 @@ class RecordClient:
         return guarantee if self._seed is None else without_proof(guarantee, f"seed {self._seed}: not private")
 
     def _charged(self) -> int:
-        file = self.folder / ledger_reading.NAME
-        return ledger_reading.read(self.folder).ledger.steps if file.exists() else 0
+        if not (self.folder / ledger_reading.NAME).exists():
+            return 0
+        found = ledger_reading.read(self.folder)
+        if found.header.plan != self.plan.hash:
+            raise InvalidValue(
+                f"{self.folder}: its ledger is of another plan. What that one spent would be priced by this one. Go on "
+                "with the plan and as many records as it began with, or refuse."
+            )
+        return found.ledger.steps
 
     def _training(self, model: nn.Module, optimizer: Optimizer) -> Training:
         begun = (self.folder / ledger_reading.NAME).exists()

@@ -21,7 +21,7 @@ from privet.federated.aggregate import fits
 from privet.federated.fleet import Answer, Fleet
 from privet.federated.server import Server, follow, save
 from privet.federated.settings import Settings
-from privet.federated.standing import row_of, worst
+from privet.federated.standing import row_of, weakest, worst
 from privet.training import checkpoint
 from privet.training.evaluate import evaluate
 from privet.training.metrics import Metrics
@@ -63,6 +63,8 @@ class Records:
             self._note(answer)
             if answer.update is None or not fits(answer.update, named):
                 continue
+            if answer.spent is None:  # of a client with a plan of another unit: no noise is on it, and none will be
+                continue
             if not all(bool(value.isfinite().all()) for value in answer.update.values()):
                 continue
             weight += answer.size
@@ -74,7 +76,11 @@ class Records:
         self.number += 1
 
     def _note(self, answer: Answer) -> None:
-        self.standing[answer.client] = row_of(answer.spent, planned=answer.planned, left=answer.left, why=answer.why)
+        row = row_of(answer.spent, planned=answer.planned, left=answer.left, why=answer.why)
+        before = self.standing.get(answer.client, {})
+        if (before.get("epsilon") or 0.0) > (row["epsilon"] or 0.0):  # it refuses, or has forgotten: spent is spent
+            row |= {key: before[key] for key in ("epsilon", "delta", "label", "steps", "planned")}
+        self.standing[answer.client] = row
 
 
 class Rounds:
@@ -151,7 +157,9 @@ def _spent_line(server: "Server | Records") -> dict[str, Any]:
         spent = server.spent()
         return {"epsilon": spent.epsilon, "delta": spent.delta, "label": spent.label, "private": server.private}
     found = worst(server.standing)
-    return {} if found is None else {key: found[key] for key in ("epsilon", "delta", "label")}
+    if found is None:
+        return {}
+    return {"epsilon": found["epsilon"], "delta": found["delta"], "label": weakest(server.standing)}
 
 
 def check_rounds(settings: Settings, guarantee: Guarantee, planned: int) -> int:

@@ -78,6 +78,7 @@ class Server:
         self.rule = rule_for(plan.rule)  # one object: it may learn from releases
         self._secure = secure
         self._chosen: frozenset[int] | None = None
+        self._is_open = False
         self.out = None if out is None else Path(out)
         sampler(plan, records=clients, generator=self._generator).check(plan)
         self._account = account_for(plan, out=out, ledger=ledger, reserve=1, seeded=not self.private)
@@ -126,6 +127,18 @@ class Server:
 
     def __iter__(self) -> Iterator[list[int]]:
         """The clients of each round that is left. When they are known, the round is charged."""
+        if self._is_open:
+            raise InvalidValue(
+                "server is iterated over already. Two loops would share its rounds, and draw clients at each other's "
+                "rates. End the first: leave its `for`, or close() what iter(server) gave."
+            )
+        self._is_open = True
+        try:
+            yield from self._rounds()
+        finally:
+            self._is_open = False
+
+    def _rounds(self) -> Iterator[list[int]]:
         draws = iter(sampler(self.plan, records=self.clients, start=self.number, generator=self._generator))
         while self.number < len(self):
             step = self.plan.steps[self.number]

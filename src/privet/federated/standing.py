@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from privet.accounting import Guarantee
+from privet.accounting.guarantee import Label
 from privet.planning import Plan
 from privet.training import ledger_reading
 from privet.training.account import cost
@@ -15,6 +16,7 @@ from privet.training.run import PLAN, marked
 
 Row = Mapping[str, Any]  # epsilon, delta, label, steps, planned, left, why; None where it is not known
 Standing = Mapping[int, Row]
+WEAK = ("empirical", "claimed", "approximate")  # labels that prove nothing, the least first
 
 
 def row_of(spent: Guarantee | None, *, planned: float | None, left: int | None, why: str = "") -> dict[str, Any]:
@@ -34,13 +36,23 @@ def worst(standing: Standing) -> Row | None:
     return max(known, key=lambda row: float(row["epsilon"])) if known else None
 
 
+def weakest(standing: Standing) -> Label:
+    """The label of a figure that is said of all clients: certified if that of each is.
+
+    >>> weakest({0: {"epsilon": 2.0, "label": "certified"}, 1: {"epsilon": 1.0, "label": "claimed"}})
+    'claimed'
+    """
+    labels: dict[str, Label] = {row["label"]: row["label"] for row in standing.values() if row["epsilon"] is not None}
+    return next((labels[name] for name in WEAK if name in labels), "certified")
+
+
 def worst_of(plan: Plan, standing: Standing) -> Guarantee | None:
     """The guarantee of the client that has spent most: it holds for the records of every client."""
     row = worst(standing)
     if row is None:
         return None
     return Guarantee(
-        epsilon=row["epsilon"], epsilon_lower=None, delta=row["delta"], label=row["label"], steps=row["steps"],
+        epsilon=row["epsilon"], epsilon_lower=None, delta=row["delta"], label=weakest(standing), steps=row["steps"],
         method="each client's own ledger, the worst", relation=plan.recipe.budget.relation, unit="example",
         sampling=str(plan.steps.sampling),
     )  # fmt: skip
@@ -86,7 +98,7 @@ def standing_in(
         client, reading = int(ledger.parent.name), ledger_reading.read(ledger)
         notes += [f"client {client}: {note}" for note in reading.notes]
         made = reading.ledger.steps
-        if made and (client not in found or found[client]["steps"] != made):  # it was killed before it could tell
+        if made and (client not in found or (found[client]["steps"] or 0) < made):  # killed before it could tell
             own = Plan.load(ledger.parent / PLAN)
             spent = marked(cost(reading.ledger, own), own, seeded=seeded)
             found[client] = row_of(spent, planned=own.guarantee.epsilon, left=len(own.steps) - made)

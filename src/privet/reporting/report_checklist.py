@@ -7,9 +7,9 @@ program cannot know stays open.
 
 from privet.reporting.report_blocks import Check, Checklist, Code, Prose, Section, State, Words
 from privet.reporting.report_facts import RunFacts
-from privet.reporting.report_words import NEIGHBOURS, UNIT
+from privet.reporting.report_words import NEIGHBOURS, UNIT, noun
 
-MARGIN = 1.0  # delta times the number of records, at most
+SMALL = 0.1  # delta times the number of units, at most; at 1 one of them could be published in full
 
 
 def checklist(facts: RunFacts, *, show_private: bool) -> Section:
@@ -28,15 +28,21 @@ def _promise(facts: RunFacts) -> list[Check]:
     g, size = run.guarantee, run.plan.recipe.size
     return [
         _check("Is the guarantee proven?", facts.is_guaranteed, (g, f", by {g.method}")),
-        _check("Is delta small against the number of records?", g.delta * size <= MARGIN,
-               f"δ = {g.delta:g}, and 1/n = {1 / size:.2g}"),
+        Check(question="Is delta small against the number of records?", state=_smallness(g.delta * size),
+              answer=f"δ = {g.delta:g}, and 1/n = {1 / size:.2g}"),
         _check("Is the unit of privacy stated?", True, UNIT[g.unit]),
-        Check(question="Does each person have one unit?", state="yes" if g.unit != "example" else "open",
-              answer="the unit is a person's whole share" if g.unit != "example" else
-              "not known to Privet: if people have several records, use the unit user"),
+        Check(question="Does each person have one unit?", state="yes" if g.unit == "user" else "open",
+              answer={"user": "the unit is a user's whole share", "client": "not known to Privet: a client may hold "
+                      "many people, and a person may be with several clients"}.get(
+                  g.unit, "not known to Privet: if people have several records, use the unit user")),
         _check("Is the neighbouring relation stated?", True,
-               f"{g.relation}: " + NEIGHBOURS[g.relation].format(unit="unit")),
+               f"{g.relation}: " + NEIGHBOURS[g.relation].format(unit=noun(g.unit))),
     ]  # fmt: skip
+
+
+def _smallness(share: float) -> State:
+    """Between a tenth of 1/n and 1/n people must judge."""
+    return "yes" if share <= SMALL * (1 + 1e-9) else "open" if share < 1 else "no"
 
 
 def _mechanism(facts: RunFacts) -> list[Check]:

@@ -4,7 +4,7 @@ runs/a/audit.json          `privet audit --run runs/a`
 runs/a/raw_attack.json     `privet attack --run runs/a`: comes from training records without noise, so it is not private
 runs/a/raw_plain.json      the score of the same network without clipping and noise: not private either
 
-Each names the plan that it is of. A file of another plan, or one that says what no audit says, is refused.
+Each names the plan and the run that it is of. A file of another, or one that says what no audit says, is refused.
 """
 
 import json
@@ -21,6 +21,7 @@ from privet.attacks.attack import Attacked
 from privet.auditing.finding import ORDER, Audit
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.plan_file import check_table, parsed
+from privet.training import ledger_reading
 from privet.training.append_file import write_new
 from privet.training.run import Run
 
@@ -29,7 +30,7 @@ VERSION = 1
 MOST_BYTES = 64 * 2**20
 MOST_SIDE = 512  # pixels
 T = TypeVar("T")
-_KEYS = ("format", "version", "plan", "options", "found")
+_KEYS = ("format", "version", "plan", "run", "options", "found")
 _FINDING = {"kind": str, "verdict": str, "says": str, "reasons": list, "confidence": float, "seconds": float}
 _OUTCOME = {"method": str, "attack": str, "step": int, "victims": int, "succeeded": int, "control": int}
 
@@ -119,7 +120,8 @@ def keep_plain(run: Run, plain: Plain) -> Path:
 
 
 def _kept(run: Run, name: str, kind: str, options: Mapping[str, Any], found: Mapping[str, Any]) -> Path:
-    content = {"format": kind, "version": VERSION, "plan": run.plan.hash, "options": dict(options), "found": found}
+    content = {"format": kind, "version": VERSION, "plan": run.plan.hash, "run": _run_in(run.folder),
+               "options": dict(options), "found": found}  # fmt: skip
     return write_plainly(run.folder / name, (json.dumps(content, allow_nan=False) + "\n").encode())
 
 
@@ -189,6 +191,8 @@ def _content(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
         check_table("it", found, _KEYS)
         if found["plan"] != plan:
             raise InvalidValue("is of another plan than the run. It proves nothing of this one.")
+        if found["run"] != _run_in(file.parent):
+            raise InvalidValue("is of another run, though of the same plan. It says nothing of this one.")
         if not (isinstance(found["options"], dict) and isinstance(found["found"], dict)):
             raise InvalidValue("options and found must be tables.")
         return found
@@ -197,6 +201,11 @@ def _content(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
     except PrivetError as error:
         text = str(error).replace(" Make the plan again.", "")
         raise InvalidValue(f"{file}: {text} Remove it, and audit or attack again.") from None
+
+
+def _run_in(folder: Path) -> str:
+    """The name that the ledger's first line gives to the run in a folder."""
+    return ledger_reading.read(folder).header.run
 
 
 def _checked(file: Path, read: Callable[[], T]) -> T:

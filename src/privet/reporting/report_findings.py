@@ -44,6 +44,8 @@ def _attacks(facts: RunFacts, *, show_private: bool) -> list[Block]:
     said = f"{len(found.outcomes)} attacks on updates of {found.task}: " + (
         f"{len(broken)} identified more records than the guarantee allows." if broken else
         "none identified more records than the guarantee allows."
+        if facts.is_guaranteed and any(one.ceiling is not None for one in found.outcomes) else
+        "no guarantee covers them, so there is no ceiling to hold them against."
     )  # fmt: skip
     blocks: list[Block] = [Prose(words=said, tone="warning" if broken else "plain")]
     if not show_private:

@@ -19,7 +19,7 @@ from privet.reporting.report_blocks import (
 )
 from privet.reporting.report_evidence import ATTACK
 from privet.reporting.report_facts import RunFacts, ends, versions_of
-from privet.reporting.report_words import figure
+from privet.reporting.report_words import figure, noun
 from privet.training.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -42,7 +42,8 @@ def planned(facts: RunFacts) -> Section:
         ("method", (Code(text=recipe.method or "own shapes"), f", clipping rule {plan.rule}")),
         ("noise multiplier", ends(steps.noises, up=True)),
         ("clip", ends(steps.clips, up=False)),
-        ("steps", f"{len(steps):,} of {plan.batch:g} of {recipe.size:,} records expected, sampled {steps.sampling}"),
+        ("steps", f"{len(steps):,} of {plan.batch:g} of {recipe.size:,} {noun(recipe.budget.unit)}s expected, sampled "
+         f"{steps.sampling}"),
         ("trained with", ", ".join(chosen) or "the defaults"),
     )  # fmt: skip
     if facts.run.about["changed"]:
@@ -93,10 +94,11 @@ def _epsilons(facts: RunFacts) -> list[Chart]:
 def spent(facts: RunFacts) -> Section:
     """What the ledger adds up to."""
     run = facts.run
+    given = "was given out" if run.together is None else "this run alone gave out"
     rows: list[tuple[str, Words]] = [
         ("charged", f"{run.steps:,} of {len(run.plan.steps):,} planned steps"),
         ("the ledger adds up to", (run.spent, f" at δ = {run.spent.delta:g}, by {run.spent.method}")),
-        ("what holds", (run.guarantee, " for everything that was given out")),
+        ("what holds", (run.guarantee, f" for everything that {given}")),
         ("state", _state(facts)),
     ]
     rows += [("torn, and charged", note) for note in run.notes]
@@ -123,7 +125,8 @@ def utility(facts: RunFacts, rivals: tuple[RunFacts, ...], *, show_private: bool
          "none yet" if one.score is None else figure(one.score), _when(one))
         for one in every
     ]  # fmt: skip
-    plain = next((one.plain for one in every if one.plain is not None), None)
+    alike = [one.plain for one in every if one.plain is not None and _is_judged_alike(facts, one)]
+    plain = next((one for one in alike if one.measure == facts.measure), None)
     if plain is not None and show_private:
         rows.append(("without privacy", "no clipping, no noise", "none", Raw(text=figure(plain.score)),
                      f"{plain.steps:,} steps"))  # fmt: skip
@@ -134,8 +137,8 @@ def utility(facts: RunFacts, rivals: tuple[RunFacts, ...], *, show_private: bool
     if plain is None or not show_private:
         blocks.append(Prose(words=_no_plain(plain is not None), tone="quiet"))
     blocks += [Prose(words=text, tone="warning") for text in _unlike(facts, rivals)]
-    if rivals:
-        blocks.append(Prose(words=verdict(facts, rivals)))
+    if said := verdict(facts, rivals):
+        blocks.append(Prose(words=said))
     lines = tuple(
         Line(name=one.name, x=tuple(float(step) for step, _ in one.history), y=tuple(y for _, y in one.history),
              colour=place)
@@ -172,9 +175,7 @@ def _unlike(facts: RunFacts, rivals: tuple[RunFacts, ...]) -> list[str]:
     """What makes a comparison unfair."""
     found = []
     for one in rivals:
-        if (one.run.settings.task, one.measure, one.run.evaluation) != (
-            facts.run.settings.task, facts.measure, facts.run.evaluation,
-        ):  # fmt: skip
+        if not _is_judged_alike(facts, one):
             found.append(f"{one.name} was judged on another task or by another measure: scores cannot be compared.")
         ours, theirs = facts.run.guarantee, one.run.guarantee
         if (ours.delta, ours.unit, ours.relation, ours.label) != (
@@ -184,11 +185,16 @@ def _unlike(facts: RunFacts, rivals: tuple[RunFacts, ...]) -> list[str]:
     return found
 
 
+def _is_judged_alike(facts: RunFacts, one: RunFacts) -> bool:
+    ours, theirs = ((run.run.settings.task, run.measure, run.run.evaluation) for run in (facts, one))
+    return ours == theirs
+
+
 def verdict(facts: RunFacts, rivals: tuple[RunFacts, ...]) -> str:
     """Which run did better, as it came out; one run each proves little."""
     said = []
     for one in rivals:
-        if facts.score is None or one.score is None:
+        if facts.score is None or one.score is None or not _is_judged_alike(facts, one):
             continue
         apart = facts.score - one.score
         better = apart if facts.higher_is_better else -apart

@@ -32,9 +32,10 @@ PERSON = {
 }
 NEIGHBOURS = {
     "zero-out": "the same dataset with that {unit} made null (its share of every update is zero). The number of "
-    "records is public.",
-    "add-remove": "the same dataset without that {unit}, or with one more. The number of records is not given away.",
-    "replace": "the same dataset with that {unit} replaced by any other. The number of records is public.",
+    "{unit}s is public.",
+    "add-remove": "the same dataset without that {unit}, or with one more. The number of {unit}s need not be "
+    "public, but the plan's own figure is: this report shows it.",
+    "replace": "the same dataset with that {unit} replaced by any other. The number of {unit}s is public.",
 }
 GRID = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.25, 0.3,
         0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)  # fmt: skip
@@ -45,10 +46,10 @@ def protected(facts: RunFacts) -> Section:
     """What is protected: the unit, its neighbours, and what is not."""
     run = facts.run
     g, size = run.guarantee, run.plan.recipe.size
-    known = "" if g.relation == "add-remove" else f" of {size:,}"
+    known = "" if g.relation == "add-remove" else f", one of {size:,} {noun(g.unit)}s"
     rows: tuple[tuple[str, Words], ...] = (
         ("what is protected", f"{UNIT[g.unit]}{known}"),
-        ("what is compared", "the run as it was, and the run on " + NEIGHBOURS[g.relation].format(unit=_noun(g.unit))),
+        ("what is compared", "the run as it was, and the run on " + NEIGHBOURS[g.relation].format(unit=noun(g.unit))),
         ("what counts as one person", PERSON[g.unit]),
         ("who is the attacker", "someone who sees the weights after every step, knows the plan and the code, and may "
          "know every other record"),
@@ -71,7 +72,7 @@ def promise(facts: RunFacts) -> Promise:
     """The large number."""
     g = facts.run.guarantee
     holds = "guarantee: none" not in g.method
-    lines: list[Words] = [f"at δ = {g.delta:g}, per {_noun(g.unit)}, neighbours: {g.relation}"]
+    lines: list[Words] = [f"at δ = {g.delta:g}, per {noun(g.unit)}, neighbours: {g.relation}"]
     if g.epsilon_lower is not None:
         lines.append(f"The true value lies between {_interval(g)} (certified).")
     lines.append(f"{g.label}: {MEANING[g.label]}; by {g.method}")
@@ -92,13 +93,17 @@ def _meaning(facts: RunFacts) -> list[Block]:
     if not facts.is_guaranteed:
         return [Prose(words="Nothing is proven of this run, so nothing can be said about what an attacker can achieve "
                       "at best.", tone="warning")]  # fmt: skip
+    together: list[Block] = [] if facts.run.together is None else [
+        Prose(words="Choosing among the runs of the tuning gives away more than one run does. What follows is about "
+              "this run alone.", tone="warning")
+    ]  # fmt: skip
     if facts.attacker is None or facts.advantage is None:
-        return [Prose(words="No certified trade-off curve covers this sampling, so what an attacker can achieve is "
-                      "bounded by epsilon and delta alone.", tone="quiet")]  # fmt: skip
+        return [*together, Prose(words="No certified trade-off curve covers this sampling, so what an attacker can "
+                                 "achieve is bounded by epsilon and delta alone.", tone="quiet")]  # fmt: skip
     right = (1 + facts.advantage) / 2
-    noun = _noun(facts.run.guarantee.unit)
+    one = noun(facts.run.guarantee.unit)
     items: list[Words] = [
-        f"Asked whether one {noun} was used, as likely as not, the best attacker there can be is right in at most "
+        f"Asked whether one {one} was used, as likely as not, the best attacker there can be is right in at most "
         f"{percent(right, up=True)} of all cases. A coin is right in 50 %.",
     ]
     for power in facts.powers:
@@ -112,6 +117,7 @@ def _meaning(facts: RunFacts) -> list[Block]:
         "from what the run gave out."
     )
     return [
+        *together,
         Prose(words="In plain words. These are ceilings on every attack, also on those nobody has thought of yet; they "
                     "follow from the certified curve and are rounded up."),
         Bullets(items=tuple(items)),
@@ -145,8 +151,11 @@ def summary(facts: RunFacts) -> tuple[Words, ...]:
     else:
         found.append(("Not proven private: ", run.guarantee, "."))
     hits = next((power.hits for power in facts.powers if power.false_alarms == ONE_IN_A_HUNDRED), None)
+    alone = "" if run.together is None else " on this run alone"
     if hits is not None:
-        found.append((f"At 1 % false alarms no attack finds more than {percent(hits, up=True)} of the members.",))
+        found.append(
+            (f"At 1 % false alarms no attack{alone} finds more than {percent(hits, up=True)} of the members.",)
+        )
     if facts.score is not None:
         found.append((f"Held-out {facts.measure}: {figure(facts.score)}.",))
     found.append((_tested(facts),))
@@ -164,5 +173,6 @@ def figure(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _noun(unit: str) -> str:
+def noun(unit: str) -> str:
+    """What the unit is called in a sentence."""
     return {"example": "record"}.get(unit, unit)

@@ -29,6 +29,7 @@ from privet.planning.plan_file import check_table, parsed
 from privet.training import checkpoint, ledger_reading, metrics
 from privet.training.account import cost, without_proof
 from privet.training.append_file import write_new
+from privet.training.ledger_lines import Header, header_of
 from privet.training.settings import Settings
 
 PLAN, NAME, BEST = "plan.json", "run.json", "best"
@@ -84,6 +85,7 @@ class Run:
                 f"{'seeded' if reading.header.seeded else 'not'}. Whether it is private could not be told. Restore the "
                 "files of one run."
             )
+        _check_promise(folder, reading.header, plan)
         stopped = about["end"] is not None and reading.ledger.steps < reading.header.length
         guarantee, spent = _guarantees(reading, plan, by_outputs=stopped)
         return cls(
@@ -163,6 +165,15 @@ class Run:
 def network_of(task: Task, settings: Settings) -> nn.Module:
     """A fresh network for a task: its own, or the one that the settings name."""
     return task.network(settings.model)
+
+
+def _check_promise(folder: Path, said: Header, plan: Plan) -> None:
+    """Raise unless the ledger's first line, which speaks for steps to come, says what the plan says: that is proven."""
+    if said != header_of(plan, run=said.run, reserve=said.reserve, seeded=said.seeded):
+        raise InvalidValue(
+            f"{folder / ledger_reading.NAME}: line 1: does not say what its plan says. What holds could not be told. "
+            "Restore the files of one run."
+        )
 
 
 def _guarantees(reading: ledger_reading.Reading, plan: Plan, *, by_outputs: bool) -> tuple[Guarantee, Guarantee]:

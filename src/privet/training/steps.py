@@ -204,6 +204,13 @@ class Training:
     # --- the loop ---
 
     def __iter__(self) -> Iterator[Any]:
+        return self.upto(len(self))
+
+    def upto(self, end: int) -> Iterator[Any]:
+        """The batches of the steps before step `end`; no step more is made, so that how many were made is public.
+
+        Left by `break` instead, a loop has also released the empty batches before the next one that is not.
+        """
         if self._is_open:
             raise InvalidValue(
                 "training is iterated over already. Two loops would share its steps. End the first: leave its `for`, "
@@ -211,15 +218,17 @@ class Training:
             )
         self._is_open = True
         try:
-            yield from self._batches()
+            yield from self._batches(end)
         finally:
             self._drop()
             self._is_open = False
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self, end: int) -> Iterator[Any]:
         source = self._generator if self.group is None else coins(self._generator, self.group, self.number)
         chosen = self._chooser(source, start=self.number)
         for piece in batches(self.dataset, chosen, workers=self._workers, physical=self._physical):
+            if self.number >= end:  # drawn ahead, and dropped: nobody saw it
+                return
             self._check_model()
             self._turn = self._part.turn(piece.is_last) if self._part is not None else Turn()
             if not len(piece.indices):  # nobody takes part: a step like any other, of noise alone

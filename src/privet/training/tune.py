@@ -27,6 +27,7 @@ from privet.training import distributed, tune_file
 from privet.training.append_file import make_folder, sync_folder
 from privet.training.gate import records_of
 from privet.training.loop import go_on, train
+from privet.training.metrics import BOARD
 from privet.training.parts import parts_for
 from privet.training.progress import NOT_PRIVATE, Watcher
 from privet.training.run import Run
@@ -120,6 +121,8 @@ def _tuned(job: Job, *, where: Where | None, watch: Watch | None, tell: Callable
                 tell(f"trial {number} of {of}: {said}{_outcome(job, number)}")
         result = _chosen(job, drawn)
     if (job.out / SECRET).exists():
+        if job.is_secret:
+            tune_file.give_one_time(job.out)
         shutil.rmtree(job.out / SECRET)  # the result is on the disk: what nobody may see is not needed any more
     return told(job, result)
 
@@ -139,8 +142,9 @@ def _drawn(job: Job) -> list[Candidate]:
         _check_candidates(job, found["candidates"])
         tune_file.begin(job.out, job.asked())
         make_folder(folder)
-        if job.is_secret:
-            folder.chmod(0o700)
+        make_folder(_scores(job))
+        if _scores(job).name == SECRET:
+            _scores(job).chmod(0o700)
         tune_file.write(folder / DRAWN, found)
     tune_file.write(job.out / BEGUN, {"begun": True})
     drawn = [dict(candidate) for candidate in found["candidates"]]
@@ -155,6 +159,10 @@ def _check_candidates(job: Job, drawn: list[Candidate]) -> None:
         made = parts_for(plan, job.part(1), Settings.of(plan.recipe.training), weights_seed=0, group=None)
         if job.public is not None:
             _check_fit(job, made.model.cpu())
+        elif job.law is not None:  # only whether it can be counted: what the count is, nobody sees
+            right_answers(
+                made.model.cpu(), job.task, picked(job.judging, torch.arange(min(2, records_of(job.judging))))
+            )
 
 
 def _check_fit(job: Job, model: nn.Module) -> None:
@@ -264,8 +272,12 @@ def _chosen(job: Job, drawn: list[Candidate]) -> dict[str, Any]:
 
 
 def _publish(folder: Path, place: Path) -> None:
-    """Move the best run to where it may be seen, unless that was done before a crash."""
+    """Move the best run to where it may be seen, unless that was done before a crash.
+
+    TensorBoard's files go: their names count the writers of this process, and tell the time. metrics.jsonl has it all.
+    """
     if not place.exists():
+        shutil.rmtree(folder / BOARD, ignore_errors=True)
         folder.rename(place)
         sync_folder(place.parent)
 

@@ -12,7 +12,9 @@ is then in out/run/; for disjoint parts the scores.
 """
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,13 @@ def discard(folder: Path) -> None:
     folder.rename(gone)
     sync_folder(gone.parent)
     shutil.rmtree(gone)
+
+
+def give_one_time(out: Path) -> None:
+    """Give all that stays of a secret tuning the same time: when files were written tells how many runs there were."""
+    now = time.time()
+    for path in (path for path in out.rglob("*") if SECRET not in path.relative_to(out).parts[:1]):
+        os.utime(path, (now, now))
 
 
 def check_trials(folder: Path, count: int) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from privet.data.task import Task
+from privet.data.task import Measure, Task
 from privet.engine.noise import draw, noise_std
 from privet.engine.randomness import Randomness
+from privet.errors import Unsupported
 from privet.planning.steps import Steps
 from privet.training.evaluate import Scores, evaluate
 from privet.training.gate import records_of
@@ -23,8 +24,26 @@ def exact_scores(model: nn.Module, task: Task, judges: Any, device: torch.device
 
 
 def right_answers(model: nn.Module, task: Task, judges: Any) -> int:
-    """How many of the records that judge are answered rightly: one record moves it by one at most. Not private."""
-    return round(exact_scores(model, task, judges).measure * records_of(judges))
+    """How many of the records that judge are answered rightly: one record moves it by one at most. Not private.
+
+    A measure of the user's own that is called accuracy may count in percent, or each place of a record. Here a record
+    counts as one or as none, whatever the measure gives for it.
+
+    Raises:
+        Unsupported: the measure does not have one value for each record.
+    """
+
+    def each(outputs: Tensor, targets: Tensor) -> Tensor:
+        found = task.measure.each(outputs, targets)
+        if found.shape != (len(targets),):
+            raise Unsupported(
+                f"task={task.name!r} is judged by {task.measure.name} of shape {tuple(found.shape)} for {len(targets)} "
+                "records. One record must move the count by one at most. Give one value for each record, or public."
+            )
+        return (found > 0.5).double()
+
+    counted = replace(task, measure=Measure(name=task.measure.name, each=each))
+    return round(exact_scores(model, counted, judges).measure * records_of(judges))
 
 
 def noisy_share(right: int, *, size: int, steps: Steps, source: Randomness) -> float:
