@@ -73,8 +73,8 @@ _NAMES_NOTE = "batch 256, 20 epochs, clip 1: not in the paper"
 FEDERATED = {"batch": 250, "steps": 100, "clip": 0.1, "unit": "client"}
 _FEDERATED_NOTE = (
     "ten images a client, 250 clients expected in each of 100 rounds, a CNN of 7,934 weights, momentum 0.9, clip 0.1; "
-    "delta is 1/(10 clients): not in the text we have. MNIST's 60,000 are enlarged by affine distortions. lr 20: chosen "
-    "on a split for constant noise at epsilon 0.4, and the same for all"
+    "delta is 1/(10 clients): not in the text we have. MNIST's 60,000 are enlarged by affine distortions. lr 20 was "
+    "chosen on a split for constant noise at epsilon 0.4, and the same for all"
 )
 
 
