@@ -31,11 +31,7 @@ def plan_of(source: str | None) -> "Plan | None":
 def planned_ledger(planned: "Plan", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
     """The ledger of a plan; refused if no proof covers its clipping rule, or another relation is asked for."""
     _check_nothing_beside(given)
-    if relation is not None and relation != planned.guarantee.relation:
-        raise Unsupported(
-            f"--relation={relation!r} is not the plan's, {planned.guarantee.relation!r}. Its noise counts for that. "
-            "Leave it out."
-        )
+    _check_relation(relation, planned.guarantee.relation, "plan")
     if planned.is_unsound:
         raise Unsupported(
             f"{source}: no accountant covers method={planned.recipe.method!r} as published: its clipping rule "
@@ -61,11 +57,7 @@ def run_of(source: str | None) -> "Reading | None":
 def spent_ledger(run: "Reading", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
     """The ledger of a run; refused if its noise hides nothing, or another relation is asked for."""
     _check_nothing_beside(given)
-    if relation is not None and relation != run.header.relation:
-        raise Unsupported(
-            f"--relation={relation!r} is not the run's, {run.header.relation!r}. Its noise counts for that. "
-            "Leave it out."
-        )
+    _check_relation(relation, run.header.relation, "run")
     if run.header.seeded:
         raise Unsupported(
             f"{source}: is not private: its noise came from a seed and can be drawn again, so no epsilon holds for it. "
@@ -77,6 +69,13 @@ def spent_ledger(run: "Reading", source: str | None, relation: str | None, given
             "charged. Train without --as-published."
         )
     return run.ledger
+
+
+def _check_relation(relation: str | None, own: str, source: str) -> None:
+    if relation is not None and relation != own:
+        raise Unsupported(
+            f"--relation={relation!r} is not the {source}'s, {own!r}. Its noise counts for that. Leave it out."
+        )
 
 
 def _check_nothing_beside(given: dict[str, Any]) -> None:

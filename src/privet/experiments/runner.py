@@ -16,6 +16,7 @@ from privet.experiments.baseline import train_plainly
 from privet.experiments.results import EXACT, Result
 from privet.experiments.row import IN_PERCENT, Curve, Figure, Row, capped, quick
 from privet.planning import Plan
+from privet.training import metrics
 from privet.training.account import cost
 from privet.training.ledger_reading import NAME as LEDGER
 from privet.training.loop import go_on, train
@@ -222,7 +223,7 @@ def _baseline(job: Job, row: Row, *, where: Where | None, chosen: dict[str, Any]
 def _federated(job: Job, row: Row, *, out: Path, where: Where | None, chosen: dict[str, Any]) -> Result:
     folder = _free(results.place(out, job.row, job.scale, job.seed, ""), row.fingerprint)
     found = federating.federated(row, None, folder, seed=job.seed or 0, where=where)
-    lines = [line for line in found.metrics if "held_out_loss" in line]
+    lines = metrics.scores(found.metrics)
     name = next(key.removeprefix("held_out_") for key in lines[-1] if key.startswith("held_out_") and "loss" not in key)
     curve = _curve(name, [(line["step"], line[f"held_out_{name}"]) for line in lines])
     return replace(
