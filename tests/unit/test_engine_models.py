@@ -120,6 +120,14 @@ case("conv 2d, reflect", floats(2, 5, 5), "convolution")(
 case("conv 2d, replicate", floats(2, 5, 5), "convolution")(
     lambda: convolved(nn.Conv2d(2, 3, 3, padding=2, padding_mode="replicate"))
 )
+case("conv 2d, many channels out", floats(9, 5, 4), "convolution")(
+    lambda: convolved(nn.Conv2d(9, 33, (3, 2), stride=(2, 1), padding=1), nn.Tanh(), nn.Conv2d(33, 9, 2, dilation=2))
+)
+case("conv 2d, channels last", floats(9, 5, 5), "convolution")(
+    lambda: convolved(nn.Conv2d(9, 10, 3, padding=1), nn.Tanh(), nn.Conv2d(10, 3, 2)).to(
+        memory_format=torch.channels_last
+    )
+)
 case("conv 3d", floats(2, 3, 4, 4), "convolution")(lambda: convolved(nn.Conv3d(2, 3, 2, stride=(1, 2, 1))))
 case("conv over frames", floats(2, 2, 5, 5), "convolution")(
     lambda: Fn(lambda m, x: m.c(x.flatten(0, 1)).tanh().mean((2, 3)).view(len(x), 2, 3).sum(1), c=nn.Conv2d(2, 3, 3))

@@ -221,6 +221,25 @@ class Viewed:
         return Viewed(self.inner.part(rows, dtype), self.shape)
 
 
+@dataclass(slots=True)
+class Moved:
+    """Gradients (B, O, C, ...) that lie in memory as (B, O, ..., C): norms and sums are taken as they lie."""
+
+    inner: Dense
+
+    def sq_norms(self) -> Tensor:
+        return self.inner.sq_norms()
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return self.inner.weighted_sum(weights).movedim(-1, 1)
+
+    def dense(self) -> Tensor:
+        return self.inner.dense().movedim(-1, 2)
+
+    def part(self, rows: Tensor, dtype: torch.dtype) -> "Moved":
+        return Moved(self.inner.part(rows, dtype))
+
+
 def sq(t: Tensor) -> Tensor:
     """The squared norm of each row, (B, D) -> (B,)."""
     found: Tensor

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privet.engine.intercept import is_tracked
 from privet.engine.layer.base import Function, Ran, bound, plain, register
-from privet.engine.share import Dense, Share, Viewed, outer, widened
+from privet.engine.share import Dense, Moved, Share, Viewed, outer, widened
 
 if TYPE_CHECKING:
     from privet.engine.tape import Use
@@ -18,7 +18,7 @@ _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 
 
-FEW_CHANNELS = 8  # up to which shifted copies of the images are the quicker way, as measured
+FEW_IN, MANY_OUT = 8, 32  # channels, up to and from which shifted copies of the images are the quicker way, as measured
 COLUMNS, RESULTS = 1 << 18, 1 << 20  # numbers at once: of shifted copies, and of gradients
 
 
@@ -33,7 +33,7 @@ def weight_grads(
 ) -> Tensor:  # fmt: skip
     """The weight gradient of each example, (N, O, C / groups, *kernel), from x (N, C, ...) and g (N, O, ...)."""
     n, c, o = x.shape[0], x.shape[1], g.shape[1]
-    if c <= FEW_CHANNELS and groups == 1:
+    if groups == 1 and (c <= FEW_IN or o >= MANY_OUT or not x.is_contiguous()):
         return _by_columns(x, g, kernel, stride=stride, padding=padding, dilation=dilation)
     at_once = max(1, RESULTS // (o * c // groups * kernel.numel()))
     pieces = [
@@ -59,20 +59,24 @@ def _grouped(
 def _by_columns(
     x: Tensor, g: Tensor, kernel: torch.Size, *, stride: list[int], padding: list[int], dilation: list[int]
 ) -> Tensor:
-    """With few input channels: shifted images as the rows of a matrix, and one batched product with them."""
+    """Shifted images as the columns of a matrix, and one batched product with them. Channels lie last in memory.
+
+    So a row of the kernel is one run of numbers to copy, and images that are channels-last already are left as they
+    are.
+    """
     around = [p for pad in reversed(padding) for p in (pad, pad)]
-    x = F.pad(x, around) if any(around) else x.contiguous()
-    (n, c), o, places = x.shape[:2], g.shape[1], g.shape[2:]
-    example, channel, *inside = x.stride()
-    steps = [[s * i for s, i in zip(by, inside, strict=True)] for by in (dilation, stride)]
-    shifted = x.as_strided((n, c, *kernel, *places), (example, channel, *steps[0], *steps[1]))
-    width = c * kernel.numel()
-    flat, found = g.reshape(n, o, -1), g.new_empty(n, o, width)
-    at_once = max(1, COLUMNS // (width * places.numel()))
+    x = (F.pad(x, around) if any(around) else x).movedim(1, -1).contiguous()
+    n, c, o, places = len(x), x.shape[-1], g.shape[1], g.shape[2:]
+    example, *inside, channel = x.stride()
+    steps = [[s * i for s, i in zip(by, inside, strict=True)] for by in (stride, dilation)]
+    shifted = x.as_strided((n, *places, *kernel, c), (example, *steps[0], *steps[1], channel))
+    count, width = places.numel(), kernel.numel() * c
+    flat, found = g.flatten(2), g.new_empty(n, o, width)
+    at_once = max(1, COLUMNS // (width * count))
     for k in range(0, n, at_once):  # some examples at a time: the copies stay in the cache, and are soon let go
-        piece = shifted[k : k + at_once].reshape(-1, width, places.numel())
-        torch.bmm(flat[k : k + at_once], piece.mT, out=found[k : k + at_once])
-    return found.view(n, o, c, *kernel)
+        piece = shifted[k : k + at_once].reshape(-1, count, width)
+        torch.bmm(flat[k : k + at_once], piece, out=found[k : k + at_once])
+    return found.view(n, o, *kernel, c).movedim(-1, 2)
 
 
 def _same_padding(x: Tensor, kernel: Sequence[int], dilation: list[int]) -> Tensor:
@@ -111,9 +115,14 @@ class Convolution:
         elif use.is_tracked(weight):
             found = weight_grads(a, g, kernel, stride=steps, padding=_tuple(padding, dims, 0), dilation=spread,
                                  groups=groups or 1)  # fmt: skip
-            yield weight, Dense(_joined(use, found, where))
+            yield weight, _share(_joined(use, found, where))
         if use.is_tracked(bias):
             yield bias, Dense(_joined(use, g.flatten(2).sum(2), where))
+
+
+def _share(found: Tensor) -> Share:
+    """Gradients (B, O, C, *kernel) as they lie in memory: with the channels before the kernel, or behind it."""
+    return Dense(found) if found.is_contiguous() else Moved(Dense(found.movedim(2, -1)))
 
 
 def _every(a: Tensor, steps: list[int]) -> Tensor:
@@ -160,6 +169,6 @@ class TransposedConvolution:
                 g, a, kernel, stride=_tuple(stride, dims, 1), padding=_tuple(padding, dims, 0),
                 dilation=_tuple(dilation, dims, 1), groups=groups or 1,
             )  # fmt: skip
-            yield weight, Dense(_joined(use, found, where))
+            yield weight, _share(_joined(use, found, where))
         if use.is_tracked(bias):
             yield bias, Dense(_joined(use, g.flatten(2).sum(2), where))
