@@ -21,7 +21,7 @@ from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
 
 TAIL = 4.0  # standard deviations beyond which a value is drawn again, in double precision
-BLOCK = 3 << 14  # values at a time: they stay in the cache
+BLOCK = 3 << 15  # values at a time: they stay in the cache
 
 
 def sensitivity(norm_bound: float, relation: Relation = "zero-out") -> float:
@@ -88,8 +88,9 @@ def add_noise(
             pieces = torch.split(flat, [s.numel() for s in sums])
             sums = [piece.view(s.shape) for piece, s in zip(pieces, sums, strict=True)]
         held = flat.new_empty(min(BLOCK, flat.numel()))  # noise for one block at a time
-        for block in torch.split(flat, BLOCK):
-            noise = draw(held[: block.numel()], std=std / divisor, generator=generator)
+        source = generator.tensors(flat.device)
+        for block in _blocks(flat):
+            noise = draw(held[: block.numel()], std=std / divisor, generator=source)
             torch.add(noise, block, alpha=1 / divisor, out=block)
         noised |= zip(names, sums, strict=True)
     return {name: noised[name] for name in grads}
@@ -123,7 +124,11 @@ def check_real(name: str, grad: Tensor) -> None:
         )
 
 
-def draw(flat: Tensor, *, std: float, generator: Randomness) -> Tensor:
+def _blocks(flat: Tensor) -> Sequence[Tensor]:
+    return torch.split(flat, BLOCK) if len(flat) > BLOCK else (flat,)
+
+
+def draw(flat: Tensor, *, std: float, generator: "Randomness | torch.Generator") -> Tensor:
     """Fill `flat` with independent N(0, std^2), also far out, and give it back.
 
     torch's float32 normal never exceeds 5.77 standard deviations: beyond that a shifted value betrays itself, in one
@@ -134,8 +139,8 @@ def draw(flat: Tensor, *, std: float, generator: Randomness) -> Tensor:
     torch.Size([3])
     """
     _check_drawable(flat, std)
-    source = generator.tensors(flat.device)
-    for block in torch.split(flat.view(-1), BLOCK):
+    source = generator.tensors(flat.device) if isinstance(generator, Randomness) else generator
+    for block in _blocks(flat.view(-1)):
         _redraw_tail(block.normal_(0.0, std, generator=source), std, source)
     return flat
 
@@ -175,6 +180,6 @@ def _redraw_tail(block: Tensor, std: float, source: torch.Generator) -> None:
 
 
 def _beyond(count: int, std: float, source: torch.Generator) -> NDArray[np.float64]:
-    u = 1.0 - torch.rand(count, dtype=torch.float64, generator=source, device=source.device)  # in (0, 1]
-    found: NDArray[np.float64] = -special.ndtri(u.cpu().numpy() * special.ndtr(-TAIL)) * std
+    u = torch.rand(count, dtype=torch.float64, generator=source, device=source.device)  # in [0, 1)
+    found: NDArray[np.float64] = special.ndtri((1.0 - u.cpu().numpy()) * special.ndtr(-TAIL)) * -std
     return found

@@ -1,11 +1,13 @@
 """Settings that a paper does not state are chosen on a split of the training records, before anything is judged.
 
 Nine tenths of the training records, by a fixed shuffle, train with each candidate; the last tenth judges. The held-out
-set of the task is not looked at. The search is not charged to the budget, as in the papers: the table says so.
+set of the task is not looked at. One setting, such as the learning rate, is climbed along its list from the middle;
+of several, every combination is tried. The search is not charged to the budget, as in the papers: the table says so.
 """
 
 import itertools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,20 +45,45 @@ def chosen(
     known = _read(file, row)
     if known is not None:
         return known
-    task = apart(task_of(row.task or "", where=where))
-    scores, name = [], task.measure.name
-    for number, candidate in enumerate(_candidates(row)):
-        run = train(_tried(row, candidate, task.size), task, f"choice-{number}")
+    task, candidates = apart(task_of(row.task or "", where=where)), _candidates(row)
+    name, sign = task.measure.name, 1 if task.measure.higher_is_better else -1
+    scores: dict[int, dict[str, Any]] = {}
+
+    def goodness(number: int) -> float:
+        run = train(_tried(row, candidates[number], task.size), task, f"choice-{number}")
         assert run.scores is not None
         value = run.scores[f"held_out_{name}"]
-        scores.append({"candidate": candidate, name: value})
-        tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
-    sign = 1 if task.measure.higher_is_better else -1
-    best = max(scores, key=lambda line: -float("inf") if line[name] is None else sign * line[name])
-    found = {"fingerprint": row.fingerprint, "chosen": best["candidate"], "scores": scores}
+        scores[number] = {"candidate": candidates[number], name: value}
+        tell(f"{row.key}: {candidates[number]} gives {name} {value} on a split of the training records")
+        return -math.inf if value is None else sign * float(value)
+
+    best = scores[_climbed(len(candidates), goodness) if len(row.choices) == 1 else _of_all(len(candidates), goodness)]
+    found = {"fingerprint": row.fingerprint, "chosen": best["candidate"], "scores": [scores[k] for k in sorted(scores)]}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_new(file, (json.dumps(found, indent=1) + "\n").encode())
     return dict(best["candidate"])
+
+
+def _of_all(count: int, goodness: Callable[[int], float]) -> int:
+    return max(range(count), key=goodness)
+
+
+def _climbed(count: int, goodness: Callable[[int], float]) -> int:
+    """The best of an ordered list: the two in the middle, then on from the better one as long as it gets better.
+
+    >>> tried = []
+    >>> _climbed(5, lambda k: tried.append(k) or -abs(k - 1)), tried
+    (1, [2, 3, 1, 0])
+    """
+    at = (count - 1) // 2
+    if count == 1:
+        return at
+    here, beside = goodness(at), goodness(at + 1)
+    step = 1 if beside > here else -1
+    at, here = (at + 1, beside) if beside > here else (at, here)
+    while 0 <= at + step < count and (further := goodness(at + step)) > here:
+        at, here = at + step, further
+    return at
 
 
 def _read(file: Path, row: Row) -> dict[str, Any] | None:
