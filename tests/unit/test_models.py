@@ -23,7 +23,7 @@ NETWORKS = [
     ("cnn:activation=tanh", GREY, 26_010),
     ("shallow-cnn", GREY, 9_814),
     ("shallow-cnn:activation=relu", COLOUR | {"classes": 62}, 12_214 + 52 * 769),
-    ("pool-cnn", GREY, 1_199_882),
+    ("pool-cnn", GREY, 14_538),
     ("tanh-cnn", GREY, 7_934),
     ("resnet", COLOUR, 272_282),
     ("linear", {"shape": (123,), "classes": 2}, 248),

@@ -99,7 +99,7 @@ def _table1() -> list[Row]:
 def _table2() -> list[Row]:
     common = {
         "task": "imdb", "model": "embedding-mlp", "training": {"optimizer": "adam"},
-        "choices": {"lr": (0.005, 0.01, 0.02)},
+        "choices": {"lr": (0.005, 0.01, 0.02, 0.04, 0.08)},
     }  # fmt: skip
     return [
         _plain("table2", "imdb", 82.85, IMDB, common, _PLAIN_ADAM),
@@ -108,7 +108,7 @@ def _table2() -> list[Row]:
 
 
 def _table3() -> list[Row]:
-    common = {"task": "names", "model": "char-lstm", "training": _SGD, "choices": {"lr": (0.5, 1.0, 2.0)}}
+    common = {"task": "names", "model": "char-lstm", "training": _SGD, "choices": {"lr": (0.25, 0.5, 1.0, 2.0, 4.0)}}
     return [
         _plain("table3", "names", 80.14, NAMES, common, _PLAIN_ADAM),
         *_private("table3", "names", _NAMES, NAMES, common, (_NAMES_NOTE,)),

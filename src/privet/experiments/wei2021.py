@@ -20,7 +20,6 @@ from privet.experiments.wei2021_parts import (
     GAMMA_NOTE,
     MISSING,
     NAME,
-    RATES,
     STAND_IN,
     by_five,
     data_of,
@@ -122,7 +121,7 @@ def _table5() -> list[Row]:
             if data in MISSING:
                 found.append(unavailable("table5", name, place, published, MISSING[data]))
             else:
-                found += pair("table5", name, place, data, method, published, figures=by_five, choices=RATES)
+                found += pair("table5", name, place, data, method, published, figures=by_five)
     return found
 
 
@@ -199,7 +198,7 @@ def _table11() -> list[Row]:
             if data in MISSING:
                 found.append(unavailable("table11", name, place, published, MISSING[data]))
             else:
-                found += pair("table11", name, place, data, method, published, after=seconds_a_step, choices=RATES)
+                found += pair("table11", name, place, data, method, published, after=seconds_a_step)
     return found
 
 

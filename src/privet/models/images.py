@@ -50,18 +50,21 @@ def shallow_cnn(
 
 
 @register("pool-cnn")
-def pool_cnn(*, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Two convolutions 3 x 3 (32 and 64 filters), one max pooling, dense layers of 128 units and of the classes; ReLU.
+def pool_cnn(*, shape: tuple[int, int, int], classes: int, filters: int = 8) -> nn.Module:
+    """Convolutions 5 x 5 with stride 2 and 3 x 3, of 8 and 16 filters, one max pooling, two dense layers; ReLU.
 
     Auto DP-SGD (arXiv:2312.02400), Section 5, has for MNIST "two convolutional layers, fully connected layers, a Max
-    Pool layer, and a ReLU". The sizes are ours; there is no dropout. 1,199,882 parameters for 28 x 28 images of 10
-    classes.
+    Pool layer, and a ReLU". The sizes are ours, small enough for its 93,750 steps on one core; there is no dropout.
+    14,538 parameters for 28 x 28 images of 10 classes.
     """
-    check_image("pool-cnn", shape, least=6)
+    check_image("pool-cnn", shape, least=11)
+    _check.whole(filters=filters)
     body = nn.Sequential(
-        nn.Conv2d(shape[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
-    )
-    return _channels_last(*body, nn.Linear(width_after(body, shape), 128), nn.ReLU(), nn.Linear(128, classes))
+        nn.Conv2d(shape[0], filters, 5, stride=2), nn.ReLU(), nn.Conv2d(filters, 2 * filters, 3), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(),
+    )  # fmt: skip
+    hidden = 4 * filters
+    return _channels_last(*body, nn.Linear(width_after(body, shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 @register("tanh-cnn")
