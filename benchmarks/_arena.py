@@ -5,6 +5,7 @@ This runs in a process of its own, which `_measure.measured` starts; `bench` is 
 
 import contextlib
 import copy
+import gc
 import random
 import signal
 import statistics
@@ -114,6 +115,7 @@ class Arena:
         """
         from torch.autograd.profiler import record_function
 
+        gc.collect()  # a contender in a circle of references, freed while its successor is weighed, would be taken off
         with _memory_records() as events:
             contender = make()
             contender.step(*self.gather())

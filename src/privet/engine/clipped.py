@@ -178,9 +178,9 @@ def check_losses(losses: Any, rows: int) -> None:
 
 def plain_model(model: nn.Module) -> nn.Module:
     """The model under torch.compile or a parallel wrapper, whose parameters are the same."""
-    if hasattr(model, "_orig_mod"):
-        warnings.warn("torch.compile is bypassed: private steps run the model uncompiled.", stacklevel=4)
-    while type(model).__module__.startswith("torch.") and len(list(model.children())) == 1:
+    while len(model._modules) == 1 and type(model).__module__.startswith("torch."):
+        if hasattr(model, "_orig_mod"):
+            warnings.warn("torch.compile is bypassed: private steps run the model uncompiled.", stacklevel=4)
         inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
         if not isinstance(inner, nn.Module):
             break

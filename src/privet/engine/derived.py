@@ -17,6 +17,8 @@ from privet.engine.share import Dense, Outer, Share, Single, chunked_norms
 
 def share_of(parameter: Tensor, pairs: Sequence[tuple[Tensor, Share]], batch: int) -> Share:
     """The share of a parameter from those of the tensors it was used through."""
+    if len(pairs) == 1 and pairs[0][0] is parameter:
+        return pairs[0][1]
     direct = [share for tensor, share in pairs if tensor is parameter]
     if len(direct) == len(pairs):
         return total(direct, batch, parameter.numel())

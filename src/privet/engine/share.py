@@ -15,7 +15,9 @@ ALLOWED, FELT = 1, 150  # roundings: allowed for in a Gram norm, and how many of
 LARGE = 1 << 22  # numbers: gradients beyond this cost more to keep than a second product
 MOST_HELD = 1 << 26  # numbers of per-example gradients held at once: a quarter of a gigabyte in float32
 BLOCK = 1024  # numbers whose norm is taken at once: torch adds one by one, and loses a digit for each ten times more
-LONG = 64  # positions from which a quarter of a Gram matrix is left out, as it is symmetric
+LONG, STRIP = 64, 32  # positions from which a Gram matrix is made in strips, without most of its lower half
+_TINY = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64)}
+_ONE = torch.ones((), dtype=torch.float32, device="cpu")  # t + x * 1 is quicker than t + x: x is not made a tensor
 
 
 @runtime_checkable
@@ -58,8 +60,8 @@ class Dense:
         return self._sq
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
-        found = torch.mv(self._flat().T, weights, out=None if out is None else out.view(-1))
-        return found.view(self.grads.shape[1:])
+        found = torch.mv(self._flat().t(), weights, out=out if out is None or out.dim() == 1 else out.view(-1))
+        return found if self.grads.dim() == 2 else found.view(self.grads.shape[1:])
 
     def _flat(self) -> Tensor:
         shape = self.grads.shape
@@ -80,10 +82,11 @@ class Single:
     g: Dense  # (B, O)
 
     def sq_norms(self) -> Tensor:
-        return sq(self.a).add_(vanished(self.a)) * (self.g.sq_norms() + vanished(self.g.grads))
+        a, g = sq(self.a), self.g.sq_norms()
+        return torch.add(a, _ONE, alpha=vanished(self.a)) * torch.add(g, _ONE, alpha=vanished(self.g.grads))
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
-        return torch.mm((self.g.grads * weights[:, None]).T, self.a, out=out)
+        return torch.mm((self.g.grads * weights.unsqueeze(1)).t(), self.a, out=out)
 
     def dense(self) -> Tensor:
         return self.g.grads[:, :, None] * self.a[:, None]
@@ -177,20 +180,25 @@ def gram(share: Outer, gg: Tensor | None = None) -> Tensor:
 
 def _over_pairs(a: Tensor, g: Tensor, least: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """sum_ts <a_t, a_s> <g_t, g_s> and sum_t |a_t| |g_t|. In long sequences, early and late positions meet once."""
-    if a.shape[1] < LONG:
+    positions = a.shape[1]
+    if positions < LONG:
         return _of_grams(a @ a.mT, g @ g.mT, least)  # (B, T, T)
-    half = a.shape[1] // 2
-    one, size = _over_pairs(a[:, :half], g[:, :half], least)
-    two, more = _over_pairs(a[:, half:], g[:, half:], least)
-    across = (a[:, :half] @ a[:, half:].mT).mul_(g[:, :half] @ g[:, half:].mT).sum((1, 2))
-    return one.add_(two).add_(across, alpha=2), size.add_(more)
+    parts = []
+    for t in range(0, positions, STRIP):  # these positions with themselves and all later ones
+        some = slice(t, t + STRIP)
+        parts.append(_of_grams(a[:, some] @ a[:, t:].mT, g[:, some] @ g[:, t:].mT, least))  # (B, STRIP, T - t)
+    return torch.stack([found for found, _ in parts]).sum(0), torch.stack([sizes for _, sizes in parts]).sum(0)
 
 
 def _of_grams(aa: Tensor, gg: Tensor, least: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """The sum over pairs; and (2, B): the sum of sizes as computed, and as they may be before underflow."""
+    """The sum over pairs; and (2, B): the sum of sizes as computed, and as they may be before underflow.
+
+    Columns beyond the square are positions whose rows are not there: those pairs count twice.
+    """
     a, g = aa.diagonal(dim1=1, dim2=2), gg.diagonal(dim1=1, dim2=2)
     sizes = torch.stack([a * g, (a + least[0]) * (g + least[1])]).sqrt_().sum(2)
-    return aa.mul_(gg).sum((1, 2)), sizes
+    found, rows = aa.mul_(gg).sum((1, 2)), aa.shape[1]
+    return found if rows == aa.shape[2] else found.add_(aa[:, :, rows:].sum((1, 2))), sizes
 
 
 def with_care(share: Share, felt: Tensor, weights: Tensor) -> Tensor:
@@ -254,7 +262,7 @@ def sq(t: Tensor) -> Tensor:
 
 def vanished(t: Tensor) -> float:
     """The most that underflow takes from the squared norm of a row: a huge factor beside it would make that felt."""
-    return t.shape[-1] * torch.finfo(t.dtype).tiny
+    return t.shape[-1] * _TINY[t.dtype]
 
 
 def sum_into(out: Tensor, share: Share, weights: Tensor) -> None:

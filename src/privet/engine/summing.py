@@ -12,6 +12,7 @@ from privet.errors import InvalidValue
 
 HUGE = 1e30  # a squared norm above this is taken again in float64
 ROUNDED = 8  # roundings of the norm allowed for, so that a clipped example stays within the bound
+_SAFETY = {dtype: 1 - ROUNDED * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +77,7 @@ def _clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, c
     columns = [_sq_norms(shares, group, size, named) for group in groups]
     sq, whole = (columns[0][:, None], columns[0]) if len(groups) == 1 else _together(columns)
     if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
-        weights = rule.factors(sq.sqrt(), clip * _safety(sq.dtype))
-        grads = _summed(shares, groups, weights, named)
+        grads = _summed(shares, groups, rule.factors(sq.sqrt(), clip * _SAFETY[sq.dtype]), named)
     else:
         grads, whole = _summed_with_care(shares, groups, sq, whole, rule, clip, named)
     norms = whole.sqrt()
@@ -102,10 +102,6 @@ def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
         norm_bound=rule.norm_bound(clip, len(rule.groups(list(named)))), raw_norms=norms, raw_batch=0,
         raw_bits=rule.bits(norms, clip).sum(0) if is_adaptive(rule) else None,
     )  # fmt: skip
-
-
-def _safety(dtype: torch.dtype) -> float:
-    return 1 - ROUNDED * torch.finfo(dtype).eps
 
 
 def _sq_norms(shares: Mapping[str, Share], group: list[str], size: int, named: Named) -> Tensor:
@@ -140,8 +136,10 @@ def _places(named: Named) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for (device, dtype), names in kinds.items():
         sizes = [named[name].numel() for name in names]
-        pieces = torch.split(torch.empty(sum(sizes), device=device, dtype=dtype), sizes)
-        found |= {name: piece.view(named[name].shape) for name, piece in zip(names, pieces, strict=True)}
+        pieces = torch.split_with_sizes(torch.empty(sum(sizes), device=device, dtype=dtype), sizes)
+        for name, piece in zip(names, pieces, strict=True):
+            p = named[name]
+            found[name] = piece if p.dim() == 1 else piece.view(p.shape)
     return found if len(kinds) == 1 else {name: found[name] for name in named}
 
 
@@ -157,14 +155,14 @@ def _summed_with_care(
     fine = whole <= HUGE
     good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
     usual = {name: share.part(good, sq.dtype) for name, share in shares.items()}
-    grads = _summed(usual, groups, rule.factors(sq[good].sqrt(), clip * _safety(sq.dtype)), named)
+    grads = _summed(usual, groups, rule.factors(sq[good].sqrt(), clip * _SAFETY[sq.dtype]), named)
     careful = {name: share.part(rest, torch.float64) for name, share in shares.items()}
     sq_rest = torch.stack([_sq_norms(careful, group, len(rest), named).double() for group in groups], 1)
     whole = whole.index_copy(0, rest, sq_rest.sum(1).to(whole.dtype))
     finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
     if len(finite):
         kept = {name: share.part(finite, torch.float64) for name, share in careful.items()}
-        weights = rule.factors(sq_rest[finite].sqrt(), clip * _safety(sq.dtype))
+        weights = rule.factors(sq_rest[finite].sqrt(), clip * _SAFETY[sq.dtype])
         columns = {name: k for k, group in enumerate(groups) for name in group}
         for name, share in kept.items():
             more = share.weighted_sum(weights[:, columns[name]])

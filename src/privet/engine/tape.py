@@ -1,6 +1,5 @@
 """The tape: what a model did with its parameters in one forward pass, and where the examples lie in each tensor."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,11 +27,12 @@ class Fact:
     inputs: tuple[Where | None, ...]
     outputs: tuple[Where | None, ...]
     calls: int = 0  # how many uses of this kind there must be; 0 if all of them are alike, so that it does not matter
+    is_use: bool = field(init=False)  # parameters meet data; otherwise the outputs are functions of parameters alone
+    in_front: bool = field(init=False)  # the examples lie along dimension 0 everywhere, one after the other
 
-    @property
-    def is_use(self) -> bool:
-        """Parameters meet data; otherwise the outputs are functions of parameters alone."""
-        return any(where is not None for where in self.outputs)
+    def __post_init__(self) -> None:  # asked for in every step
+        object.__setattr__(self, "is_use", any(where is not None for where in self.outputs))
+        object.__setattr__(self, "in_front", all(where == Where(0) for where in (*self.inputs, *self.outputs)))
 
 
 SMALL = 1 << 14  # numbers: a gradient that may be kept to the end of the backward pass
@@ -70,8 +70,9 @@ class Use:
     @property
     def is_plain(self) -> bool:
         """Whether the data and the outputs have one row for each example, in front."""
-        in_front = all(where == Where(0) for where in (*self.fact.inputs, *self.fact.outputs))
-        return in_front and self.rows == self.batch and all(t.shape[0] == self.batch for t in self.plain)
+        if not self.fact.in_front or self.rows != self.batch:
+            return False
+        return all(t.shape[0] == self.batch for t in self.plain)
 
     def is_tracked(self, value: Any) -> bool:
         return any(value is t for t in self.tracked)
@@ -152,13 +153,13 @@ class Names:
     """Names for tracked tensors, so that a call in one pass is found again in the next."""
 
     parameters: dict[int, str]
-    seen: Counter[Key] = field(default_factory=Counter)
+    seen: dict[Key, int] = field(default_factory=dict)
 
     def key(self, func: Callable[..., Any], entering: Sequence[Tensor]) -> tuple[Key, int]:
         """A name for this call of `func`, which tracked tensors are entering, and how often it was made before."""
         key = (func, tuple([self.of(t) for t in entering]))
-        turn = self.seen[key]
-        self.seen[key] += 1
+        turn = self.seen.get(key, 0)
+        self.seen[key] = turn + 1
         return key, turn
 
     def of(self, value: Tensor) -> str:
