@@ -27,7 +27,7 @@ def test_the_list_says_what_is_reached_at_which_budget_and_how_to_train_it():
     mnist = found["mnist-1.2"]
     assert (mnist["epsilon"], mnist["published"], mnist["label"]) == (1.2, 96.34, "certified")
     assert mnist["delta"] == pytest.approx(1 / 600_000)
-    assert mnist["recipe"]["training"]["task"] == "mnist:features=scattering"
+    assert mnist["recipe"]["training"]["task"] == "mnist:features=whitened"
 
 
 def test_one_recipe_in_full_and_as_a_file_to_change():

@@ -128,6 +128,19 @@ def test_a_review_is_its_last_words(where, tables):
     assert "hashed into 50 numbers" in found.source
 
 
+def test_common_words_are_dropped_from_both_parts_by_a_fixed_list(where, tables):
+    found = task("imdb:features=set,words=5000,length=8,common=dropped", where=where)
+    index = Hashed(5000)
+    left = (({"great", "film", "loved"}, 1), ({"dull", "bad", "film"}, 0), ({"loved", "end"}, 1), ({"no"}, 0))
+    wanted = sorted((sorted(index[word] for word in words), label) for words, label in left)
+    for inputs, labels in (found.train, found.held_out):
+        rows = ((sorted(filter(None, row)), label) for row, label in zip(inputs.tolist(), labels.tolist(), strict=True))
+        assert sorted(rows) == wanted
+    assert "common words dropped" in found.source
+    with pytest.raises(InvalidValue, match="common='drop' must be one of dropped, kept"):
+        task("imdb:common=drop", where=where)
+
+
 def test_a_counted_vocabulary_says_that_it_is_not_private(where, tables):
     found = task("imdb:vocabulary=counted,words=5", where=where)
     assert "WITHOUT PRIVACY" in found.source

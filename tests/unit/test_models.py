@@ -34,6 +34,7 @@ NETWORKS = [
     ("char-lstm", {"words": 60, "classes": 18}, 105_490),
     ("bilstm", {"words": 10_000, "classes": 4}, 707_076),
     ("ncf", {"users": 6_040, "movies": 3_706, "classes": 5}, 146_320),
+    ("stars", {"users": 6_040, "movies": 3_952, "classes": 5}, 49_965),
 ]
 
 

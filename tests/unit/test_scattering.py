@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from privet.data import features
+from privet.data.mirrored import mirrored
 from privet.data.scattering import PEAK, SLANT, WIDTH, Scattering, normalised, wavelet
 from privet.data.task import task
 from privet.errors import InvalidValue
@@ -117,6 +118,33 @@ def test_a_side_that_cannot_be_halved_is_refused():
         Scattering(side=30)
 
 
+def test_centred_places_lie_in_the_middle_of_their_pixels():
+    """Means of a slope that rises by 1 a pixel: 1.5 more in the middle of four pixels than at the first of them."""
+    slope = torch.arange(32.0).expand(1, 1, 32, 32)
+    first, middle = (Scattering(side=32, centred=centred)(slope)[0, 0, 4] for centred in (False, True))
+    assert (middle - first)[2:-2].tolist() == pytest.approx([1.5] * 4, abs=1e-3)
+
+
+@pytest.mark.parametrize("colours", [1, 3])
+def test_mirrored_features_are_those_of_the_mirror_image_and_of_no_other(colours):
+    x = images(4, colours)
+    transform = Scattering(side=SIDE, centred=True)
+    found = mirrored(x, transform)
+    assert found.shape == (4, 81 * colours, 4, 2)
+    size = found.square().mean().sqrt()
+    assert (mirrored(x.flip(-1), transform) - found).square().mean().sqrt() < 0.1 * size
+    assert (mirrored(x.flip(-2), transform) - found).square().mean().sqrt() > 0.5 * size
+    assert torch.allclose(mirrored(x[2:3], transform), found[2:3], atol=1e-3)
+
+
+def test_a_colour_is_seen_by_its_own_channels():
+    """Grey pictures have no red-green and no yellow-blue: those channels are 0."""
+    grey = images(2).expand(2, 3, SIDE, SIDE)
+    light, *others = mirrored(grey, Scattering(side=SIDE, centred=True)).split(81, 1)
+    assert light.abs().max() > 1
+    assert max(float(part.abs().max()) for part in others) < 1e-2
+
+
 # --- kept on disk ---------------------------------------------------------------------------------------
 
 
@@ -178,5 +206,6 @@ def test_a_task_by_its_features(tmp_path, monkeypatch):
     assert small.network()(small.train[0]).shape == (20, 10)
     assert "scattering" in small.source
     assert len(list((tmp_path / "privet" / "features").iterdir())) == 2
-    with pytest.raises(InvalidValue, match="features='wavelets' must be one of pixels, scattering"):
+    with pytest.raises(InvalidValue, match=r"features='wavelets' must be one of .*pixels, scattering"):
         task("digits:features=wavelets")
+    assert task("digits:features=mirrored,size=20").facts == {"shape": (81, 7, 4), "classes": 10}

@@ -43,7 +43,8 @@ def cifar10(*, where: Where, size: int | None = None, features: str = "pixels") 
 
     Accepted: `cifar-10-batches-bin` or `cifar-10-batches-py` (a folder of batches, or its tar.gz), or each batch as one
     lossless WebP picture of 100 x 100 tiles with the labels in `labels.npz` (`train`, `test`).
-    `features=scattering` has wavelet features in the place of pixels.
+    `features=scattering` has wavelet features in the place of pixels, `features=mirrored` such as are the same for a
+    picture and its mirror image.
     """
     taken = first(size, COUNT * (len(BATCHES) - 1))
     training = list(BATCHES)[: math.ceil(taken / COUNT)]

@@ -18,42 +18,79 @@ from torch import Tensor
 
 from privet import _check
 from privet.data.files import Where
+from privet.data.made_up import VERSION as MADE_UP
+from privet.data.made_up import pictures
+from privet.data.mirrored import FLOOR as MIRRORED_FLOOR
+from privet.data.mirrored import VERSION as MIRRORED
+from privet.data.mirrored import mirrored
 from privet.data.scattering import GROUP, VERSION, Scattering, normalised
 from privet.data.task import Task
+from privet.data.whitened import DIRECTIONS, FLOOR, PICTURES, POWER, whitened, whitening
+from privet.errors import Unsupported
 
-KINDS = ("pixels", "scattering")
+KINDS = ("pixels", "scattering", "mirrored", "whitened")
 FOLDER = "features"
 _PART = 4096  # images between two calls of what is computed
+Made = Callable[[Tensor], Tensor]
 
 
-def image_features(task: Task, kind: str, where: Where | None) -> Task:
+def image_features(task: Task, kind: str, where: Where | None, *, directions: int = DIRECTIONS) -> Task:
     """The task with its images as `kind`: `pixels` as they are, or `scattering`, normalised for each image alone.
 
-    Scattering features are kept in `features/` of the folder for fetched files, under a name made of the SHA-256 of
-    the images and of the transform; a file that is damaged is made again.
+    `mirrored` are the same for a picture and its mirror image, and half as many. `whitened` are seen from the middle
+    of those of made-up pictures, in the `directions` in which these spread most. Features are kept in `features/` of
+    the folder for fetched files, under a name made of the SHA-256 of the images and of the transform; a file that is
+    damaged is made again.
     """
     _check.one_of(KINDS, features=kind)
     if kind == "pixels":
         return task
     side = task.facts["shape"][-1]
-    transform = Scattering(side=side)
+    transform = Scattering(side=side, centred=kind == "mirrored")
     said = f"{VERSION}, side {side}, {transform.scales} scales, {transform.directions} directions, groups of {GROUP}"
-
-    def made(images: Tensor) -> Tensor:
-        return normalised(transform(images)).half()
-
+    if kind == "mirrored":
+        said += f", {MIRRORED}, floor {MIRRORED_FLOOR}"
     folder = (Where() if where is None else where).kept() / FOLDER
-    train, held_out = (
-        (kept(inputs, made, said=said, folder=folder, name=task.name), labels)
-        for inputs, labels in (task.train, task.held_out)
-    )
+
+    def scattered(images: Tensor) -> Tensor:
+        return (mirrored(images, transform) if kind == "mirrored" else normalised(transform(images))).half()
+
+    stages: list[tuple[str, Made]] = [(said, scattered)]
+    if kind == "whitened":
+        stages.append(_whitening(task.facts["shape"], scattered, directions, said=said, folder=folder))
+    (train, labels), (held_out, judged) = task.train, task.held_out
+    for named, made in stages:
+        train, held_out = (kept(x, made, said=named, folder=folder, name=task.name) for x in (train, held_out))
     return replace(
-        task, train=train, held_out=held_out, model="linear",
-        facts={**task.facts, "shape": tuple(train[0].shape[1:])}, source=f"{task.source}; scattering ({said})",
+        task, train=(train, labels), held_out=(held_out, judged), model="linear",
+        facts={**task.facts, "shape": tuple(train.shape[1:])}, source=f"{task.source}; {kind} ({stages[-1][0]})",
     )  # fmt: skip
 
 
-def kept(inputs: Tensor, made: Callable[[Tensor], Tensor], *, said: str, folder: Path, name: str) -> Tensor:
+def _whitening(
+    shape: tuple[int, ...], scattered: Made, directions: int, *, said: str, folder: Path
+) -> tuple[str, Made]:
+    """What makes whitened features of scattering features, and what to say of it.
+
+    The map is kept too: made again elsewhere it may differ, in the signs of its directions at least.
+    """
+    if shape[0] != 1:
+        raise Unsupported(
+            f"features='whitened' is not for {shape[0]} colours. The made-up pictures are grey. Write "
+            "features=scattering."
+        )
+    _check.whole(directions=directions)
+    _check.between(0, PICTURES, directions=directions)
+    said = f"{said}, {MADE_UP}, {PICTURES} pictures, {directions} directions, power {POWER}, floor {FLOOR}"
+
+    def mapped() -> Tensor:
+        return whitening(scattered(pictures(PICTURES, side=shape[-1])).float().flatten(1), directions=directions)
+
+    matrix = _remembered(mapped, key=sha256(said.encode()).hexdigest(), folder=folder, name="whitening")
+    return f"{said}, {digest(matrix)}", lambda found: whitened(found.flatten(1), matrix).half()
+
+
+def kept(inputs: Tensor, made: Made, *, said: str, folder: Path, name: str) -> Tensor:
     """`made(inputs)` as float32, read from `folder` if it was made there before and is whole; else made and kept.
 
     Args:
@@ -61,13 +98,22 @@ def kept(inputs: Tensor, made: Callable[[Tensor], Tensor], *, said: str, folder:
         said: all that decides what `made` gives but `inputs`: a part of the key.
         name: how the file's name begins.
     """
+
+    def whole() -> Tensor:
+        return torch.cat([made(part) for part in torch.split(inputs, _PART)])
+
     key = sha256(said.encode() + digest(inputs).encode()).hexdigest()
+    return _remembered(whole, key=key, folder=folder, name=name).float()
+
+
+def _remembered(made: Callable[[], Tensor], *, key: str, folder: Path, name: str) -> Tensor:
+    """What `made` gives, from `folder` if it is there under this key and whole."""
     file = folder / f"{name}-{key[:24]}.safetensors"
-    found = _read(file, key, len(inputs))
+    found = _read(file, key)
     if found is None:
-        found = torch.cat([made(part) for part in torch.split(inputs, _PART)])
+        found = made()
         _write(file, key, found)
-    return found.float()
+    return found
 
 
 def digest(tensor: Tensor) -> str:
@@ -77,7 +123,7 @@ def digest(tensor: Tensor) -> str:
     return whole.hexdigest()
 
 
-def _read(file: Path, key: str, rows: int) -> Tensor | None:
+def _read(file: Path, key: str) -> Tensor | None:
     """The features in a file; None if there is none, or it is damaged or of other images."""
     try:
         with safetensors.safe_open(file, framework="pt") as opened:
@@ -85,7 +131,7 @@ def _read(file: Path, key: str, rows: int) -> Tensor | None:
             found: Tensor = opened.get_tensor("features")
     except (OSError, safetensors.SafetensorError):
         return None
-    return found if len(found) == rows and about == {"key": key, "sha256": digest(found)} else None
+    return found if about == {"key": key, "sha256": digest(found)} else None
 
 
 def _write(file: Path, key: str, features: Tensor) -> None:

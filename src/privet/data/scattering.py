@@ -32,6 +32,8 @@ class Scattering:
     With J scales and L directions K = 1 + J L + L^2 J (J - 1) / 2: 81 for J = 2, L = 8. Each image is mirrored at its
     borders by 2^J pixels. Of images of one side all calls give the same, whatever else is in the batch.
 
+    What is kept lies at the first pixel of each 2^J, or, `centred`, in their middle.
+
     >>> Scattering(side=28)(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 81, 7, 7])
     """
@@ -39,6 +41,7 @@ class Scattering:
     side: int
     scales: int = 2
     directions: int = 8
+    centred: bool = False
 
     def __post_init__(self) -> None:
         _check.whole(side=self.side, scales=self.scales, directions=self.directions)
@@ -78,7 +81,7 @@ class Scattering:
 
     def _blurred(self, images: Tensor, halved: int) -> Tensor:
         """x * phi at every 2^J-th pixel, the mirrored border left out; `images` are sampled at every 2^halved-th."""
-        rows = _blur(self.side, self.scales, halved)
+        rows = _blur(self.side, self.scales, halved, (2**self.scales - 1) / 2 if self.centred else 0.0)
         return rows @ images @ rows.mT
 
 
@@ -143,19 +146,20 @@ def wavelet(side: int, scale: int, angle: float) -> Tensor:
 
 
 @functools.cache
-def _blur(side: int, scales: int, halved: int) -> Tensor:
-    """(side / 2^J, padded side / 2^halved): each row a Gaussian around a pixel that is kept; its sum is 1."""
+def _blur(side: int, scales: int, halved: int, shift: float) -> Tensor:
+    """(side / 2^J, padded side / 2^halved): each row a Gaussian around a place that is kept; its sum is 1."""
     spread, border = WIDTH * 2 ** (scales - 1), 2**scales
     there = torch.arange(0, side + 2 * border, 2**halved, dtype=torch.float64)
-    kept = border + torch.arange(0, side, 2**scales, dtype=torch.float64)
+    kept = border + shift + torch.arange(0, side, 2**scales, dtype=torch.float64)
     weights = torch.exp(-((kept[:, None] - there) ** 2) / (2 * spread**2))
     return (weights / weights.sum(1, keepdim=True)).float()
 
 
-def normalised(features: Tensor, *, group: int = GROUP) -> Tensor:
+def normalised(features: Tensor, *, group: int = GROUP, floor: float = 1e-5) -> Tensor:
     """Each example's channels, `group` at a time, with mean 0 and variance 1 over channels and places.
 
-    It looks at one example alone, so nobody's features depend on another's.
+    It looks at one example alone, so nobody's features depend on another's. `floor` is added to each variance: what is
+    nearly flat stays small.
     """
     groups = features.shape[1] // group if features.shape[1] % group == 0 else 1
-    return torch.nn.functional.group_norm(features, groups)
+    return torch.nn.functional.group_norm(features, groups, eps=floor)

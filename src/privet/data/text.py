@@ -18,7 +18,7 @@ from privet.data.grams import KINDS, featured, grams, orders_of
 from privet.data.images import first
 from privet.data.packed import found_plain, read_plain, shuffled, split, text_of, unzip
 from privet.data.task import Task, register
-from privet.data.words import Listed, numbered, vocabulary_of, words_of
+from privet.data.words import Listed, numbered, uncommon, vocabulary_of, words_of
 from privet.errors import InvalidValue
 
 Text = tuple[str, int]  # a text and its class
@@ -26,15 +26,17 @@ Text = tuple[str, int]  # a text and its class
 
 def _words_task(
     name: str, train: list[Text], test: list[Text], *, words: int, length: int, vocabulary: str, size: int | None,
-    classes: int, model: str, source: str, features: str = "sequence", order: "str | int" = 1,
+    classes: int, model: str, source: str, features: str = "sequence", order: "str | int" = 1, common: str = "kept",
 ) -> Task:  # fmt: skip
     _check.whole(least=3, words=words)
     _check.whole(length=length)
     _check.one_of(KINDS, features=features)
+    _check.one_of(("kept", "dropped"), common=common)
     places = shuffled(len(train))[: first(size, len(train))]
     kept, test = [train[place] for place in places], [test[place] for place in shuffled(len(test))]
-    cut = [words_of(text) for text, _ in kept]
-    held = (words_of(text) for text, _ in test)
+    read = uncommon if common == "dropped" else list
+    cut = [read(words_of(text)) for text, _ in kept]
+    held = (read(words_of(text)) for text, _ in test)
     facts: dict[str, Any] = {"words": words, "length": length}
     if features == "sequence":
         index, said = vocabulary_of(vocabulary, words, cut)
@@ -48,6 +50,7 @@ def _words_task(
             for texts in (cut, held)
         )
         said = f"sets of {order}-grams hashed into {words:,} numbers; the last {length}"
+    said += "; common words dropped" if common == "dropped" else ""
     return Task(
         name=name, train=(inputs, torch.tensor([label for _, label in kept])),
         held_out=(judged, torch.tensor([label for _, label in test])),
@@ -76,14 +79,14 @@ _REVIEW = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/(\d+)_(\d+)\.txt")
 @register("imdb")
 def imdb(
     *, where: Where, words: int = 10_000, length: int = 256, vocabulary: str = "hashed", size: int | None = None,
-    features: str = "sequence", order: "str | int" = 1,
+    features: str = "sequence", order: "str | int" = 1, common: str = "kept",
 ) -> Task:  # fmt: skip
     """50,000 film reviews, liked or not (Maas et al. 2011): 25,000 to train on, 25,000 to judge by.
 
     Bu et al. 2019, Section 4.1: the 10,000 most frequent words, 256 words of each review; their program keeps the last
     ones and fills in front. `vocabulary` is `hashed` (private, the default), `counted` (as published, not private), or
     a file of public words. `features=set` (or `columns`) has the set of each review's words, hashed; with
-    `order=1-2` also of its pairs of words.
+    `order=1-2` also of its pairs of words. `common=dropped` leaves out words that say nothing, by a fixed list.
     """
     parts, form = _imdb_parts(where)
     for part, texts in parts.items():
@@ -96,7 +99,7 @@ def imdb(
     return _words_task(
         "imdb", parts["train"], parts["test"], words=words, length=length, vocabulary=vocabulary, size=size, classes=2,
         model="embedding-mlp", source=f"Large Movie Review Dataset v1.0 (Maas et al. 2011), {form}", features=features,
-        order=order,
+        order=order, common=common,
     )  # fmt: skip
 
 

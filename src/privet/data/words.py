@@ -30,6 +30,26 @@ def words_of(text: str) -> list[str]:
     return text.lower().translate(_PUNCTUATION).split()
 
 
+# Words that join others: known to any reader of English, counted nowhere. `not`, `no` and `but` can turn a sentence.
+_JOINING = """
+a about after again all also am an and any are as at be because been before being between both br by can could did do
+does doing down during each few for from further had has have having he her here hers him his how i i'm if in into is it
+it's its itself just me more most my myself of off on once one only or other our out over own s same she so some such t
+than that the their them then there these they this those through to too under until up very was we were what when where
+which while who whom why will with would you your yours
+"""
+COMMON = frozenset(_JOINING.split())
+
+
+def uncommon(words: list[str]) -> list[str]:
+    """The words without those that join others: what nearly all texts share tells nothing, and noise comes with it.
+
+    >>> uncommon(["it's", "not", "the", "best", "of", "films"])
+    ['not', 'best', 'films']
+    """
+    return [word for word in words if word not in COMMON]
+
+
 class Hashed(dict[str, int]):
     """Each word has a number from 1 to words - 1, by its CRC-32. It depends on no text; some words share one."""
 

@@ -23,9 +23,10 @@ _ACCOUNTANTS = {"clt": "gdp", "renyi": "rdp"}
 # The parts of each recipe that are changed: [what the row is called, changes of the recipe, changes of the training]
 _CHANGES: dict[str, list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]] = {
     "mnist-1.2": [
+        ("features-scattering", {}, {"task": "mnist:features=scattering", "lr": (0.4, 0.8)}),
         ("features-pixels", {}, {"task": "mnist", "lr": (1.0, 4.0, 16.0)}),
         ("model-tanh-cnn", {"steps": 150}, {"task": "mnist", "model": "tanh-cnn", "lr": (10.0, 20.0, 40.0)}),
-        ("batch-512", {"batch": 512, "steps": 500}, {}),
+        ("batch-512", {"batch": 512, "steps": 400}, {"lr": (0.1, 0.2)}),
     ],
     "adult-1": [
         ("features-paper-bins", {}, {"task": "adult:judge=test"}),

@@ -6,6 +6,9 @@ from torch import Tensor, nn
 from privet import _check
 from privet.models.base import register
 
+# Of `stars`, all public: the spread that factors start with, how fast they move, and how slowly what all ratings share
+_START, _FACTORS, _KINDS = 0.1, 4.0, 0.05
+
 
 class CollaborativeFiltering(nn.Module):
     """Two branches on (user, movie): products of small embeddings, and larger embeddings side by side."""
@@ -36,3 +39,40 @@ def ncf(*, users: int, movies: int, classes: int, factors: int = 5, width: int =
     """
     _check.whole(factors=factors, width=width)
     return CollaborativeFiltering(users=users, movies=movies, classes=classes, factors=factors, width=width)
+
+
+class Stars(nn.Module):
+    """One number z for (user, movie); k stars more or fewer than the middle have the logit k z + c_k."""
+
+    stars: Tensor
+
+    def __init__(self, *, users: int, movies: int, classes: int, factors: int) -> None:
+        super().__init__()
+        self.user = nn.Embedding(users, factors + 1)
+        self.movie = nn.Embedding(movies, factors + 1)
+        self.kinds = nn.Parameter(torch.zeros(classes))
+        self.register_buffer("stars", torch.arange(classes) - (classes - 1) / 2, persistent=False)
+        for table in (self.user, self.movie):
+            nn.init.normal_(table.weight, std=_START)
+            nn.init.zeros_(table.weight[:, -1])
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        user, movie = self.user(pairs[:, 0]), self.movie(pairs[:, 1])  # (B, factors + 1)
+        alike = (user[:, :-1] * movie[:, :-1]).sum(1)
+        z = _FACTORS * alike + user[:, -1] + movie[:, -1]
+        return _KINDS * (self.kinds + z[:, None] * (self.stars / _KINDS))  # type: ignore[no-any-return]
+
+
+@register("stars")
+def stars(*, users: int, movies: int, classes: int, factors: int = 4) -> nn.Module:
+    """How much a user likes, how much a movie is liked, and `factors` in which both must agree: one number a rating.
+
+        z = b_u + b_m + s <p_u, q_m>,   logit of k stars from the middle = k z + c_k
+
+    The derivative of the cross-entropy by z is the expected number of stars less the stars that were given: what the
+    measure asks for. All that a rating moves is two rows and c. One learning rate serves all: c, which every rating
+    moves, enters by a factor of 0.05, and the product by s = 4. 49,965 parameters for 6,040 users, 3,952 movies and
+    five kinds.
+    """
+    _check.whole(factors=factors)
+    return Stars(users=users, movies=movies, classes=classes, factors=factors)
