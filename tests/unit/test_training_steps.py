@@ -691,3 +691,20 @@ def test_secure_noise_for_a_rule_without_a_guarantee_is_refused_before_anything_
     with pytest.raises(Unsupported, match="secure"):
         a_training(planned=OWN_NORM, as_published=True, secure=True, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def channels_last_weights(fused):
+    torch.manual_seed(1)
+    body = nn.Conv2d(2, 5, 2), nn.Tanh(), nn.Conv2d(5, 4, 2), nn.Flatten(), nn.Linear(16, 3)
+    model = nn.Sequential(*body).to(memory_format=torch.channels_last)
+    g = torch.Generator().manual_seed(3)
+    dataset = torch.randn(SIZE, 2, 4, 4, generator=g), torch.randint(3, (SIZE,), generator=g)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, fused=fused)
+    return run(Training(model, optimizer, dataset, PLAN, generator=seeded(4)))
+
+
+def test_a_fused_optimizer_sees_gradients_as_their_parameters_lie_in_memory():
+    assert torch.allclose(channels_last_weights(fused=True), channels_last_weights(fused=False), atol=1e-6)

@@ -44,7 +44,7 @@ def test_the_map_against_eigenvectors_of_the_covariance():
 def test_a_row_becomes_the_same_whatever_is_beside_it_and_has_one_size():
     matrix = whitening(rows(), directions=5)
     found = whitened(rows(), matrix)
-    assert torch.allclose(whitened(rows()[7:8], matrix), found[7:8], atol=1e-5)
+    assert torch.equal(whitened(rows()[7:8], matrix), found[7:8])
     assert torch.allclose(found.square().mean(1), torch.ones(40), atol=1e-4)
 
 
@@ -56,6 +56,8 @@ def test_whitened_features_of_a_task_are_made_once_and_are_grey(tmp_path, monkey
     assert (found.train[0].shape, found.facts["shape"], found.model) == ((10, 4), (4,), "linear")
     monkeypatch.setattr(features, "pictures", lambda *_, **__: pytest.fail("the map was kept"))
     assert torch.equal(features.image_features(small, "whitened", where, directions=4).train[0], found.train[0])
+    with pytest.raises(InvalidValue, match="directions=4 is for features='whitened'"):
+        features.image_features(small, "scattering", where, directions=4)
     with pytest.raises(InvalidValue, match="directions=8 must lie"):
         features.image_features(small, "whitened", where, directions=8)
     colour = replace(small, facts={**small.facts, "shape": (3, 28, 28)})

@@ -26,7 +26,7 @@ from privet.data.mirrored import mirrored
 from privet.data.scattering import GROUP, VERSION, Scattering, normalised
 from privet.data.task import Task
 from privet.data.whitened import DIRECTIONS, FLOOR, PICTURES, POWER, whitened, whitening
-from privet.errors import Unsupported
+from privet.errors import InvalidValue, Unsupported
 
 KINDS = ("pixels", "scattering", "mirrored", "whitened")
 FOLDER = "features"
@@ -34,7 +34,7 @@ _PART = 4096  # images between two calls of what is computed
 Made = Callable[[Tensor], Tensor]
 
 
-def image_features(task: Task, kind: str, where: Where | None, *, directions: int = DIRECTIONS) -> Task:
+def image_features(task: Task, kind: str, where: Where | None, *, directions: int | None = None) -> Task:
     """The task with its images as `kind`: `pixels` as they are, or `scattering`, normalised for each image alone.
 
     `mirrored` are the same for a picture and its mirror image, and half as many. `whitened` are seen from the middle
@@ -43,6 +43,11 @@ def image_features(task: Task, kind: str, where: Where | None, *, directions: in
     damaged is made again.
     """
     _check.one_of(KINDS, features=kind)
+    if directions is not None and kind != "whitened":
+        raise InvalidValue(
+            f"directions={directions!r} is for features='whitened', not {kind!r}. Others have a number of their own. "
+            "Leave it out."
+        )
     if kind == "pixels":
         return task
     side = task.facts["shape"][-1]
@@ -57,7 +62,15 @@ def image_features(task: Task, kind: str, where: Where | None, *, directions: in
 
     stages: list[tuple[str, Made]] = [(said, scattered)]
     if kind == "whitened":
-        stages.append(_whitening(task.facts["shape"], scattered, directions, said=said, folder=folder))
+        stages.append(
+            _whitening(
+                task.facts["shape"],
+                scattered,
+                DIRECTIONS if directions is None else directions,
+                said=said,
+                folder=folder,
+            )
+        )
     (train, labels), (held_out, judged) = task.train, task.held_out
     for named, made in stages:
         train, held_out = (kept(x, made, said=named, folder=folder, name=task.name) for x in (train, held_out))

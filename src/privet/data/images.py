@@ -21,7 +21,6 @@ from privet.data.enlarged import enlarge
 from privet.data.features import image_features
 from privet.data.files import File, Where, content_of, read
 from privet.data.task import Task, register
-from privet.data.whitened import DIRECTIONS
 from privet.errors import InvalidValue, MissingExtra
 
 Pixels = NDArray[np.uint8]
@@ -142,13 +141,13 @@ FASHION = _pairs(
 @register("mnist")
 def mnist(
     *, where: Where, size: int | None = None, features: str = "pixels", enlarged: int | None = None,
-    directions: int = DIRECTIONS,
+    directions: int | None = None,
 ) -> Task:  # fmt: skip
     """70,000 handwritten digits, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by.
 
     `enlarged`: so many to train on, each a digit that is turned, stretched, slanted and moved a little. Then several
     come from one writer's digit, so a guarantee for one of them is weaker for the digit: for experiments only.
-    `directions`: how many numbers `features=whitened` has.
+    `directions`: how many numbers `features=whitened` has, by default 600.
     """
     made = _idx_task(MNIST, where=where, size=size, source="MNIST (LeCun, Cortes, Burges)")
     made = made if enlarged is None else enlarge(made, enlarged)
@@ -157,7 +156,7 @@ def mnist(
 
 @register("fashion-mnist")
 def fashion_mnist(
-    *, where: Where, size: int | None = None, features: str = "pixels", directions: int = DIRECTIONS
+    *, where: Where, size: int | None = None, features: str = "pixels", directions: int | None = None
 ) -> Task:
     """70,000 pictures of clothes, ten kinds, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by."""
     made = _idx_task(FASHION, where=where, size=size, source="Fashion-MNIST (Zalando)")

@@ -11,6 +11,7 @@ from torch import Tensor
 PICTURES = 2000  # that are made up
 DIRECTIONS = 600  # that are kept, those of the largest spread: 97 % of it
 POWER = 0.3  # 0 leaves the spread as it is, 0.5 makes it the same in all directions
+LEAST = 512  # rows of a product
 FLOOR = 1e-3  # of the largest variance: directions below it are not made much larger
 
 
@@ -37,6 +38,11 @@ def whitening(features: Tensor, *, directions: int = DIRECTIONS, power: float = 
 
 
 def whitened(features: Tensor, matrix: Tensor) -> Tensor:
-    """(N, k): features (N, d) through the map, each row then scaled to a mean square of 1, by itself."""
-    found = features @ matrix[:-1] + matrix[-1]
+    """(N, k): features (N, d) through the map, each row then scaled to a mean square of 1, by itself.
+
+    A product of few rows is rounded in another way than one of many, and then the number of records would show: to
+    few rows, empty ones are added.
+    """
+    padded = torch.cat([features, features.new_zeros(max(0, LEAST - len(features)), features.shape[1])])
+    found = (padded @ matrix[:-1] + matrix[-1])[: len(features)]
     return found / found.square().mean(1, keepdim=True).sqrt().clamp(min=1e-6)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from privet import _check
@@ -102,6 +103,22 @@ def _noised(
         return add_noise(grads, std=std, generator=generator, divisor=batch, in_place=in_place), std
     grid = grid_for(grads, std=std, noise=noise, batch=batch)
     return add_secure_noise(grads, grid=grid, generator=generator, divisor=batch), grid.std
+
+
+def laid_as(parameter: Tensor, values: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """A gradient, or what an optimizer keeps, with the strides of its parameter: fused steps walk through raw memory.
+
+    Its precision is the parameter's, or `dtype`.
+
+    >>> import torch
+    >>> p = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    >>> laid_as(p, torch.ones(2, 3, 4, 4)).stride() == p.stride()
+    True
+    """
+    dtype = parameter.dtype if dtype is None else dtype
+    if values.dtype == dtype and values.stride() == parameter.stride():
+        return values
+    return torch.empty_like(parameter, dtype=dtype, requires_grad=False).copy_(values)
 
 
 def gradient_noise(noise: float, bit_noise: float) -> float:

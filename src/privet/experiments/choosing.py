@@ -55,7 +55,7 @@ def chosen(
         value = run.scores[f"held_out_{name}"]
         scores[number] = {"candidate": candidates[number], name: value}
         tell(f"{row.key}: {candidates[number]} gives {name} {value} on a split of the training records")
-        return -math.inf if value is None else sign * float(value)
+        return sign * float(value) if value is not None and math.isfinite(value) else -math.inf
 
     best = scores[_climbed(len(candidates), goodness) if len(row.choices) == 1 else _of_all(len(candidates), goodness)]
     found = {"fingerprint": row.fingerprint, "chosen": best["candidate"], "scores": [scores[k] for k in sorted(scores)]}
@@ -74,11 +74,17 @@ def _climbed(count: int, goodness: Callable[[int], float]) -> int:
     >>> tried = []
     >>> _climbed(5, lambda k: tried.append(k) or -abs(k - 1)), tried
     (1, [2, 3, 1, 0])
+    >>> _climbed(4, [0.1, 0.1, 0.1, 0.9].__getitem__), _climbed(1, [0.1].__getitem__)
+    (3, 0)
     """
     at = (count - 1) // 2
+    here = goodness(at)
     if count == 1:
         return at
-    here, beside = goodness(at), goodness(at + 1)
+    beside = goodness(at + 1)
+    if here == beside:  # no slope to see, as where both diverge
+        found = {at: here} | {k: goodness(k) for k in range(count) if k not in (at, at + 1)}
+        return max(found, key=found.__getitem__)
     step = 1 if beside > here else -1
     at, here = (at + 1, beside) if beside > here else (at, here)
     while 0 <= at + step < count and (further := goodness(at + step)) > here:

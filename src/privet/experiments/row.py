@@ -58,8 +58,8 @@ class Row:
     published  as printed: `accuracy` (in percent), `rmse`, `<accountant> epsilon`, `gdp mu`, or a name of the row's own
     label      of the paper's epsilon: certified, approximate or claimed
     recipe     keywords of `Recipe.of`; `training` holds those of its [training] table (`train`'s settings)
-    choices    settings that the paper does not state: each value is tried on a split of the training records, and the
-               best is taken (`--quick` takes the middle one)
+    choices    settings that the paper does not state: values are tried on a split of the training records, and the
+               best is taken, see choosing.py (`--quick` takes the middle one)
     figures    a function that computes figures which no accountant gives by name
     curve      a function that gives the line that is drawn for this row; a row that trains draws its measure
     after      a function that completes the result of a run with what only the run knows (None for a baseline's)

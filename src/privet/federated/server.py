@@ -21,7 +21,7 @@ from privet.accounting import Guarantee
 from privet.engine.clip import is_adaptive, rule_for
 from privet.engine.knowledge import trainable
 from privet.engine.randomness import Randomness
-from privet.engine.release import release
+from privet.engine.release import laid_as, release
 from privet.engine.sampling import sampler
 from privet.errors import InvalidValue
 from privet.federated.aggregate import Update, clipped_updates
@@ -185,7 +185,7 @@ def follow(optimizer: Optimizer, named: Any, average: Update) -> None:
     """Let the optimizer make one step along an average of updates."""
     optimizer.zero_grad(set_to_none=True)
     for name, value in average.items():
-        named[name].grad = value.to(named[name].dtype)
+        named[name].grad = laid_as(named[name], value)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from privet._registry import one_line, shortened
+from privet.engine.release import laid_as
 from privet.errors import InvalidValue, PrivetError
 from privet.training.checkpoint_file import NAME, OTHER, read, write
 from privet.training.checkpoint_fit import (
@@ -224,4 +225,6 @@ def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
             for key, value in values.items():
                 now = state.get(key)
                 if isinstance(value, Tensor) and isinstance(now, Tensor) and now.dtype != value.dtype:
-                    state[key] = value.to(now.device)  # torch had cast it to the parameter's
+                    state[key] = now = value.to(now.device)  # torch had cast it to the parameter's
+                if isinstance(now, Tensor) and now.shape == parameters[number].shape:
+                    state[key] = laid_as(parameters[number], now, dtype=now.dtype)

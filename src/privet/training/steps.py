@@ -20,7 +20,7 @@ from privet.engine.contribution import Ids, user_sampler
 from privet.engine.knowledge import trainable
 from privet.engine.loading import Chooser, Piece, batches
 from privet.engine.randomness import Randomness
-from privet.engine.release import release
+from privet.engine.release import laid_as, release
 from privet.engine.sampling import sampler
 from privet.engine.summing import nothing
 from privet.errors import InvalidValue
@@ -331,7 +331,7 @@ class Training:
             for p in group["params"]:
                 p.grad = None  # what was not released must not reach the weights
         for name, grad in released.grads.items():
-            self._named[name].grad = grad.to(self._named[name].dtype)
+            self._named[name].grad = laid_as(self._named[name], grad)
         self.optimizer.step()
         self._inner.zero_grad()
         if self.average is not None:

@@ -32,7 +32,7 @@ def by_layer(names: Sequence[str]) -> list[list[str]]:
 
 def shrunk(norms: Tensor, clip: float) -> Tensor:
     """min(1, clip / norm), without a division by zero."""
-    return norms.clamp(min=clip).reciprocal_().mul_(clip)
+    return clip / norms.clamp(min=clip)
 
 
 @register("flat")

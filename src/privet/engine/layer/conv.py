@@ -33,7 +33,8 @@ def weight_grads(
 ) -> Tensor:  # fmt: skip
     """The weight gradient of each example, (N, O, C / groups, *kernel), from x (N, C, ...) and g (N, O, ...)."""
     n, c, o = x.shape[0], x.shape[1], g.shape[1]
-    if groups == 1 and (c <= FEW_IN or o >= MANY_OUT or not x.is_contiguous()):
+    fits = c * kernel.numel() * g.shape[2:].numel() <= COLUMNS  # else copies leave the cache, or fill the memory
+    if groups == 1 and (c <= FEW_IN or (fits and (o >= MANY_OUT or not x.is_contiguous()))):
         return _by_columns(x, g, kernel, stride=stride, padding=padding, dilation=dilation)
     at_once = max(1, RESULTS // (o * c // groups * kernel.numel()))
     pieces = [
