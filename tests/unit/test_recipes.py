@@ -114,7 +114,7 @@ def test_sets_and_columns_hold_what_a_text_has():
 def test_a_linear_model_on_columns_is_a_bag_of_the_set_whatever_noise_does_to_the_padding():
     texts = [["good", "film"], ["bad"], []]
     sets = hashed_sets(texts, words=64, length=4)
-    bag, linear = model("bag", words=64, classes=2), model("linear", shape=(64,), classes=2)
+    bag, linear = model("bag:bias=learned", words=64, classes=2), model("linear", shape=(64,), classes=2)
     with torch.no_grad():
         bag.scores.weight.copy_(torch.randn(64, 2))
         linear[1].weight.copy_(bag.scores.weight.T)

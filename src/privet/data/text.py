@@ -219,7 +219,7 @@ def names(
     (ASCII letters, blank and .,;'-), a name has 20 places, filled in front. The corrected files have 20,050 names:
     16,040 to train on, 4,010 to judge by. Put the files Arabic.txt to Vietnamese.txt, or the zip of the PyTorch
     tutorial (an older version with 20,074), in place; nothing is fetched. `features=columns` (or
-    `set`) has each name's n-grams of `order`, with ^ before and $ after it, hashed into `words` numbers.
+    `set`) has each name's n-grams of `order` in small letters, ^ before and $ after it, hashed into `words` numbers.
     """
     _check.one_of(KINDS, features=features)
     files, form = _names_files(where)
@@ -232,7 +232,7 @@ def names(
     if features == "sequence":
         inputs = numbered(spelled, Listed(ALPHABET), length=NAME_LENGTH)
     else:
-        parts = (grams(f"^{text}$", orders_of(order), "") for text in spelled)
+        parts = (grams(f"^{text.lower()}$", orders_of(order), "") for text in spelled)
         inputs, model, facts = featured(parts, features, words=words, length=NAME_GRAMS)
     labels = torch.tensor([label for _, label in texts])
     digest = sha256(b"".join(files[language] for language in LANGUAGES)).hexdigest()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
@@ -197,6 +198,7 @@ class Tape:
     uses: list[Use] = field(default_factory=list)
 
     def call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        args = _as_copied(func, args)
         entering, plain = split(args, kwargs)
         key, turn = self.names.key(func, entering)
         known = self.facts.get(key)
@@ -217,6 +219,13 @@ class Tape:
             )
         )  # fmt: skip
         return out
+
+
+def _as_copied(func: Callable[..., Any], args: Sequence[Any]) -> Sequence[Any]:
+    """Attention turns its input around, `linear` copies that, and autograd keeps the copy: so only that one is kept."""
+    if func is not F.linear or not args or args[0].dim() < 3 or args[0].is_contiguous() or is_tracked(args[0]):
+        return args
+    return args[0].contiguous(), *args[1:]
 
 
 def _is_asked(plain: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:

@@ -62,21 +62,27 @@ def _by_columns(
 ) -> Tensor:
     """Shifted images as the columns of a matrix, and one batched product with them. Channels lie last in memory.
 
-    So a row of the kernel is one run of numbers to copy, and images that are channels-last already are left as they
-    are.
+    So a row of the kernel is one run of numbers to copy. Some examples at a time: what is copied stays in the cache.
+    Images that are channels-last already and have no padding are left as they are.
     """
-    around = [p for pad in reversed(padding) for p in (pad, pad)]
-    x = (F.pad(x, around) if any(around) else x).movedim(1, -1).contiguous()
-    n, c, o, places = len(x), x.shape[-1], g.shape[1], g.shape[2:]
-    example, *inside, channel = x.stride()
-    steps = [[s * i for s, i in zip(by, inside, strict=True)] for by in (stride, dilation)]
-    shifted = x.as_strided((n, *places, *kernel, c), (example, *steps[0], *steps[1], channel))
+    last = x.movedim(1, -1)
+    n, c, o, places = len(x), last.shape[-1], g.shape[1], g.shape[2:]
     count, width = places.numel(), kernel.numel() * c
+    at_once = max(1, min(n, COLUMNS // (width * count)))
+    room = None
+    if any(padding) or not last.is_contiguous():
+        room = x.new_zeros(at_once, *[s + 2 * p for s, p in zip(last.shape[1:-1], padding, strict=True)], c)
+        inside = room[:, *[slice(p, p + s) for s, p in zip(last.shape[1:-1], padding, strict=True)]]
+    example, *along, channel = (last if room is None else room).stride()
+    steps = [[s * i for s, i in zip(by, along, strict=True)] for by in (stride, dilation)]
     flat, found = g.flatten(2), g.new_empty(n, o, width)
-    at_once = max(1, COLUMNS // (width * count))
-    for k in range(0, n, at_once):  # some examples at a time: the copies stay in the cache, and are soon let go
-        piece = shifted[k : k + at_once].reshape(-1, count, width)
-        torch.bmm(flat[k : k + at_once], piece, out=found[k : k + at_once])
+    for k in range(0, n, at_once):
+        piece = last[k : k + at_once]
+        if room is not None:
+            inside[: len(piece)] = piece
+            piece = room[: len(piece)]
+        shifted = piece.as_strided((len(piece), *places, *kernel, c), (example, *steps[0], *steps[1], channel))
+        torch.bmm(flat[k : k + at_once], shifted.reshape(-1, count, width), out=found[k : k + at_once])
     return found.view(n, o, *kernel, c).movedim(-1, 2)
 
 
