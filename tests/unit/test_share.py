@@ -129,6 +129,19 @@ def test_rows_whose_positions_cancel(length):
     assert torch.allclose(share.weighted_sum(torch.ones(2))[0].double(), true.sum(0), rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("length", [4, 80])
+def test_rows_of_which_some_examples_have_one_twice(length):
+    index = torch.stack([torch.arange(length), torch.arange(length) // 2, torch.zeros(length).long()])
+    g = R(3, length, 4)
+    g[1, 1::2] = -g[1, ::2] * (1 + 1e-5)  # cancels
+    for padding in (None, 0):
+        share, few = (Rows(index, one, (length, 4), padding) for one in (g.double(), g))
+        assert is_consistent(share, share.dense())
+        assert torch.allclose(few.sq_norms().double(), share.sq_norms(), rtol=1e-5, atol=0)
+        only = torch.tensor([0.0, 1.0, 0.0])
+        assert torch.allclose(few.weighted_sum(only).double(), share.weighted_sum(only.double()), rtol=1e-5, atol=1e-12)
+
+
 def test_no_example_at_all():
     none, no_weights = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     for share in (

@@ -34,15 +34,35 @@ class Rows:
         self._pooled = torch.equal(self.g, self.g[:, :1].expand_as(self.g))
         if self._pooled:
             return sq(self.g[:, 0]) * _pairs(self.index).to(self.g)
-        found, most = self._by_comparing() if self.index.shape[1] <= SHORT else self._by_sorting()
+        found = sq(self.g.flatten(1))
+        most, twice = found, self._repeating()
+        if len(twice) == len(found):
+            found, most = self._summed()
+        elif len(twice):
+            most = found.clone()
+            found[twice], most[twice] = self.part(twice, self.g.dtype)._summed()
         felt = most > FELT / ALLOWED * found
         if self.g.dtype != torch.float64 and bool(felt.any()):
             self._felt = felt.nonzero()[:, 0]
             found[self._felt] = self.part(self._felt, torch.float64).sq_norms().to(found.dtype)
         return found
 
+    def _repeating(self) -> Tensor:
+        """The examples in which a row stands twice: all others are as long as their rows are together."""
+        if self.index.is_cuda:  # to ask would be to wait
+            return torch.arange(len(self.index), device=self.index.device)
+        ordered = _ordered(self.index)
+        again = ordered[:, 1:] == ordered[:, :-1]
+        if self.padding is not None:
+            again &= ordered[:, 1:] != self.padding
+        return again.any(1).nonzero()[:, 0]
+
+    def _summed(self) -> tuple[Tensor, Tensor]:
+        """The squared norms, and what they would be if no two positions of a row cancelled."""
+        return self._by_comparing() if self.index.shape[1] <= SHORT else self._by_sorting()
+
     def _by_comparing(self) -> tuple[Tensor, Tensor]:
-        """Each position gets the sum over all positions of its row; and what there would be if none cancelled."""
+        """Each position gets the sum over all positions of its row."""
         same = (self.index[:, :, None] == self.index[:, None, :]).to(self.g.dtype)  # (B, T, T)
         counts, sizes = same.sum(2), torch.linalg.vecdot(self.g, self.g)  # (B, T)
         sums = same @ self.g
@@ -88,10 +108,7 @@ def _scattered(index: Tensor, g: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _pairs(index: Tensor) -> Tensor:
     """sum_v count_v^2 of each row: how many pairs of positions hold the same value."""
-    if index.is_cuda:
-        ordered = index.sort(dim=1).values
-    else:  # NumPy sorts short rows ten times as fast
-        ordered = torch.from_numpy(np.sort(index.numpy().astype(np.int32), axis=1))
+    ordered = _ordered(index)
     found = torch.full((len(index),), index.shape[1], device=index.device)
     for apart in range(1, index.shape[1]):
         same = (ordered[:, apart:] == ordered[:, :-apart]).sum(1)
@@ -99,3 +116,10 @@ def _pairs(index: Tensor) -> Tensor:
             break
         found += 2 * same
     return found
+
+
+def _ordered(index: Tensor) -> Tensor:
+    """Each row of whole numbers in order."""
+    if index.is_cuda:
+        return index.sort(dim=1).values
+    return torch.from_numpy(np.sort(index.numpy().astype(np.int32), axis=1))  # ten times as fast, for short rows
