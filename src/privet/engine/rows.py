@@ -49,7 +49,7 @@ class Rows:
 
     def _repeating(self) -> Tensor:
         """The examples in which a row stands twice: all others are as long as their rows are together."""
-        if self.index.is_cuda:  # to ask would be to wait
+        if self.index.device.type != "cpu":  # to ask would be to wait
             return torch.arange(len(self.index), device=self.index.device)
         ordered = _ordered(self.index)
         again = ordered[:, 1:] == ordered[:, :-1]
@@ -96,7 +96,7 @@ class Rows:
 def _scattered(index: Tensor, g: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The table whose row index_bt is the sum of g_b, (B, D), over all places where it stands."""
     size, (b, t) = shape[0], index.shape
-    if g.is_cuda or size > MOST_ROWS:
+    if g.device.type != "cpu" or size > MOST_ROWS:
         source = g[:, None].expand(b, t, -1).reshape(b * t, -1)
         return g.new_zeros(size, g.shape[1]).index_add_(0, index.flatten(), source).view(shape)
     # As a sparse product: eight times as fast as index_add_ on a processor, and g is not repeated for each position.
@@ -120,6 +120,6 @@ def _pairs(index: Tensor) -> Tensor:
 
 def _ordered(index: Tensor) -> Tensor:
     """Each row of whole numbers in order."""
-    if index.is_cuda:
+    if index.device.type != "cpu":
         return index.sort(dim=1).values
     return torch.from_numpy(np.sort(index.numpy().astype(np.int32), axis=1))  # ten times as fast, for short rows

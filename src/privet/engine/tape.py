@@ -223,9 +223,15 @@ class Tape:
 
 def _as_copied(func: Callable[..., Any], args: Sequence[Any]) -> Sequence[Any]:
     """Attention turns its input around, `linear` copies that, and autograd keeps the copy: so only that one is kept."""
-    if func is not F.linear or not args or args[0].dim() < 3 or args[0].is_contiguous() or is_tracked(args[0]):
+    if func is not F.linear or not args or is_tracked(args[0]) or not _is_turned(args[0]):
         return args
     return args[0].contiguous(), *args[1:]
+
+
+def _is_turned(value: Tensor) -> bool:
+    """Whether the rows of a tensor of three or more dimensions cannot be had as those of a matrix without a copy."""
+    sizes, strides = value.shape, value.stride()
+    return any(strides[i] != strides[i + 1] * sizes[i + 1] for i in range(value.dim() - 2))
 
 
 def _is_asked(plain: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:
