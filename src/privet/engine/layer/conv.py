@@ -68,7 +68,7 @@ def _by_columns(
     last = x.movedim(1, -1)
     n, c, o, places = len(x), last.shape[-1], g.shape[1], g.shape[2:]
     count, width = places.numel(), kernel.numel() * c
-    at_once = max(1, min(n, COLUMNS // (width * count)))
+    at_once = max(1, min(n, torch.get_num_threads() * COLUMNS // (width * count)))
     room = None
     if any(padding) or not last.is_contiguous():
         room = x.new_zeros(at_once, *[s + 2 * p for s, p in zip(last.shape[1:-1], padding, strict=True)], c)
