@@ -13,10 +13,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from engine_oracle import CrossEntropy, Fn, apart, gradients, size, slow_sum, summed
 from privet.engine import clipped_sum, explain, tape
+from privet.engine.intercept import tracked
+from privet.engine.layer import conv
 
 R = torch.randn
 CLIP = 0.5
@@ -310,6 +313,10 @@ case("residual, zero at first", floats(4), "linear")(
 case("checkpointed", floats(4), "linear")(lambda: Fn(
     lambda m, x: m.o(checkpoint(m.l, x, use_reentrant=False).tanh()), l=nn.Linear(4, 4), o=head(4)
 ))  # fmt: skip
+case("checkpointed attention", floats(3, 4), "linear")(lambda: Fn(
+    lambda m, x: m.o(checkpoint(m.t, m.l(x), use_reentrant=False).mean(1)), l=nn.Linear(4, 4), o=head(4),
+    t=nn.TransformerEncoderLayer(4, 2, 5, dropout=0.0, batch_first=True),
+))  # fmt: skip
 
 
 class _Named(nn.Module):
@@ -375,6 +382,28 @@ def test_a_forced_way_gives_the_same(force):
     true = slow_sum(model, CrossEntropy, data, "flat", CLIP, views=2)
     found = clipped_sum(model, CrossEntropy, data, "flat", CLIP, views=2, force=force)
     assert apart(found.grads, true) <= 1e-5 * size(true)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_columns_of_a_convolution_in_pieces(padding, monkeypatch):
+    """What one piece leaves in the buffer does not reach the next, and the last piece is a smaller one."""
+    monkeypatch.setattr(conv, "COLUMNS", 2 * 25 * 18)  # two examples for each thread
+    batch, side = 4 * torch.get_num_threads() + 1, 7 - 2 * padding
+    x, g, weight = R(batch, side, side, 2).movedim(-1, 1), R(batch, 4, 5, 5), R(4, 2, 3, 3, requires_grad=True)
+    options = {"stride": [1, 1], "padding": [padding, padding], "dilation": [1, 1], "groups": 1}
+    found = conv.weight_grads(x, g, torch.Size((3, 3)), **options)
+    for b in range(batch):
+        out = F.conv2d(x[b : b + 1], weight, padding=padding)
+        assert torch.allclose(found[b], torch.autograd.grad(out, weight, g[b : b + 1])[0], atol=1e-4)
+
+
+def test_linear_keeps_of_a_turned_input_what_autograd_keeps():
+    turned, weight, saved = R(5, 2, 4).transpose(0, 1), tracked(R(3, 4, requires_grad=True)), set()
+    kept = tape._as_copied(F.linear, (turned, weight))[0]
+    with saved_tensors_hooks(lambda t: saved.add(t.data_ptr()) or t, lambda t: t):
+        F.linear(kept, weight)
+    assert kept.data_ptr() in saved
+    assert tape._as_copied(F.linear, (turned, R(3, 4), tracked(R(3, requires_grad=True))))[0] is turned  # no copy there
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_outer_whose_positions_cancel(length):
 
 
 @given(
-    batch=st.integers(1, 4), t=st.sampled_from([1, 2, 5, 17, 64, 65, 90]), size=st.integers(1, 7),
+    batch=st.integers(1, 4), t=st.sampled_from([0, 1, 2, 5, 17, 64, 65, 90]), size=st.integers(1, 7),
     padding=st.sampled_from([None, 0]), pooled=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=40)

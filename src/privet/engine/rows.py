@@ -29,8 +29,8 @@ class Rows:
             self.g = self.g.masked_fill((self.index == self.padding)[..., None], 0)
 
     def sq_norms(self) -> Tensor:
-        if self.index.shape[1] == 1:
-            return sq(self.g[:, 0])
+        if self.index.shape[1] <= 1:
+            return sq(self.g.flatten(1))
         self._pooled = torch.equal(self.g, self.g[:, :1].expand_as(self.g))
         if self._pooled:
             return sq(self.g[:, 0]) * _pairs(self.index).to(self.g)

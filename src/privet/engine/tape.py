@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
@@ -36,6 +37,7 @@ class Fact:
         object.__setattr__(self, "in_front", all(where == Where(0) for where in (*self.inputs, *self.outputs)))
 
 
+_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", bool)  # on what autograd saves; older: unknown
 SMALL = 1 << 14  # numbers: a gradient that may be kept to the end of the backward pass
 Key = tuple[Callable[..., Any], tuple[str, ...]]
 Facts = Mapping[Key, Sequence[Fact]]
@@ -222,10 +224,14 @@ class Tape:
 
 
 def _as_copied(func: Callable[..., Any], args: Sequence[Any]) -> Sequence[Any]:
-    """Attention turns its input around, `linear` copies that, and autograd keeps the copy: so only that one is kept."""
-    if func is not F.linear or not args or is_tracked(args[0]) or not _is_turned(args[0]):
+    """Attention turns its input around, `linear` copies that, and autograd keeps the copy: so only that one is kept.
+
+    Autograd keeps none for a weight that is not trained. Under hooks nothing is changed: a checkpoint runs the model
+    again without the tape, and what is then saved must be the same.
+    """
+    if func is not F.linear or len(args) < 2 or is_tracked(args[0]) or not is_tracked(args[1]):
         return args
-    return args[0].contiguous(), *args[1:]
+    return (args[0].contiguous(), *args[1:]) if _is_turned(args[0]) and _hooks(False) is None else args
 
 
 def _is_turned(value: Tensor) -> bool:

@@ -44,7 +44,7 @@ _CHANGES: dict[str, list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]] = {
         ("batch-1024", {"batch": 1024, "steps": 200}, {"lr": (6.0, 12.0, 24.0)}),
     ],
     "names-1": [
-        ("features-pairs", {}, {"task": "names:features=set,words=8192,order=1-2"}),
+        ("features-pairs", {}, {"task": "names:features=set,words=4096,order=1-2"}),
         ("features-2048", {}, {"task": "names:features=set,words=2048"}),
         ("model-with-bias", {}, {"model": "bag:bias=learned"}),
         ("batch-1024", {"batch": 1024, "steps": 200}, {"lr": (8.0, 16.0, 32.0)}),

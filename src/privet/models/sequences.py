@@ -55,8 +55,9 @@ class Bag(nn.Module):
 def bag(*, words: int, classes: int, bias: str = "none") -> nn.Module:
     """Logistic regression on word counts, each text scaled by the root of its length: the linear model for words.
 
-    A text so scaled has length one. A bias is one more input of 1: its gradient would take half of what clipping leaves
-    of each example, and words that most texts share stand in for it. 20,000 parameters for 10,000 words and 2 classes.
+    A text without repeats then has length one. A bias is one more input of 1: it would take half of what clipping
+    leaves of each example, and words that most texts share stand in for it. 20,000 parameters for 10,000
+    words and 2 classes.
     """
     _check.one_of(("none", "learned"), bias=bias)
     return Bag(words=words, classes=classes, bias=bias == "learned")
