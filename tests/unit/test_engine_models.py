@@ -384,12 +384,13 @@ def test_a_forced_way_gives_the_same(force):
     assert apart(found.grads, true) <= 1e-5 * size(true)
 
 
-@pytest.mark.parametrize("padding", [0, 1])
-def test_columns_of_a_convolution_in_pieces(padding, monkeypatch):
+@pytest.mark.parametrize(("padding", "channels"), [(0, 1), (0, 2), (1, 1), (1, 2)])
+def test_columns_of_a_convolution_in_pieces(padding, channels, monkeypatch):
     """What one piece leaves in the buffer does not reach the next, and the last piece is a smaller one."""
-    monkeypatch.setattr(conv, "COLUMNS", 2 * 25 * 18)  # two examples for each thread
+    monkeypatch.setattr(conv, "COLUMNS", 2 * 25 * 9 * channels)  # two examples for each thread
     batch, side = 4 * torch.get_num_threads() + 1, 7 - 2 * padding
-    x, g, weight = R(batch, side, side, 2).movedim(-1, 1), R(batch, 4, 5, 5), R(4, 2, 3, 3, requires_grad=True)
+    x, g = R(batch, side, side, channels).movedim(-1, 1), R(batch, 4, 5, 5)
+    weight = R(4, channels, 3, 3, requires_grad=True)
     options = {"stride": [1, 1], "padding": [padding, padding], "dilation": [1, 1], "groups": 1}
     found = conv.weight_grads(x, g, torch.Size((3, 3)), **options)
     for b in range(batch):

@@ -60,30 +60,43 @@ def _grouped(
 def _by_columns(
     x: Tensor, g: Tensor, kernel: torch.Size, *, stride: list[int], padding: list[int], dilation: list[int]
 ) -> Tensor:
-    """Shifted images as the columns of a matrix, and one batched product with them. Channels lie last in memory.
+    """Shifted images as the columns of a matrix, and one batched product with them.
 
-    So a row of the kernel is one run of numbers to copy. Some examples at a time: what is copied stays in the cache.
-    Images that are channels-last already and have no padding are left as they are.
+    Of a place, a row of the kernel with its channels lies together if channels are last in memory; of a number of the
+    kernel, a row of places does if they are not: what is longer is quicker to copy. Some examples at a time: what is
+    copied stays in the cache. Images that lie right and have no padding are left as they are.
     """
-    last = x.movedim(1, -1)
-    n, c, o, places = len(x), last.shape[-1], g.shape[1], g.shape[2:]
+    n, c, o, places = len(x), x.shape[1], g.shape[1], g.shape[2:]
+    by_place = c * kernel[-1] * stride[-1] >= places[-1] or not x.is_contiguous()
     count, width = places.numel(), kernel.numel() * c
     at_once = max(1, min(n, torch.get_num_threads() * COLUMNS // (width * count)))
-    room = None
-    if any(padding) or not last.is_contiguous():
-        room = x.new_zeros(at_once, *[s + 2 * p for s, p in zip(last.shape[1:-1], padding, strict=True)], c)
-        inside = room[:, *[slice(p, p + s) for s, p in zip(last.shape[1:-1], padding, strict=True)]]
-    example, *along, channel = (last if room is None else room).stride()
-    steps = [[s * i for s, i in zip(by, along, strict=True)] for by in (stride, dilation)]
+    images = x.movedim(1, -1) if by_place else x
+    room = _bordered(images, at_once, [0, *padding, 0] if by_place else [0, 0, *padding])
+    example, *rest = (images if room is None else room[0]).stride()
+    channel, along = (rest.pop(), rest) if by_place else (rest.pop(0), rest)
+    step, spread = ([s * i for s, i in zip(by, along, strict=True)] for by in (stride, dilation))
+    shape: tuple[int, ...] = (*places, *kernel, c) if by_place else (c, *kernel, *places)
+    strides = (*step, *spread, channel) if by_place else (channel, *spread, *step)
     flat, found = g.flatten(2), g.new_empty(n, o, width)
     for k in range(0, n, at_once):
-        piece = last[k : k + at_once]
+        piece = images[k : k + at_once]
         if room is not None:
+            whole, inside = room
             inside[: len(piece)] = piece
-            piece = room[: len(piece)]
-        shifted = piece.as_strided((len(piece), *places, *kernel, c), (example, *steps[0], *steps[1], channel))
-        torch.bmm(flat[k : k + at_once], shifted.reshape(-1, count, width), out=found[k : k + at_once])
-    return found.view(n, o, *kernel, c).movedim(-1, 2)
+            piece = whole[: len(piece)]
+        shifted = piece.as_strided((len(piece), *shape), (example, *strides))
+        columns = shifted.reshape(-1, count, width) if by_place else shifted.reshape(-1, width, count).mT
+        torch.bmm(flat[k : k + at_once], columns, out=found[k : k + at_once])
+    return found.view(n, o, *kernel, c).movedim(-1, 2) if by_place else found.view(n, o, c, *kernel)
+
+
+def _bordered(images: Tensor, count: int, border: list[int]) -> tuple[Tensor, Tensor] | None:
+    """Room for some images with zeros around them, and the part inside; None if they can be read where they are."""
+    if not any(border) and images.is_contiguous():
+        return None
+    sizes = [count, *images.shape[1:]]
+    room = images.new_zeros([s + 2 * b for s, b in zip(sizes, border, strict=True)])
+    return room, room[tuple(slice(b, b + s) for s, b in zip(sizes, border, strict=True))]
 
 
 def _same_padding(x: Tensor, kernel: Sequence[int], dilation: list[int]) -> Tensor:
