@@ -34,13 +34,14 @@ class Rows:
         self._pooled = torch.equal(self.g, self.g[:, :1].expand_as(self.g))
         if self._pooled:
             return sq(self.g[:, 0]) * _pairs(self.index).to(self.g)
-        found = sq(self.g.flatten(1))
-        most, twice = found, self._repeating()
-        if len(twice) == len(found):
+        twice = self._repeating()
+        if len(twice) == len(self.index):
             found, most = self._summed()
-        elif len(twice):
+        else:
+            found = sq(self.g.flatten(1))
             most = found.clone()
-            found[twice], most[twice] = self.part(twice, self.g.dtype)._summed()
+            if len(twice):
+                found[twice], most[twice] = self.part(twice, self.g.dtype)._summed()
         felt = most > FELT / ALLOWED * found
         if self.g.dtype != torch.float64 and bool(felt.any()):
             self._felt = felt.nonzero()[:, 0]

@@ -35,7 +35,7 @@ def embedding_mlp(*, words: int, classes: int, width: int = 16, hidden: int = 16
 
 
 class Bag(nn.Module):
-    """The sum of one row of class scores for each word, over the square root of the number of words; plus a bias."""
+    """The sum of one row of class scores for each word, over the root of the number of words; a bias if asked for."""
 
     def __init__(self, *, words: int, classes: int, bias: bool) -> None:
         super().__init__()
