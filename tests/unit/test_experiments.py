@@ -1,17 +1,23 @@
 import json
+import math
 import os
 import signal
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_ind
 
 from privet.accounting import spent
 from privet.data import task as task_of
 from privet.errors import InvalidValue
 from privet.experiments import PAPERS, choosing, page, results, runner
+from privet.experiments.accounted import accounted
+from privet.experiments.gains import welch
 from privet.experiments.results import Result
 from privet.experiments.row import Curve, Figure, Row, capped, quick
 from privet.experiments.table import Line, cells
@@ -71,7 +77,7 @@ def test_every_row_is_a_recipe_in_full_and_in_quick(row):
 @pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ACCOUNTED if row.paper == "bu2019"], ids=lambda row: row.key)
 def test_published_epsilons_are_reproduced(row):
-    found = runner.accounted(row)
+    found = accounted(row)
     for name, printed in row.published.items():
         if name.endswith(("epsilon", "mu")):
             assert found[name].value == pytest.approx(printed, abs=0.02), name
@@ -97,7 +103,7 @@ def test_the_closed_form_of_the_proactive_paper_holds_and_fails_where_it_should(
     """epsilon 2 at 60,000 rounds of 60,000 records: enough noise for batches of 256, too little for 600."""
     holds = {}
     for row in PAPERS["proactive2021"].of("closed-form"):
-        found = runner.accounted(row)
+        found = accounted(row)
         claimed, proven = found["proactive epsilon"], found["pld epsilon"]
         assert claimed.value == pytest.approx(row.published["proactive epsilon"])
         assert (claimed.label, proven.label) == ("claimed", "certified")
@@ -149,7 +155,8 @@ def test_a_result_says_what_was_measured_and_what_is_proven_of_the_run(tmp_path)
 
 def test_a_federation_protects_clients_and_is_proven_from_its_ledger(tmp_path):
     recipe = {"size": 40, "batch": 10, "steps": 5, "epsilon": 3.0, "delta": 1e-3, "clip": 1.0, "unit": "client"}
-    row = tiny(kind="federates", recipe=recipe, training={"algorithm": "fedsgd"}, choices={"lr": (0.1, 0.2)})
+    row = tiny(kind="federates", recipe=recipe, training={"algorithm": "fedsgd"},
+               choices={"lr": (0.1, 0.2), "momentum": (0.0,)})  # fmt: skip
     (found,) = ran([row], tmp_path)
     place = next(tmp_path.glob("bu2019/table1/a.full.0.*.run"))
     federation = Federated.load(place)
@@ -159,8 +166,8 @@ def test_a_federation_protects_clients_and_is_proven_from_its_ledger(tmp_path):
     assert federation.guarantee.unit == found.about["unit"] == "client"
     assert found.figures["accuracy"].value == 100 * federation.scores["held_out_accuracy"]
     choice = json.loads((tmp_path / "bu2019/table1/a.full.choice.json").read_text())
-    assert [line["candidate"] for line in choice["scores"]] == [{"lr": 0.1}, {"lr": 0.2}]
-    assert found.chosen == choice["chosen"] == {"lr": federation.settings.lr}
+    assert [line["candidate"]["lr"] for line in choice["scores"]] == [0.1, 0.2]
+    assert found.chosen == choice["chosen"] == {"lr": federation.settings.lr, "momentum": 0.0}
     tried = Federated.load(next(tmp_path.glob("bu2019/table1/a.full.choice-0.*.run")))
     assert tried.settings.clients == 40  # on a split each has fewer records, and the plan is the same
     assert ran([row], tmp_path) == [found]  # taken from the folder
@@ -278,15 +285,45 @@ def test_a_trace_is_noted_over_the_steps(tmp_path):
 
 
 def test_settings_are_chosen_on_the_training_records_alone(tmp_path, monkeypatch):
-    row = tiny(choices={"lr": (1e-6, 0.5)}, training={"momentum": 0.0})
+    row = tiny(choices={"lr": (1e-6, 0.5), "momentum": (0.0,)}, training={})
     said = []
     (found,) = ran([row], tmp_path, tell=said.append)
-    assert found.chosen == {"lr": 0.5}
+    assert found.chosen == {"lr": 0.5, "momentum": 0.0}
+    assert [one["lr"] for one in found.tried] == [1e-6, 0.5]
     assert sum("on a split of the training records" in text for text in said) == 2
     kept = json.loads((tmp_path / "bu2019/table1/a.full.choice.json").read_text())
     assert [line["candidate"]["lr"] for line in kept["scores"]] == [1e-6, 0.5]
     monkeypatch.setattr(choosing, "apart", lambda _: pytest.fail("chosen again"))
-    assert ran([row], tmp_path, seeds=2)[1].chosen == {"lr": 0.5}
+    again = ran([row], tmp_path, seeds=2)[1]
+    assert (again.chosen, again.tried) == (found.chosen, found.tried)
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"), [(8.0, [1, 2, 4, 8, 16]), (1.0, [0.5, 1, 2]), (0.01, [0.125, 0.25, 0.5, 1, 2])]
+)
+def test_a_climb_goes_on_beyond_the_ends_of_its_list(tmp_path, best, tried):
+    row = tiny(choices={"lr": (1.0, 2.0)})
+    near = lambda one, task, name: -abs(math.log(one.training["lr"] / best))  # noqa: E731
+    found = choosing.choice(row, file=tmp_path / "choice.json", train=near)
+    assert [one["lr"] for one in found.tried] == tried
+    assert found.chosen == {"lr": max(best, 0.125)}  # three values beyond an end, and no more
+    assert choosing.choice(row, file=tmp_path / "choice.json", train=lambda *_: pytest.fail("again")) == found
+    said = cells([Line(row=row, results=(replace(made(row, 0, 90.0), chosen=found.chosen, tried=list(found.tried)),))])
+    assert any("an end of what was tried" in note for note in said.notes) == (best == 0.01)
+
+
+def test_what_a_baseline_leaves_open_is_chosen_too(tmp_path):
+    (found,) = ran([tiny(kind="baseline", choices={"lr": (1e-9, 0.5, 1.0)}, training={"momentum": 0.0})], tmp_path)
+    assert found.chosen["lr"] >= 0.5
+    assert found.chosen in found.tried
+
+
+def test_a_training_that_diverges_is_told_of_and_the_others_run(tmp_path):
+    lost = tiny("lost", kind="baseline", trace="raw_gradient_norm", training={"lr": 1e38, "momentum": 0.0})
+    said = []
+    found = ran([lost, tiny("good")], tmp_path, tell=said.append)
+    assert [result.key for result in found] == ["bu2019:table1:good"]
+    assert any("lost" in text and "is not finite. The training diverged." in text for text in said)
 
 
 def test_the_split_is_of_the_training_records_and_has_no_record_twice():
@@ -359,7 +396,12 @@ def test_the_page_has_what_was_run_in_full_and_its_command_and_no_more(tmp_path)
 
 @pytest.mark.parametrize(
     ("values", "verdict"),
-    [((95.0, 95.1, 95.2), "helps"), ((90.0, 90.1, 90.2), "no difference"), ((80.0, 80.1, 80.2), "hurts")],
+    [
+        ((95.0, 95.1, 95.2), "helps"),
+        ((90.0, 90.1, 90.2), "not decided"),
+        ((90.0, 99.0, 90.2), "not decided"),
+        ((80.0, 80.1, 80.2), "hurts"),
+    ],
 )
 def test_the_page_says_which_schedule_helps(tmp_path, values, verdict):
     rows = {row.name: row for row in PAPERS["du2021"].of("table1")}
@@ -370,3 +412,42 @@ def test_the_page_says_which_schedule_helps(tmp_path, values, verdict):
     (line,) = [line for line in (tmp_path / "page.md").read_text().split("\n") if line.startswith("| table1, mnist")]
     assert line.endswith(f"| {verdict} |")
     assert "| +3.17 |" in line  # 94.35 - 91.18, as published
+
+
+def test_the_interval_of_a_gain_is_that_of_welch():
+    one, two = np.array([90.0, 90.4, 91.0]), np.array([90.9, 92.0])
+    interval = ttest_ind(two, one, equal_var=False).confidence_interval(0.95)
+    found = welch(two.mean() - one.mean(), (one.std(ddof=1), 3), (two.std(ddof=1), 2))
+    assert found == pytest.approx((interval.low, interval.high))
+    assert welch(1.0, (0.0, 2), (0.0, 2)) == (1.0, 1.0)
+
+
+def test_a_column_of_several_labels_has_them_in_its_cells_and_a_lower_bound_is_rounded_down():
+    rows = [tiny(name, published={}) for name in ("a", "b")]
+    lines = []
+    for row, label in zip(rows, ("approximate", "certified"), strict=True):
+        figures = {"gdp epsilon": Figure(value=0.83451, label=label), "least error sum": Figure(value=90.98765)}
+        lines.append(Line(row=row, results=(replace(made(row, 0, 80.0), figures=figures),)))
+    found = cells(lines)
+    assert "CLT epsilon paper / ours" in found.names
+    assert [row[1] for row in found.rows] == ["– / 0.8346 (approximate)", "– / 0.8346 (certified)"]
+    assert found.rows[0][2] == "– / 90.98"
+    assert lines[1].as_dict()["ours"]["gdp epsilon"]["label"] == "certified"
+
+
+def test_a_row_that_computes_is_made_again_when_its_printed_figure_or_its_function_changes():
+    row = tiny(kind="accounts", figures=partial(max, key=1))
+    assert row.fingerprint == replace(row, notes=("said",)).fingerprint
+    for changed in (
+        replace(row, published={"accuracy": 91.0}),
+        replace(row, figures=partial(max, key=2)),
+        replace(row, figures=None),
+    ):
+        assert changed.fingerprint != row.fingerprint
+
+
+def test_a_shorter_run_says_of_what_its_epsilons_are():
+    row = tiny(published={"gdp epsilon": 0.83})
+    for scale, said in (("quick", True), ("full-5", True), ("full", False)):
+        notes = cells([Line(row=row, results=(made(row, 0, 80.0, scale=scale),))]).notes
+        assert any("not of this shorter run" in note for note in notes) == said

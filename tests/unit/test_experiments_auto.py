@@ -7,6 +7,7 @@ import pytest
 
 from privet.accounting import Ledger, Step, spent
 from privet.experiments import PAPERS, results, runner
+from privet.experiments.accounted import accounted
 from privet.experiments.auto2023_parts import BY_TABLE_8, CLIPS, MNIST, VARIANTS, by_table_8
 from privet.experiments.auto2023_printed import (
     BUDGETS,
@@ -89,7 +90,7 @@ def test_every_table_is_there_and_what_needs_other_weights_or_data_is_only_liste
 @pytest.mark.slow
 @pytest.mark.parametrize("row", PAPER.of("table8"), ids=lambda row: row.name)
 def test_the_closed_forms_of_appendix_d_and_what_the_same_noise_costs(row):
-    found = runner.accounted(row)
+    found = accounted(row)
     assert found[BY_TABLE_8].value == pytest.approx(row.published[BY_TABLE_8], abs=0.005)
     assert found[BY_TABLE_8].label == "claimed"
     assert "pld epsilon" not in found  # of a mechanism that clips nothing there is none

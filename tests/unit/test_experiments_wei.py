@@ -9,6 +9,7 @@ import pytest
 from privet.accounting import Ledger, Step, spent
 from privet.accounting.zcdp import epsilon_of_rho
 from privet.experiments import PAPERS, attacking, results, runner
+from privet.experiments.accounted import accounted
 from privet.experiments.readings import at_the_stop, noise_of, noise_over_steps, seconds_a_step
 from privet.experiments.row import Row, quick
 from privet.experiments.wei2021_parts import DECAYS, EIGHT, FROM_15, MISSING
@@ -131,7 +132,7 @@ def test_attacks_stand_beside_what_was_printed(tmp_path, monkeypatch):
 @pytest.mark.parametrize("row", PAPER.of("table6-epsilon"), ids=lambda row: row.name)
 def test_the_five_readings_at_the_printed_iterations(row):
     """To a step more or less, which the paper's first three are off by, and half a unit of the last digit."""
-    found = runner.accounted(row)
+    found = accounted(row)
     assert set(found) == set(row.published)
     for (name, figure), slack in zip(found.items(), (0.0135, 0.002, 0.002, 0.0006, 0.0006), strict=True):
         assert figure.value == pytest.approx(row.published[name], abs=slack), name
@@ -143,7 +144,7 @@ def test_the_five_readings_at_the_printed_iterations(row):
 def test_our_constants_of_the_decays_use_the_budgets_up_when_the_paper_says(row):
     """They were fitted to the zCDP column alone; the other four are a check."""
     share = 5e-4 if row.name.endswith("-zcdp") else 0.07
-    found = runner.accounted(row)["iterations"].value
+    found = accounted(row)["iterations"].value
     assert found == pytest.approx(row.published["iterations"], rel=share)
 
 

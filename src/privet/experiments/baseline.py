@@ -32,14 +32,16 @@ class Trained:
     evaluation: str
 
 
-def train_plainly(row: Row, *, seed: int, where: Where | None = None, look: Look | None = None) -> Trained:
+def train_plainly(
+    row: Row, task: Task | None = None, *, seed: int, where: Where | None = None, look: Look | None = None
+) -> Trained:
     """A baseline row, trained: shuffled batches of the row's size, the row's optimizer, the mean loss of a batch.
 
-    `look` is called before each step with what it will see.
+    `task` stands for the one that the row names; `look` is called before each step with what it will see.
     """
     plan = row.plan()
     settings = Settings.of(plan.recipe.training)
-    task, device = task_of(settings.task, where=where), device_of(settings, None)
+    task, device = task_of(settings.task, where=where) if task is None else task, device_of(settings, None)
     start = time.monotonic()
     with drawing(seed):
         model = network_of(task, settings).to(device)

@@ -1,15 +1,16 @@
 """Settings that a paper does not state are chosen on a split of the training records, before anything is judged.
 
 Nine tenths of the training records, by a fixed shuffle, train with each candidate; the last tenth judges. The held-out
-set of the task is not looked at. One setting, such as the learning rate, is climbed along its list from the middle;
-of several, every combination is tried. The search is not charged to the budget, as in the papers: the table says so.
+set of the task is not looked at. One setting, such as the learning rate, is climbed along its list from the middle, and
+on beyond its ends in steps of the same ratio; of several, every combination is tried. The search is not charged to the
+budget, as in the papers: the table says so.
 """
 
 import itertools
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,50 +23,49 @@ from privet.training.append_file import write_new
 from privet.training.gate import records_of
 from privet.training.tune_split import judged_apart
 
-
-class Scored(Protocol):
-    """A run that is over: of `train` or of a federation."""
-
-    @property
-    def scores(self) -> dict[str, Any] | None: ...
+MORE = 3  # values that are tried beyond an end of a list, at most
 
 
 class Train(Protocol):
-    """Runs a row on a task, in a folder of that name, or goes on with it."""
+    """Runs a row on a task, in a folder of that name, or goes on with it: the measure on the task's held-out set."""
 
-    def __call__(self, tried: Row, task: Task | None, name: str, /) -> Scored: ...
+    def __call__(self, tried: Row, task: Task, name: str, /) -> float | None: ...
 
 
-def chosen(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The settings that were chosen, and all that were tried."""
+
+    chosen: dict[str, Any] = field(default_factory=dict)
+    tried: tuple[dict[str, Any], ...] = ()
+
+
+def choice(
     row: Row, *, file: Path, train: Train, where: Where | None = None, tell: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
+) -> Choice:
     """The best candidate of a row's choices; looked up in `file` if it was found before, else found now."""
     if not row.choices:
-        return {}
+        return Choice()
     known = _read(file, row)
     if known is not None:
         return known
-    task, candidates = apart(task_of(row.task or "", where=where)), _candidates(row)
+    task = apart(task_of(row.task or "", where=where))
     name, sign = task.measure.name, 1 if task.measure.higher_is_better else -1
     scores: dict[int, dict[str, Any]] = {}
 
     def goodness(number: int) -> float:
-        run = train(_tried(row, candidates[number], task.size), task, f"choice-{number}")
-        assert run.scores is not None
-        value = run.scores[f"held_out_{name}"]
-        scores[number] = {"candidate": candidates[number], name: value}
-        tell(f"{row.key}: {candidates[number]} gives {name} {value} on a split of the training records")
+        candidate = _candidate(row, number)
+        value = train(_tried(row, candidate, task.size), task, f"choice-{number}")
+        scores[number] = {"candidate": candidate, name: value}
+        tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
         return sign * float(value) if value is not None and math.isfinite(value) else -math.inf
 
-    best = scores[_climbed(len(candidates), goodness) if len(row.choices) == 1 else _of_all(len(candidates), goodness)]
+    count = math.prod(map(len, row.choices.values()))
+    best = scores[_climbed(count, goodness) if len(row.choices) == 1 else max(range(count), key=goodness)]
     found = {"fingerprint": row.fingerprint, "chosen": best["candidate"], "scores": [scores[k] for k in sorted(scores)]}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_new(file, (json.dumps(found, indent=1) + "\n").encode())
-    return dict(best["candidate"])
-
-
-def _of_all(count: int, goodness: Callable[[int], float]) -> int:
-    return max(range(count), key=goodness)
+    return Choice(chosen=dict(best["candidate"]), tried=tuple(score["candidate"] for score in found["scores"]))
 
 
 def _climbed(count: int, goodness: Callable[[int], float]) -> int:
@@ -74,8 +74,8 @@ def _climbed(count: int, goodness: Callable[[int], float]) -> int:
     >>> tried = []
     >>> _climbed(5, lambda k: tried.append(k) or -abs(k - 1)), tried
     (1, [2, 3, 1, 0])
-    >>> _climbed(4, [0.1, 0.1, 0.1, 0.9].__getitem__), _climbed(1, [0.1].__getitem__)
-    (3, 0)
+    >>> _climbed(2, lambda k: k), _climbed(4, [0.1, 0.1, 0.1, 0.9].__getitem__), _climbed(1, [0.1].__getitem__)
+    (4, 3, 0)
     """
     at = (count - 1) // 2
     here = goodness(at)
@@ -87,24 +87,38 @@ def _climbed(count: int, goodness: Callable[[int], float]) -> int:
         return max(found, key=found.__getitem__)
     step = 1 if beside > here else -1
     at, here = (at + 1, beside) if beside > here else (at, here)
-    while 0 <= at + step < count and (further := goodness(at + step)) > here:
+    while -MORE <= at + step < count + MORE and (further := goodness(at + step)) > here:
         at, here = at + step, further
     return at
 
 
-def _read(file: Path, row: Row) -> dict[str, Any] | None:
+def _read(file: Path, row: Row) -> Choice | None:
     if not file.exists():
         return None
     try:
         found = json.loads(file.read_bytes())
-        return dict(found["chosen"]) if found["fingerprint"] == row.fingerprint else None
+        if found["fingerprint"] != row.fingerprint:
+            return None
+        return Choice(chosen=dict(found["chosen"]), tried=tuple(score["candidate"] for score in found["scores"]))
     except (ValueError, KeyError, TypeError):
         raise InvalidValue(f"{file}: is not a choice. It was edited or torn. Delete it: it is made again.") from None
 
 
-def _candidates(row: Row) -> list[dict[str, Any]]:
-    names = list(row.choices)
-    return [dict(zip(names, values, strict=True)) for values in itertools.product(*row.choices.values())]
+def _candidate(row: Row, number: int) -> dict[str, Any]:
+    """The candidate of that number; beyond an end of a list of numbers, in steps of the last ratio there.
+
+    >>> row = Row(paper="", table="", name="", place="", kind="trains", task="digits", choices={"lr": (0.5, 1.0, 3.0)})
+    >>> [_candidate(row, number) for number in (-2, 1, 3)]
+    [{'lr': 0.125}, {'lr': 1.0}, {'lr': 9.0}]
+    """
+    combinations = list(itertools.product(*row.choices.values()))
+    last = len(combinations) - 1
+    inside = min(max(number, 0), last)
+    values = combinations[inside]
+    if number != inside:
+        (beside,) = combinations[1] if number < 0 else combinations[last - 1]
+        values = (float(f"{values[0] * (values[0] / beside) ** abs(number - inside):.4g}"),)
+    return dict(zip(row.choices, values, strict=True))
 
 
 def _tried(row: Row, candidate: dict[str, Any], size: int) -> Row:

@@ -30,7 +30,7 @@ def federated(row: Row, task: Task | None, folder: Path, *, seed: int, where: Wh
     return found
 
 
-def proven(found: Federated) -> tuple[float | None, float]:
+def proven(found: Federated) -> tuple[float | None, float] | None:
     """What is certified of the rounds that were made, with the system's randomness in place of the seed's."""
     spent = cost(read(found.folder).ledger, found.plan)
-    return spent.epsilon_lower, spent.epsilon
+    return (spent.epsilon_lower, spent.epsilon) if spent.label == "certified" else None

@@ -34,12 +34,14 @@ class Result:
     figures: dict[str, Figure]
     delta: float | None = None
     certified: tuple[float | None, float] | None = None
-    claimed: float | None = None  # what the method claims of the same steps, where that is not what is proven
+    claimed: float | None = None  # what the method says of the same steps, where that is not what is proven
+    claimed_label: str = "claimed"  # or approximate
     steps: int = 0
     planned: int = 0
     seconds: float = 0.0
     curve: Curve | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)  # of which it was chosen
     about: dict[str, Any] = field(default_factory=dict)  # task, network, held-out set, versions
 
     def as_dict(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from privet import _check
@@ -118,9 +119,10 @@ class Row:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that decides the result: another row has another."""
+        """A hash of all that decides what is trained, or computed: another row has another."""
         parts = (self.key, self.kind, self.task, self.model, dict(self.recipe), dict(self.training), dict(self.choices))
-        text = json.dumps([*parts, self.trace], sort_keys=True, default=str)
+        computed = [] if self.is_trained else [dict(self.published), _called(self.figures), _called(self.curve)]
+        text = json.dumps([*parts, self.trace, *computed], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def as_recipe(self) -> Recipe:
@@ -140,6 +142,13 @@ class Row:
     def plan(self) -> Plan:
         """The plan of the row, exactly as it will be spent."""
         return plan(self.as_recipe())
+
+
+def _called(function: Callable[..., Any] | None) -> list[Any]:
+    """The name of a function, and what it is given beside the row."""
+    if isinstance(function, partial):
+        return [_called(function.func), list(function.args), function.keywords]
+    return [getattr(function, "__qualname__", None)]
 
 
 def quick(row: Row) -> Row:
@@ -179,7 +188,6 @@ class Table:
     x: str = ""
     y: str = ""
     log_y: bool = False
-    note: str = ""
 
     @property
     def is_figure(self) -> bool:

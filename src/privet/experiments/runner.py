@@ -1,5 +1,6 @@
 """Running rows: what is in the results folder is taken as it is, the rest is run, and a run that stopped goes on."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -7,14 +8,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from privet import _check
-from privet.accounting import gdp, spent
+from privet.accounting.guarantee import rounded
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, PrivetError
 from privet.experiments import attacking, choosing, federating, results, tracing
+from privet.experiments.accounted import accounted
 from privet.experiments.baseline import train_plainly
 from privet.experiments.results import EXACT, Result
 from privet.experiments.row import IN_PERCENT, Curve, Figure, Row, capped, quick
+from privet.federated.federate import Federated
 from privet.planning import Plan
 from privet.training import metrics
 from privet.training.account import cost
@@ -101,8 +104,13 @@ def reproduce(
 
 
 def _said(result: Result) -> str:
-    measures = [f"{name} {figure.value:.4g}" for name, figure in result.figures.items()]
-    return ", ".join(measures) or "done"
+    return ", ".join(f"{name} {_told(name, figure)}" for name, figure in result.figures.items()) or "done"
+
+
+def _told(name: str, figure: Figure) -> str:
+    """A figure with its label; an epsilon is rounded up."""
+    value = rounded(figure.value, up=True, digits=4) if name.endswith("epsilon") else f"{figure.value:.4g}"
+    return value if figure.label is None else f"{value} ({figure.label})"
 
 
 def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, tell: Told) -> Result:
@@ -117,27 +125,42 @@ def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, t
     if row.kind == "attacks":
         return _attacked(job, out=out, where=where)
 
-    def trained(tried: Row, task: Task | None, name: str) -> choosing.Scored:
-        folder = results.place(out, row, job.scale, None, f".{name}")
-        if tried.kind == "federates":
-            return federating.federated(tried, task, _free(folder, tried.fingerprint), seed=0, where=where)
-        return _trained(tried, task, folder, seed=0, where=where)
-
-    chosen = choosing.chosen(row, file=results.place(out, row, job.scale, None, ".choice.json"), train=trained,
-                             where=where, tell=tell)  # fmt: skip
-    settled = replace(row, training={**row.training, **chosen}, choices={})
-    if row.trace is not None:
-        return _traced(job, settled, where=where, chosen=chosen)
+    choice = _choice(job, out=out, where=where, tell=tell)
+    settled = replace(row, training={**row.training, **choice.chosen}, choices={})
     run = None
-    if row.kind == "baseline":
-        found = _baseline(job, settled, where=where, chosen=chosen)
+    if row.trace is not None:
+        found = _traced(job, settled, where=where)
+    elif row.kind == "baseline":
+        found = _baseline(job, settled, where=where)
     elif row.kind == "federates":
-        return _federated(job, settled, out=out, where=where, chosen=chosen)
+        found = _federated(job, settled, out=out, where=where)
     else:
         folder = results.place(out, row, job.scale, job.seed, "")
         run = _trained(settled, None, folder, seed=job.seed, where=where, watcher=watcher)
-        found = _result(job, settled, run, chosen)
+        found = _result(job, settled, run)
+    found = replace(found, chosen=choice.chosen, tried=list(choice.tried))
     return found if row.after is None else row.after(settled, found, run)
+
+
+def _choice(job: Job, *, out: Path, where: Where | None, tell: Told) -> choosing.Choice:
+    """What the row leaves to be chosen, chosen; each candidate runs in a folder of its own."""
+    row = job.row
+
+    def measured(tried: Row, task: Task, name: str) -> float | None:
+        if tried.kind == "baseline":
+            return train_plainly(tried, task, seed=0, where=where).scores.measure
+        folder = results.place(out, row, job.scale, None, f".{name}")
+        run: Run | Federated
+        if tried.kind == "federates":
+            run = federating.federated(tried, task, _free(folder, tried.fingerprint), seed=0, where=where)
+        else:
+            run = _trained(tried, task, folder, seed=0, where=where)
+        assert run.scores is not None
+        value: float | None = run.scores[f"held_out_{task.measure.name}"]
+        return value
+
+    file = results.place(out, row, job.scale, None, ".choice.json")
+    return choosing.choice(row, file=file, train=measured, where=where, tell=tell)
 
 
 def _blank(job: Job) -> Result:
@@ -178,56 +201,65 @@ def _free(folder: Path, fingerprint: str) -> Path:
     return place
 
 
-def _result(job: Job, row: Row, run: Run, chosen: dict[str, Any]) -> Result:
+def _result(job: Job, row: Row, run: Run) -> Result:
     plan, scores = run.plan, run.scores
     if scores is None:
         raise InvalidValue(f"{run.folder}: has no evaluation. Nothing can be compared. Delete the folder.")
     name = run.about["measure"]["name"]
-    if scores[f"held_out_{name}"] is None:
-        raise InvalidValue(f"{run.folder}: {name} is not finite. The training diverged. Lower the learning rate.")
+    _check_finite(str(run.folder), name, [scores[f"held_out_{name}"]])
     lines = [line for line in run.metrics if line.get(f"held_out_{name}") is not None]
     curve = _curve(name, [(line["epoch"], line[f"held_out_{name}"]) for line in lines])
     certified, claimed = _proven(plan, run)
     return replace(
-        _blank(job), curve=curve, chosen=chosen, certified=certified, claimed=claimed, delta=plan.recipe.budget.delta,
+        _blank(job), curve=curve, certified=certified, claimed=None if claimed is None else claimed.value,
+        claimed_label="claimed" if claimed is None else str(claimed.label), delta=plan.recipe.budget.delta,
         figures={name: Figure(value=_shown(name, scores[f"held_out_{name}"]))} | accounted(job.original)
         | _reached(row, curve), steps=run.steps, planned=len(plan.steps), seconds=round(lines[-1]["seconds"], 1),
         about=_about(row, run.evaluation) | {"noise": [plan.steps[0].noise, plan.steps[-1].noise], "stopped": run.end},
     )  # fmt: skip
 
 
-def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, float | None]:
-    """(what is proven of the mechanism that ran, what its method claims instead)."""
-    claimed = plan.guarantee.epsilon if plan.guarantee.label != "certified" else None
+def _check_finite(place: str, name: str, values: Iterable[float | None]) -> None:
+    if not all(value is not None and math.isfinite(value) for value in values):
+        raise InvalidValue(f"{place}: {name} is not finite. The training diverged. Lower the learning rate.")
+
+
+def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, Figure | None]:
+    """(what is proven of the mechanism that ran, what its method says instead, with its label)."""
+    said = plan.guarantee
+    claimed = Figure(value=said.epsilon, label=said.label) if said.label != "certified" else None
     if plan.is_unsound:
         return None, claimed
     # Outputs that decide the stop leave the plan's epsilon as what holds; the ledger's reading is then a claim.
     stopped = run.steps < len(plan.steps)
     proven = plan.certified if stopped else cost(run.ledger, plan)
     if stopped:
-        claimed = cost(run.ledger, plan).epsilon
-    return (None if proven is None else (proven.epsilon_lower, proven.epsilon)), claimed
+        claimed = Figure(value=cost(run.ledger, plan).epsilon, label="claimed")
+    if proven is None or proven.label != "certified":
+        return None, claimed
+    return (proven.epsilon_lower, proven.epsilon), claimed
 
 
-def _baseline(job: Job, row: Row, *, where: Where | None, chosen: dict[str, Any]) -> Result:
+def _baseline(job: Job, row: Row, *, where: Where | None) -> Result:
     found = train_plainly(row, seed=job.seed or 0, where=where)
     name = found.scores.name
+    _check_finite(row.key, name, found.curve.y)
     curve = _curve(name, list(zip(found.curve.x, found.curve.y, strict=True)))
     return replace(
-        _blank(job), curve=curve, chosen=chosen, steps=found.steps, planned=found.steps,
+        _blank(job), curve=curve, steps=found.steps, planned=found.steps,
         figures={name: Figure(value=_shown(name, found.scores.measure)), **_reached(row, curve)},
         seconds=round(found.seconds, 1), about=_about(row, found.evaluation) | {"private": False},
     )  # fmt: skip
 
 
-def _federated(job: Job, row: Row, *, out: Path, where: Where | None, chosen: dict[str, Any]) -> Result:
+def _federated(job: Job, row: Row, *, out: Path, where: Where | None) -> Result:
     folder = _free(results.place(out, job.row, job.scale, job.seed, ""), row.fingerprint)
     found = federating.federated(row, None, folder, seed=job.seed or 0, where=where)
     lines = metrics.scores(found.metrics)
     name = next(key.removeprefix("held_out_") for key in lines[-1] if key.startswith("held_out_") and "loss" not in key)
     curve = _curve(name, [(line["step"], line[f"held_out_{name}"]) for line in lines])
     return replace(
-        _blank(job), curve=curve, chosen=chosen, certified=federating.proven(found), steps=found.rounds,
+        _blank(job), curve=curve, certified=federating.proven(found), steps=found.rounds,
         delta=found.plan.recipe.budget.delta, planned=found.planned, seconds=round(lines[-1]["seconds"], 1),
         figures={name: Figure(value=curve.y[-1])}, about=_about(row, "the held-out set") | {"unit": "client"},
     )  # fmt: skip
@@ -243,10 +275,11 @@ def _attacked(job: Job, *, out: Path, where: Where | None) -> Result:
     )  # fmt: skip
 
 
-def _traced(job: Job, row: Row, *, where: Where | None, chosen: dict[str, Any]) -> Result:
+def _traced(job: Job, row: Row, *, where: Where | None) -> Result:
     found = tracing.gradient_norms(row, seed=job.seed or 0, where=where)
+    _check_finite(row.key, "the gradient", found.curve.y)
     return replace(
-        _blank(job), curve=found.curve, chosen=chosen, steps=found.steps, planned=found.steps,
+        _blank(job), curve=found.curve, steps=found.steps, planned=found.steps,
         certified=found.certified, delta=row.as_recipe().budget.delta, seconds=round(found.seconds, 1),
         about=_about(row, "training records, raw: not private") | {"private": False},
     )  # fmt: skip
@@ -257,42 +290,6 @@ def _about(row: Row, evaluation: str) -> dict[str, Any]:
 
 
 # --- figures ----------------------------------------------------------------------------------------
-
-
-def accounted(row: Row) -> dict[str, Figure]:
-    """The privacy figures of a row, by name: `<accountant> epsilon` and `gdp mu` of its steps, and its own.
-
-    The papers that use the central limit theorem do not round the number of steps; nor is it rounded here.
-
-    >>> from privet.experiments.papers import rows_of
-    >>> found = accounted(rows_of("bu2019:table1")[0])
-    >>> {name: round(figure.value, 2) for name, figure in found.items()}
-    {'gdp mu': 0.23, 'gdp epsilon': 0.83, 'moments epsilon': 1.19, 'pld epsilon': 0.86}
-    """
-    wanted = [name for name in row.published if name.endswith((" epsilon", " mu"))]
-    own = {} if row.figures is None else dict(row.figures(row))
-    wanted = [name for name in wanted if name not in own]
-    if not wanted:
-        return own
-    plan = row.plan()
-    found = {name: _accounted(plan, name) for name in dict.fromkeys([*wanted, "pld epsilon"])}
-    return found | own
-
-
-def _accounted(plan: Plan, name: str) -> Figure:
-    accountant, what = name.rsplit(" ", 1)
-    recipe, ledger = plan.recipe, plan.ledger()
-    if accountant == "claimed":
-        return Figure(value=plan.guarantee.epsilon, label=plan.guarantee.label)
-    if accountant == "gdp":
-        mu = gdp.extended_clt_mu(ledger)
-        if plan.steps.is_constant and recipe.epochs is not None and recipe.base_rate is not None:
-            mu = gdp.clt_mu(noise=plan.steps[0].noise, rate=recipe.base_rate, steps=recipe.epochs / recipe.base_rate)
-        if what == "mu":
-            return Figure(value=mu)
-        return Figure(value=gdp.epsilon_of_mu(mu, recipe.budget.delta), label="approximate")
-    found = spent(ledger, recipe.budget.delta, accountant=accountant, relation=recipe.budget.relation)
-    return Figure(value=found.epsilon, label=found.label)
 
 
 def _shown(name: str, value: float) -> float:

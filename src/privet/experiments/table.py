@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from privet.accounting.guarantee import rounded
-from privet.experiments.results import Result
+from privet.experiments.results import EXACT, Result
 from privet.experiments.row import Row
 
 WORDS = {
@@ -15,9 +15,10 @@ WORDS = {
     "moments epsilon": "MA epsilon", "rdp epsilon": "Rényi epsilon", "pld epsilon": "tight epsilon",
     "least error sum": "least error sum %", "basic-wei epsilon": "BaseC epsilon",
     "advanced-wei epsilon": "AdvC epsilon", "optimal-wei epsilon": "OptC epsilon", "zcdp epsilon": "zCDP epsilon",
-    "clipped epsilon": "tight epsilon if it were clipped",
+    "clipped epsilon": "upper bound if it were clipped, which it is not",
 }  # fmt: skip
 TIGHT = "pld epsilon"
+_OF_THE_PAPER = "epsilon and mu, but the certified one: of the paper's steps, not of this shorter run"
 NONE = "–"
 
 
@@ -34,6 +35,11 @@ class Line:
         if not values:
             return None
         return fmean(values), stdev(values) if len(values) > 1 else None, len(values)
+
+    def label(self, name: str) -> str | None:
+        """What is proven of a figure of ours: that of an epsilon."""
+        found = {result.figures[name].label for result in self.results if name in result.figures} - {None}
+        return ", ".join(sorted(map(str, found))) or None
 
     @property
     def certified(self) -> tuple[float | None, float] | None:
@@ -52,15 +58,22 @@ class Line:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         row, figures = self.row, dict.fromkeys([*self.row.published, *(n for r in self.results for n in r.figures)])
-        ours = {name: _plain(self.ours(name)) for name in figures}
+        ours = {name: self._plain(name) for name in figures}
         return {
             "key": row.key, "place": row.place, "kind": row.kind, "published": dict(row.published), "label": row.label,
             "ours": ours, "certified": None if self.certified is None else list(self.certified),
             "delta": next((r.delta for r in self.results), None), "claimed": _largest(r.claimed for r in self.results),
+            "claimed_label": next((r.claimed_label for r in self.results if r.claimed is not None), None),
             "seconds": self.seconds, "steps": max((r.steps for r in self.results), default=None),
             "seeds": [r.seed for r in self.results], "chosen": next((r.chosen for r in self.results), {}),
-            "why": row.why, "notes": list(row.notes),
+            "tried": next((r.tried for r in self.results), []), "why": row.why, "notes": list(row.notes),
         }  # fmt: skip
+
+    def _plain(self, name: str) -> dict[str, Any] | None:
+        found = self.ours(name)
+        if found is None:
+            return None
+        return dict(zip(("mean", "spread", "runs"), found, strict=True)) | {"label": self.label(name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +98,7 @@ def cells(lines: Sequence[Line]) -> Cells:
     names += ["runs", "steps", "seconds"] if timed else []
     rows = []
     for line in lines:
-        found = [line.row.name, *(_cell(line, name) for name in figures)]
+        found = [line.row.name, *(_cell(line, name, labelled=len(_labels(name, lines)) > 1) for name in figures)]
         found += [_certified(line)] if proven else []
         found += [line.row.label or NONE] if any(other.row.label for other in lines) else []
         found += _timing(line) if timed else []
@@ -93,8 +106,9 @@ def cells(lines: Sequence[Line]) -> Cells:
     return Cells(names=tuple(names), rows=tuple(rows), notes=tuple(_notes(lines)))
 
 
-def _plain(found: tuple[float, float | None, int] | None) -> dict[str, Any] | None:
-    return None if found is None else dict(zip(("mean", "spread", "runs"), found, strict=True))
+def bar(words: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |"
 
 
 def _figures(line: Line) -> list[str]:
@@ -109,27 +123,31 @@ def _says_it_twice(line: Line) -> bool:
 
 
 def _heading(name: str, lines: Sequence[Line]) -> str:
-    """The name of a column; an epsilon of ours has its label."""
-    labels = [r.figures[name].label for line in lines for r in line.results if name in r.figures]
-    said = sorted({label for label in labels if label is not None})
-    return WORDS.get(name, name) + (f" ({', '.join(said)})" if said else "")
+    """The name of a column; an epsilon of ours has its label here, or in each cell if they differ."""
+    labels = _labels(name, lines)
+    return WORDS.get(name, name) + (f" ({labels.pop()})" if len(labels) == 1 else "")
 
 
-def _cell(line: Line, name: str) -> str:
+def _labels(name: str, lines: Sequence[Line]) -> set[str]:
+    return {label for label in (line.label(name) for line in lines) if label is not None}
+
+
+def _cell(line: Line, name: str, *, labelled: bool) -> str:
     published, ours = line.row.published.get(name), line.ours(name)
     if published is None and ours is None:
         return NONE
     left = NONE if published is None else f"{published:g}"
-    return f"{left} / {_ours(name, ours)}"
+    label = line.label(name)
+    return f"{left} / {_ours(name, ours)}" + (f" ({label})" if labelled and label else "")
 
 
 def _ours(name: str, found: tuple[float, float | None, int] | None) -> str:
-    """The mean, an epsilon rounded up; `± spread` if there are several runs."""
+    """The mean, to the safe side where it is a bound; `± spread` if there are several runs."""
     if found is None:
         return NONE
     mean, spread, _ = found
-    if name.endswith("epsilon"):
-        return rounded(mean, up=True, digits=4)
+    if name.endswith(("epsilon", "least error sum")):
+        return rounded(mean, up=name.endswith("epsilon"), digits=4)
     if 0 < abs(mean) < 5e-4:
         return f"{mean:.1e}"
     places = 2 if abs(mean) >= 10 else 3
@@ -144,7 +162,10 @@ def _certified(line: Line) -> str:
         return "none: unsound" if line.results else NONE
     text = f"<= {rounded(found[1], up=True, digits=4)}"
     claimed = _largest(result.claimed for result in line.results)
-    return text if claimed is None else f"{text} (claimed {claimed:.4g})"
+    if claimed is None:
+        return text
+    label = next(result.claimed_label for result in line.results if result.claimed is not None)
+    return f"{text} ({label} {rounded(claimed, up=True, digits=4)})"
 
 
 def _timing(line: Line) -> list[str]:
@@ -165,13 +186,31 @@ def _notes(lines: Sequence[Line]) -> list[str]:
             said.setdefault(note, []).append(line.row.name)
         if line.row.why:
             said.setdefault(f"not run: {line.row.why}", []).append(line.row.name)
+        if any(_is_shorter(result) for result in line.results) and any(_is_of_the_plan(n) for n in line.row.published):
+            said.setdefault(_OF_THE_PAPER, []).append(line.row.name)
         for text in {_chosen(result) for result in line.results if result.chosen}:
             said.setdefault(text, []).append(line.row.name)
     return [f"{note} ({_listed(names, len(lines))})" for note, names in said.items()]
 
 
+def _is_shorter(result: Result) -> bool:
+    return result.scale not in ("full", EXACT)
+
+
+def _is_of_the_plan(name: str) -> bool:
+    return name.endswith((" epsilon", " mu"))
+
+
 def _chosen(result: Result) -> str:
-    return "chosen: " + ", ".join(f"{key} {value:g}" for key, value in result.chosen.items())
+    """The settings that were chosen; an end of the range of what was tried is said to be one: more may be better."""
+    said = []
+    for key, value in result.chosen.items():
+        tried = sorted({one[key] for one in result.tried})
+        is_end = len(tried) > 1 and value in (tried[0], tried[-1])
+        said.append(
+            f"{key} {value:g}" + (f" (an end of what was tried, {tried[0]:g} to {tried[-1]:g})" if is_end else "")
+        )
+    return "chosen: " + ", ".join(said)
 
 
 def _listed(names: Sequence[str], count: int) -> str:

@@ -36,6 +36,8 @@ MISSING = {
 }
 _RATE_NOTE = f"lr {LR}: not in the paper"
 GAMMA_NOTE = "the decay of the noise: not in the paper, found from the zCDP readings of its table"
+_FROM_15_NOTE = "noise from 15: that of Figure 4; Table IX names 6 alone, which is too small for its readings"
+_LINE_NOTE = "no straight line has the reading of this row: it takes the end of the exponential one"
 _C_DECAY = "the clip falls on a line from C to C/2, as in Table IV"
 _SOUND = "the published figure is of the method without a guarantee"
 _STANDS_IN = "no published figure: stands in for Purchase, at its rate 0.01 and number of steps"
@@ -68,7 +70,7 @@ def trains(table: str, name: str, place: str, data: str, recipe: dict[str, Any],
     """A row that trains; `-sound` in its name says that it is the sibling with a guarantee."""
     method, notes = METHODS[recipe["method"]], list(rest.pop("notes", ()))
     notes += [_C_DECAY] * str(recipe["clip"]).startswith("linear")
-    notes += [GAMMA_NOTE] * (recipe["noise"] in (*DECAYS.values(), *FROM_15.values()))
+    notes += _on_decay(recipe["noise"])
     notes += [_SOUND] * (not method.sound and "as_published" not in recipe and bool(rest.get("published")))
     notes += [_RATE_NOTE, *([_STANDS_IN] if data == STAND_IN else [])]
     training = SGD | {"lr": LR} | rest.pop("training", {})
@@ -76,6 +78,15 @@ def trains(table: str, name: str, place: str, data: str, recipe: dict[str, Any],
         paper=NAME, table=table, name=name, place=place, kind="trains", task=data, recipe=recipe, training=training,
         model=MLP if data == STAND_IN else CNN, label=method.label, notes=tuple(notes), **rest,
     )  # fmt: skip
+
+
+def _on_decay(noise: Any) -> list[str]:
+    """Where the constants of a decay come from."""
+    if noise in DECAYS.values():
+        return [GAMMA_NOTE]
+    if noise not in FROM_15.values():
+        return []
+    return [_FROM_15_NOTE, _LINE_NOTE if noise == FROM_15["linear"] else GAMMA_NOTE]
 
 
 def unavailable(table: str, name: str, place: str, published: dict[str, float], why: str) -> Row:
@@ -116,8 +127,8 @@ def plain(table: str, name: str, place: str, data: str, published: dict[str, flo
     """The same network without clipping and noise."""
     size, batch, steps = data_of(data)
     recipe = {"size": size, "batch": batch, "steps": rest.pop("steps", steps)}
+    notes = (_RATE_NOTE, *([_STANDS_IN] if data == STAND_IN else []), *rest.pop("notes", ()))
     return Row(
         paper=NAME, table=table, name=name, place=place, kind="baseline", task=data, published=published,
-        model=MLP if data == STAND_IN else CNN, recipe=recipe, training=SGD | {"lr": LR},
-        notes=(_RATE_NOTE, *([_STANDS_IN] if data == STAND_IN else [])), **rest,
+        model=MLP if data == STAND_IN else CNN, recipe=recipe, training=SGD | {"lr": LR}, notes=notes, **rest,
     )  # fmt: skip

@@ -76,14 +76,14 @@ def table7() -> list[Row]:
             name, place = f"{scenario}-{method}", f"Table VII, {scenario}, {method}"
             published = epsilons_of(tuple(epsilons))
             if not stated and published["moments epsilon"] > TABLE6["mnist"]["dp-baseline"][4]:
-                found.append(unavailable("table7", name, place, published, _NOT_STATED))
+                found.append(unavailable("table7", name, place, {"accuracy": goal} | published, _NOT_STATED))
             elif method == "dp-baseline":
                 found += _until("table7", name, place, data, method, published, goal, {"clip": clip, "noise": NOISE})
             elif method == "dyn-s-cdecay":
                 found += _until("table7", name, place, data, f"{method}-sigma", published, goal, rising,
                                 (_EXPONENTIAL,))  # fmt: skip
             else:
-                found.append(unavailable("table7", name, place, published, _READ_OFF))
+                found.append(unavailable("table7", name, place, {"accuracy": goal} | published, _READ_OFF))
     return found
 
 
