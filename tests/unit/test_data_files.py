@@ -3,13 +3,16 @@
 import gzip
 import io
 import os
+import random
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +20,7 @@ from privet.data import fetch as fetching
 from privet.data.archives import gunzip, untar, unzip_arrays
 from privet.data.fetch import fetch
 from privet.data.files import File, Where, find, read
+from privet.data.packed import unzip
 from privet.errors import InvalidValue
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte: many pieces
@@ -27,11 +31,18 @@ FILE = File(
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No PRIVET_DATA, a cache of its own, no waiting, no proxy."""
+    """No PRIVET_DATA, a cache of its own, no proxy."""
     monkeypatch.delenv("PRIVET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(fetching, "PAUSE", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, in the place of waiting."""
+    found: list[float] = []
+    monkeypatch.setattr(fetching, "time", SimpleNamespace(sleep=found.append))
+    return found
 
 
 def put(path: Path, content: bytes = CONTENT) -> Path:
@@ -105,6 +116,7 @@ class Server:
     content: bytes = CONTENT
     cut: list[int] = field(default_factory=list)  # how many bytes each of the first answers gives before it breaks off
     status: int = 0
+    to: str = ""  # where another address is named
     ranges: bool = True
     asked: list[str | None] = field(default_factory=list)
     url: str = ""
@@ -119,7 +131,11 @@ def server() -> Iterator[Server]:
             asked = self.headers.get("Range")
             doing.asked.append(asked)
             if doing.status:
-                return self.send_error(doing.status)
+                return self.send_error(doing.status, "Shown\x1b[31m")
+            if doing.to:
+                self.send_response(302)
+                self.send_header("Location", doing.to)
+                return self.end_headers()
             start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and doing.ranges else 0
             if start > len(doing.content):
                 return self.send_error(416)
@@ -153,11 +169,12 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_missing_file_is_fetched_once_and_kept(tmp_path, server, capfd):
+def test_a_missing_file_is_fetched_once_and_kept(tmp_path, server, capfd, naps):
     file, where = replace(FILE, url=server.url), Where(folder=tmp_path)
     assert read(where, file) == CONTENT
     assert read(where, file) == CONTENT
     assert server.asked == [None]
+    assert naps == []  # all came at once
     assert left(tmp_path) == ["some.bin"]
     assert (tmp_path / "some-set/some.bin").read_bytes() == CONTENT
     shown = capfd.readouterr()
@@ -170,10 +187,11 @@ def test_nothing_is_fetched_when_that_is_not_wanted(tmp_path, server):
     assert server.asked == []
 
 
-def test_a_broken_transfer_is_taken_up_where_it_broke(tmp_path, server):
+def test_a_broken_transfer_is_taken_up_where_it_broke(tmp_path, server, naps):
     server.cut = [100_000, 50_000]
     assert fetch(replace(FILE, url=server.url), tmp_path).read_bytes() == CONTENT
     assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
+    assert naps == [fetching.PAUSE, 2 * fetching.PAUSE]
     assert left(tmp_path) == ["some.bin"]
 
 
@@ -221,6 +239,12 @@ def test_an_answer_that_is_no_file_is_said(tmp_path, server, status, attempts):
     line = refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), f"answered {status}")
     assert "--data-dir" in line
     assert len(server.asked) == attempts
+    assert left(tmp_path) == []
+
+
+def test_a_redirection_to_no_address_is_said(tmp_path, server):
+    server.to = f"http://{'a' * 70}.invalid/"
+    refused(lambda: fetch(replace(FILE, url=server.url), tmp_path), "after 4 attempts")
     assert left(tmp_path) == []
 
 
@@ -317,6 +341,29 @@ def test_a_hostile_member_is_refused(tmp_path, monkeypatch, name, kind):
 WHOLE = tar(("a", os.urandom(50_000), tarfile.REGTYPE))
 
 
+def header(kind: bytes, content: bytes) -> bytes:
+    """A member of any kind, not packed."""
+    entry = tarfile.TarInfo("a")
+    entry.type, entry.size = kind, len(content)
+    return entry.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def noted(*notes: str) -> bytes:
+    """A tar.gz of one empty file with these notes, such as `GNU.sparse.size=1`, of 8 to 90 characters each."""
+    lines = "".join(f"{len(note) + 4} {note}\n" for note in notes).encode()
+    return gzip.compress(header(b"x", lines) + header(b"0", b"") + bytes(1024))
+
+
+def with_hole(size: int) -> bytes:
+    """A tar.gz of one file that is nothing but a hole, as GNU tar writes it."""
+    block = bytearray(header(tarfile.GNUTYPE_SPARSE, b""))
+    number = b"%011o\0" % size
+    block[386:410], block[483:495] = number + b"%011o\0" % 0, number
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return gzip.compress(bytes(block) + bytes(1024))
+
+
 @pytest.mark.parametrize(
     ("content", "match"),
     [
@@ -328,11 +375,41 @@ WHOLE = tar(("a", os.urandom(50_000), tarfile.REGTYPE))
         (WHOLE[:-8] + bytes(8), "not a whole tar.gz"),
         (tar(("zeros", bytes(2**24), tarfile.REGTYPE)), "more than 1,000,000 bytes"),
         (gzip.compress(gzip.decompress(WHOLE) + bytes(2**24)), "more than 1,000,000 bytes"),
+        (with_hole(80_000_000), "has a file with holes"),
+        (noted("GNU.sparse.size=80000000", "GNU.sparse.numblocks=0"), "is no plain file"),
+        (noted("GNU.sparse.major=1", "GNU.sparse.minor=0"), "has a file with holes"),
+        (noted("GNU.sparse.size=x"), "not a whole tar.gz"),
+        (noted("GNU.sparse.map=1,x"), "not a whole tar.gz"),
+        (noted("size=-512"), "more than 1,000,000 bytes"),
+        (noted("size=" + "9" * 30), "more than 1,000,000 bytes"),
+        (noted(*(f"number{k}=v" for k in range(101))), "is no plain file"),  # each member has a copy of all notes
+        (gzip.compress(header(b"g", bytes(2**17))), "has a header of 131,072 bytes"),
+        (gzip.compress(header(b"x", b"8 n=abc\n") * 3000 + bytes(1024)), "not a whole tar.gz"),  # a chain too deep
     ],
     ids=words,
 )
 def test_a_damaged_or_swollen_archive_is_refused(content, match):
     refused(lambda: list(untar(content, limit=1_000_000, name="t.tgz")), match)
+
+
+def test_a_damaged_zip_is_refused_in_any_case():
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in "abc":
+            archive.writestr(name, name * 50)
+    draw, refusals = random.Random(0), 0
+    for _ in range(400):
+        content = bytearray(packed.getvalue())
+        for _ in range(2):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        try:
+            unzip(bytes(content), lambda path: True, limit=1000, name="a.zip")
+        except InvalidValue as error:
+            assert str(error).isprintable()  # noqa: PT017
+            refusals += 1
+    assert refusals > 100
+    refused(lambda: unzip(packed.getvalue(), lambda path: True, limit=149, name="a.zip"), "more than 149 bytes")
+    assert len(unzip(packed.getvalue(), lambda path: True, limit=150, name="a.zip")) == 3
 
 
 def npz(**arrays: object) -> bytes:
@@ -356,3 +433,10 @@ def npz(**arrays: object) -> bytes:
 )
 def test_a_damaged_or_hostile_npz_is_refused(content, match):
     refused(lambda: unzip_arrays(content, limit=1_000_000, name="a.npz"), match)
+
+
+def test_what_is_no_array_is_left_out_of_an_npz():
+    packed = io.BytesIO(npz(x=[1, 2]))
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.writestr("y.npy", b"text in the place of an array")
+    assert list(unzip_arrays(packed.getvalue(), limit=1000, name="a.npz")) == ["x"]

@@ -199,14 +199,17 @@ for rows in ROWS.values():
     rows[:, 0] %= 10
 
 
-def old_pickle(rows: np.ndarray, *, dtype: bytes = b"u1") -> bytes:
+def short(text: bytes) -> bytes:
+    return b"U" + bytes([len(text)]) + text
+
+
+def old_pickle(rows: np.ndarray, *, kind: bytes = short(b"u1") + b"K\x00K\x01") -> bytes:
     """A batch as Python 2 wrote it: strings are bytes, the array is rebuilt by numpy.core.multiarray."""
     raw = rows[:, 1:].tobytes()
-    short = lambda text: b"U" + bytes([len(text)]) + text  # noqa: E731
     number = lambda value: b"M" + struct.pack("<H", value)  # noqa: E731
     array = (
         b"cnumpy.core.multiarray\n_reconstruct\nq\x01(cnumpy\nndarray\nq\x02K\x00\x85U\x01btRq\x03"
-        + b"(K\x01" + number(len(rows)) + number(3072) + b"\x86cnumpy\ndtype\n(" + short(dtype) + b"K\x00K\x01tRq\x04"
+        + b"(K\x01" + number(len(rows)) + number(3072) + b"\x86cnumpy\ndtype\n(" + kind + b"tRq\x04"
         + b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
         + b"\x89T" + struct.pack("<i", len(raw)) + raw + b"tb"
     )  # fmt: skip
@@ -288,6 +291,9 @@ def test_every_form_of_cifar10_gives_the_same(form, where, tiny, tmp_path):
     assert torch.equal(task("cifar10:size=6", where=where).train[0], made.train[0][:6])
 
 
+TWICE = b"q\x07h\x07\x86"  # what was there, two times: of n of them it is there 2^n times
+
+
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
@@ -298,7 +304,11 @@ def test_every_form_of_cifar10_gives_the_same(form, where, tiny, tmp_path):
         ("data_batch_1", PYTHON["data_batch_1"][:5000], "not a whole pickle"),
         ("data_batch_1", PYTHON["data_batch_2"], "its content differs"),
         ("data_batch_1", old_pickle(ROWS["data_batch_1"][:3]), "has 3 labels"),
-        ("data_batch_1", old_pickle(ROWS["data_batch_1"], dtype=b"O8"), "'O8'"),
+        ("data_batch_1", old_pickle(ROWS["data_batch_1"], kind=short(b"O8")), "'O8'"),
+        ("data_batch_1", old_pickle(ROWS["data_batch_1"], kind=b""), "no data and labels"),
+        ("data_batch_1", old_pickle(ROWS["data_batch_1"], kind=b"]" + TWICE * 20), "of no known type"),
+        ("data_batch_1", b"\x80\x02}(" + short(b"labels") + b"]K\x01a" + TWICE * 20 + b"u.", "are no list of numbers"),
+        ("data_batch_1", b"\x80\x02})\x85Ns.", "key that is neither text nor"),  # a deep one's hash breaks the stack
         ("data_batch_1", pickle.dumps([1], protocol=2), "no data and labels"),
         ("data_batch_1", pickle.dumps({"labels": [1]}, protocol=2), "no data and labels"),
         ("data_batch_1", pickle.dumps({"labels": [1, -4], "data": 5}, protocol=2), "no data and labels"),
@@ -352,6 +362,13 @@ def test_a_pickle_is_read_and_never_run(tmp_path, where, tiny, protocol):
      b"\xff"], ids=words)  # fmt: skip
 def test_a_broken_or_odd_pickle_is_refused(content):
     refused(lambda: plain(content, name="a"), "not a whole pickle")
+
+
+@pytest.mark.parametrize("call", [b"c_codecs\nencode\nh\x01U\x06latin1\x86R", b"h\x01h\x01\x93"])
+def test_a_pickle_makes_no_more_than_it_has(call):
+    text = b"(X" + struct.pack("<I", 1000) + b"a" * 1000 + b"q\x01"
+    assert plain(text + call + b"t.", name="a")
+    refused(lambda: plain(text + call * 50 + b"t.", name="a"), "makes more than it has")
 
 
 # --- lfw --------------------------------------------------------------------------------------------
@@ -415,6 +432,17 @@ def test_pictures_of_any_mode_and_size():
     assert picture(png(5, 7), name="p").shape == (3, 7, 5)
     assert picture(png(5, 7, mode="L", colour=9), name="p", colours=1, side=4).tolist() == [[[9] * 4] * 4]
     assert picture(png(5, 5, mode="P"), name="p", side=2).shape == (3, 2, 2)
+    for value, shade in ((0, 0), (255, 0), (256, 1), (40_000, 156), (65_535, 255)):
+        for colours in (1, 3):
+            grey = picture(png(2, 2, mode="I;16", colour=value), name="p", colours=colours)
+            assert grey.tolist() == [[[shade] * 2] * 2] * colours
+
+
+def test_pixels_of_an_unknown_range_are_refused(monkeypatch):
+    from PIL import Image
+
+    monkeypatch.setattr(Image, "open", lambda *given, **more: Image.new("F", (2, 2), 700.0))
+    refused(lambda: picture(b"", name="p"), "has pixels of F, not of 8 or 16 bits")
 
 
 def test_a_swollen_or_odd_picture_is_refused(monkeypatch):

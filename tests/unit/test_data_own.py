@@ -42,15 +42,15 @@ def test_a_csv_file(people):
     assert made.train[0][1].tolist() == pytest.approx([0.05, 0.1, 1])
     assert made.train[0][-1].tolist() == pytest.approx([0.9, 1, 0])  # hours 72 are set to the end of the range
     assert made.train[1][:4].tolist() == [0, 1, 1, 0]  # high, low by letters
-    assert made.held_out[0][:, 0].tolist() == pytest.approx([0.2, 0.45, 0.7, 0.95])  # every fifth
+    assert made.held_out[0][:, 0].tolist() == pytest.approx([0.2, 0.35, 0.5, 0.95])  # one in each five
     assert "read from the records" in made.source
 
 
 def test_classes_that_are_given_are_not_read(people):
     made = task(f'csv:path={people},target=income,columns="hours; age",classes="low; middle; high",every=2')
     assert made.facts == {"shape": (2,), "classes": 3}
-    assert made.train[1][:3].tolist() == [2, 0, 0]
-    assert made.train[0][1].tolist() == [8, 22]
+    assert made.train[1][:3].tolist() == [2, 2, 0]
+    assert made.train[0][1].tolist() == [12, 23]
     assert "read from the records" not in made.source
     assert made.size == 10
 
@@ -131,7 +131,14 @@ def test_a_csv_as_spreadsheets_write_it(tmp_path):
 
 @pytest.mark.parametrize("kind", ["csv:target=y,path=", "npz:path=", "folder:path="])
 def test_a_path_that_is_not_there_is_said(tmp_path, kind):
-    refused(f"{kind}{tmp_path / 'nothing'}", "is not there")
+    for path in (tmp_path / "nothing", "~nobody-of-this-name/a", "a" * 5000):
+        refused(f"{kind}{path}", "is not there")
+
+
+@pytest.mark.parametrize("kind", ["csv:target=y,path=", "npz:path="])
+def test_a_device_is_not_read(kind):
+    """One of them, /dev/zero, has no end."""
+    refused(f"{kind}/dev/null", "is no plain file")
 
 
 # --- npz --------------------------------------------------------------------------------------------
@@ -148,7 +155,7 @@ def test_an_npz_file(tmp_path):
     check_trains(made)
     assert made.facts == {"shape": (2, 3), "classes": 3}
     assert made.train[0].shape == (8, 2, 3)
-    assert made.held_out[0].flatten(1)[:, 0].tolist() == [24, 54]
+    assert made.held_out[0].flatten(1)[:, 0].tolist() == [24, 42]
     assert "read from the records" in made.source
     assert "read from the records" not in task(f"npz:path={tmp_path / 'a.npz'},classes=5").source
 
@@ -185,11 +192,23 @@ X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
         ({"x": X, "y": Y * 0}, "classes=1 must be"),
         ({"x": X.astype(object), "y": Y}, "allow_pickle"),
         ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "another shape"),
+        ({"x": X * 255, "y": Y, "x_test": (X * 255).astype(np.uint8), "y_test": Y}, "float64.*uint8.*or type"),
+        ({"x": X, "y": Y, "x_test": X}, "no array 'y_test'"),
+        ({"x": X, "y": Y, "y_test": Y}, "no array 'x_test'"),
+        ({"\x1b[31m\n": X}, r"It has \?\[31m\?"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_broken_arrays_are_refused(tmp_path, arrays, match):
     refused(save(tmp_path / "a.npz", **arrays), match)
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("privet.data.own.SURELY", 1000)
+    zeros, path = np.zeros((1000, 100)), tmp_path / "a.npz"
+    assert task(save(path, x=zeros, y=np.arange(1000) % 2)).size == 800
+    np.savez_compressed(path, x=zeros, y=np.arange(1000) % 2)
+    refused(f"npz:path={path}", "unpacks to 808,")
 
 
 def test_a_class_beyond_those_given_is_refused(tmp_path):
@@ -210,10 +229,12 @@ def test_a_folder_of_pictures(tmp_path):
         draw(tmp_path / f"dog/{number}.PNG", 255)
     (tmp_path / "cat/notes.txt").write_text("no picture")
     (tmp_path / "readme.txt").write_text("no class")
+    draw(tmp_path / ".ipynb_checkpoints/0.png", 9)
+    (tmp_path / "cat/._0.png").write_bytes(b"what another system keeps of a picture")
     made = task(f"folder:path={tmp_path}")
     check_trains(made)
     assert made.facts == {"shape": (3, 32, 32), "classes": 2}
-    assert made.train[1].tolist() == [0] * 4 + [1] * 4
+    assert made.train[1].tolist() == [0] * 4 + [1] * 4  # of each class as many, for they come one after the other
     assert made.train[0][:, 0].amax((1, 2)).tolist() == pytest.approx([0.2] * 4 + [1] * 4)
     assert made.held_out[1].tolist() == [0, 1]
     assert task(f"folder:path={tmp_path},side=16,colours=1").facts["shape"] == (1, 16, 16)
@@ -225,13 +246,19 @@ def test_a_folder_with_its_own_test_pictures(tmp_path):
     made = task(f"folder:path={tmp_path}")
     assert made.train[1].tolist() == [0, 1, 1]
     assert made.held_out[1].tolist() == [0, 1]
+    (tmp_path / "test/.cache").mkdir()
+    draw(tmp_path / "test/c/1.png", 9)
+    refused(f"folder:path={tmp_path}", "has the class 'c' in test, but not in train")
+    (tmp_path / "test/c/1.png").rename(tmp_path / "test/b/3.png")
+    (tmp_path / "test/c").rename(tmp_path / "train/c")
+    refused(f"folder:path={tmp_path}", "train/c: has no picture")
 
 
 def test_broken_folders_are_refused(tmp_path):
     refused(f"folder:path={tmp_path}", "fewer than two folders")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    refused(f"folder:path={tmp_path}", "fewer than two pictures")
+    refused(f"folder:path={tmp_path}", "a: has no picture")
     whole = io.BytesIO()
     Image.effect_noise((64, 64), 50).save(whole, "PNG")
     (tmp_path / "a/1.png").write_bytes(whole.getvalue())
@@ -273,3 +300,14 @@ def test_a_folder_says_that_its_classes_are_taken_as_public(tmp_path):
         for k in range(5):
             Image.new("RGB", (4, 4)).save(tmp_path / name / f"{k}.png")
     assert "taken as public" in task(f"folder:path={tmp_path},side=4").source
+
+
+@pytest.mark.parametrize("y", [np.arange(200) % 10, np.arange(200) // 20], ids=["in turn", "one after the other"])
+def test_no_class_is_only_trained_on_or_only_judged_by(tmp_path, y):
+    """Every fifth record of classes in turn had two of the ten, which were then not trained on at all."""
+    made = task(save(tmp_path / "a.npz", x=np.arange(200.0)[:, None], y=y))
+    for _, labels in (made.train, made.held_out):
+        assert labels.unique().tolist() == list(range(10))
+    places = torch.cat([made.train[0], made.held_out[0]]).flatten()
+    assert sorted(places.tolist()) == list(range(200))
+    assert "one in each 5 records" in made.evaluation

@@ -121,6 +121,13 @@ def test_a_hostile_archive_is_refused(where, monkeypatch, content, match):
         task("movielens-1m", where=where)
 
 
+def test_a_file_too_large_is_not_parsed(where, monkeypatch):
+    monkeypatch.setattr(ratings, "_LIMIT", 99)
+    put(where, "movielens_1m/ratings.dat", dat() * 2)
+    with pytest.raises(InvalidValue, match="bytes, more than 99"):
+        task("movielens-1m", where=where)
+
+
 def test_what_is_missing_is_said_in_one_line(where):
     with pytest.raises(InvalidValue, match=r"needs ratings\.dat, ratings\.npz or ml-1m\.zip.*grouplens"):
         task("movielens-1m", where=where)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import tarfile
+import tracemalloc
 from dataclasses import replace
 from hashlib import sha256
 
@@ -175,7 +176,7 @@ def small(made, content):
 
 
 def test_attributes_are_read_as_they_are():
-    features, labels = parse_attributes(ROWS, small(tabular.LOCATION, b""))
+    features, labels = parse_attributes(ROWS.replace(b"1\n", b"1\r\n"), small(tabular.LOCATION, b""))
     assert features.tolist() == [[0, 1, 0], [1, 1, 1], [0, 0, 0], [1, 0, 0], [0, 0, 1]]
     assert labels.tolist() == [0, 1, 0, 2, 1]
 
@@ -214,6 +215,17 @@ def test_attribute_tasks_are_split_four_to_one(where, monkeypatch, name, constan
 def test_damaged_attributes_are_refused(rows, match):
     with pytest.raises(InvalidValue, match=match):
         parse_attributes(rows, small(tabular.LOCATION, b""))
+
+
+def test_empty_lines_do_not_fill_the_memory():
+    """As a list they took eight bytes each."""
+    empty = b"\n" * 10**6
+    tracemalloc.start()
+    with pytest.raises(InvalidValue, match="line 1: must be a class"):
+        parse_attributes(empty, small(tabular.LOCATION, b""))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * len(empty)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,14 @@ def test_other_images_and_other_transforms_are_other_files(tmp_path, counted):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda b: b[:-1], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b"", lambda b: b"{}"]
+    "damage",
+    [
+        lambda b: b[:-1],
+        lambda b: b[:-1] + bytes([b[-1] ^ 1]),
+        lambda b: b"",
+        lambda b: b"{}",
+        lambda b: bytes([b[0] + 1]) + b[1:].replace(b'"F16"', b'"BF16"'),  # a type that numpy has not
+    ],
 )
 def test_a_damaged_file_is_made_again(tmp_path, counted, damage):
     made, calls = counted

@@ -7,13 +7,19 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privet._registry import one_line
+from privet._registry import one_line, shortened
 from privet.errors import InvalidValue
+
+LONGEST = 2**16  # bytes of a header that names a member; such are read whole
+_HEADERS = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
+MOST_NOTES = 100  # in the headers of an archive: each member has a copy of them
 
 
 def gunzip(content: bytes, *, limit: int, name: str) -> bytes:
@@ -40,22 +46,24 @@ def untar(content: bytes, *, limit: int, name: str) -> Iterator[tuple[str, bytes
     """The regular files of a tar.gz as (path, content); `limit` holds for all of it, unpacked.
 
     Raises:
-        InvalidValue: it is damaged, too large, or has a member that no dataset has: a link, a device, an absolute
-            path, or one with `..`.
+        InvalidValue: it is damaged, too large, or has a member that no dataset has: a link, a device, a file with
+            holes, an absolute path, or one with `..`.
     """
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
         stream = _Limited(unpacked, limit=limit, name=name)
         try:
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
                 for member in archive:
-                    _check_member(member, name)
+                    _check_member(member, limit=limit, name=name)
                     if member.isfile():
                         held = archive.extractfile(member)
                         yield member.name, held.read() if held else b""
                 while stream.read(2**20):  # to the end: the checksum of the gzip stream stands there
                     pass
-        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-            raise InvalidValue(f"{name}: is not a whole tar.gz file: {one_line(error)}. Fetch it again.") from None
+        except InvalidValue:
+            raise
+        except Exception as error:  # a damaged file may fail in any way, by numbers that are none or too deep a chain
+            raise damaged(error, "tar.gz file", name) from None
 
 
 def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[Any]]:
@@ -65,18 +73,44 @@ def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[
             unpacked = sum(entry.file_size for entry in packed.infolist())
         if unpacked <= limit:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                return {key: arrays[key] for key in arrays.files}
+                held = {key: arrays[key] for key in arrays.files}
+            return {key: array for key, array in held.items() if isinstance(array, np.ndarray)}  # else it is bytes
     except Exception as error:  # a damaged file may fail in any way, MemoryError included
-        raise InvalidValue(f"{name}: is not a whole NPZ file of plain arrays: {one_line(error)}. Replace it.") from None
+        raise damaged(error, "NPZ file of plain arrays", name) from None
     raise InvalidValue(f"{name}: unpacks to {unpacked:,} bytes, more than {limit:,}. Do not use it.")
 
 
-def _check_member(member: tarfile.TarInfo, name: str) -> None:
+def damaged(error: Exception, kind: str, name: str) -> InvalidValue:
+    """What to say of a file that cannot be unpacked."""
+    return InvalidValue(f"{name}: is not a whole {kind}: {shortened(one_line(error), 200)}. Fetch or make it again.")
+
+
+def _check_member(member: tarfile.TarInfo, *, limit: int, name: str) -> None:
+    shown = repr(shortened(member.name))
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name or ":" in member.name:
-        raise InvalidValue(f"{name}: has {member.name!r}, which would lie outside its folder. Do not use it.")
-    if not (member.isfile() or member.isdir()):
-        raise InvalidValue(f"{name}: has {member.name!r}, which is no plain file. No dataset has such. Do not use it.")
+        raise InvalidValue(f"{name}: has {shown}, which would lie outside its folder. Do not use it.")
+    if not (member.isfile() or member.isdir()) or member.issparse() or len(member.pax_headers) > MOST_NOTES:
+        raise InvalidValue(f"{name}: has {shown}, which is no plain file. No dataset has such. Do not use it.")
+    if not 0 <= member.size <= limit:
+        raise InvalidValue(f"{name}: unpacks to more than {limit:,} bytes. Do not use it.")
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive, refused where its header alone would take much memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("it has a file with holes")
+        if found.type in _HEADERS and found.size > LONGEST:
+            raise tarfile.ReadError(f"it has a header of {found.size:,} bytes")
+        return found
+
+    def _proc_gnusparse_10(self, *found: object) -> None:
+        """In the place of what reads the list of holes, as long as the archive says, from the content of a file."""
+        raise tarfile.ReadError("it has a file with holes")
 
 
 class _Limited(io.RawIOBase):

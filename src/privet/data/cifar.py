@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from privet._registry import one_line, shortened
 from privet.data.archives import untar, unzip_arrays
 from privet.data.features import image_features
 from privet.data.files import File, Where, content_of, find, read
@@ -123,7 +124,8 @@ def _webp_labels(batch: str, path: Path) -> Rows:
     arrays = unzip_arrays(content_of(path), limit=2**20, name=str(path))
     labels: Rows = np.atleast_1d(arrays.get(part, 0))[COUNT * number : COUNT * (number + 1)]
     if labels.shape != (COUNT,) or labels.dtype != np.uint8:
-        raise InvalidValue(f"{path}: {part} is {labels.dtype} {list(labels.shape)}, not {COUNT:,} bytes a batch.")
+        kind = shortened(str(labels.dtype))
+        raise InvalidValue(f"{path}: {part} is {kind} {list(labels.shape)}, not {COUNT:,} bytes a batch.")
     return labels
 
 
@@ -132,10 +134,10 @@ def _unpickled(content: bytes, name: str) -> tuple[Rows, Rows]:
     held = plain(content, name=name)
     try:
         named = {key.decode() if isinstance(key, bytes) else key: value for key, value in held.items()}
-        labels = np.array(named["labels"], dtype=np.uint8)
-        pixels = _array(named["data"])
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidValue(f"{name}: has no data and labels as CIFAR-10 has them: {error}. Fetch it again.") from None
+        labels, pixels = _bytes(named["labels"]), _array(named["data"])
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        what = shortened(one_line(error), 200)
+        raise InvalidValue(f"{name}: has no data and labels as CIFAR-10 has them: {what}. Fetch it again.") from None
     if labels.shape != (COUNT,) or pixels.shape != (COUNT, 3072):
         raise InvalidValue(
             f"{name}: has {labels.size:,} labels and images of shape {list(pixels.shape)}. Fetch it again."
@@ -143,12 +145,20 @@ def _unpickled(content: bytes, name: str) -> tuple[Rows, Rows]:
     return pixels, labels
 
 
+def _bytes(labels: object) -> Rows:
+    """A list of numbers from 0 to 255, and of nothing else: lists in lists may unfold without end."""
+    if type(labels) is not list or not all(type(label) is int and 0 <= label <= 255 for label in labels):
+        raise ValueError("labels are no list of numbers from 0 to 255")
+    return np.array(labels, dtype=np.uint8)
+
+
 def _array(call: Call) -> Rows:
     """The array of bytes that a pickle describes: (version, shape, dtype, whether by columns, bytes)."""
     if not call.function.endswith("multiarray _reconstruct"):
-        raise ValueError(f"data is {call.function}")
+        raise ValueError(f"data is {call.function!r}")
     _, shape, dtype, by_columns, raw = call.state
-    if dtype.arguments[0] != "u1":
-        raise ValueError(f"data is of {dtype.arguments[0]!r}")
+    kind = dtype.arguments[0]
+    if kind != "u1":
+        raise ValueError(f"data is of {kind!r}" if isinstance(kind, str) else "data is of no known type")
     values = np.frombuffer(raw.encode("latin-1") if isinstance(raw, str) else raw, dtype=np.uint8)
     return values.reshape(shape, order="F" if by_columns else "C")

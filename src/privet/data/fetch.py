@@ -11,7 +11,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import BinaryIO
 
-from privet._registry import one_line
+from privet._registry import one_line, shortened
 from privet.data.files import File
 from privet.errors import InvalidValue
 
@@ -77,17 +77,17 @@ def _fill(file: File, stream: BinaryIO, there: Path) -> None:
 def _complete(file: File, stream: BinaryIO, advance: Advance, there: Path) -> None:
     """Make attempts until the stream has all bytes."""
     for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(PAUSE * 2 ** (attempt - 1))
         have = stream.seek(0, os.SEEK_END)
         advance(have)
         if have >= file.size:
             return
+        if attempt:
+            time.sleep(PAUSE * 2 ** (attempt - 1))
         try:
             _more(file, stream, have, advance)
         except urllib.error.HTTPError as error:
             error.close()
-            reason = f"answered {error.code} {error.reason}"
+            reason = f"answered {error.code} {http.client.responses.get(error.code, '')}".rstrip()
             if error.code == 416:
                 _restart(stream)
             elif 400 <= error.code < 500 and error.code not in _LATER:
@@ -110,8 +110,8 @@ def _more(file: File, stream: BinaryIO, have: int, advance: Advance) -> None:
         request.add_header("Range", f"bytes={have}-")
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-        raise _Interrupted(one_line(error)) from None
+    except (http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:  # or a wrong redirection
+        raise _Interrupted(shortened(one_line(error), 200)) from None
     with answer:
         if have and not (answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")):
             _restart(stream)  # a server that cannot resume sends the whole file
@@ -128,7 +128,7 @@ def _piece(answer: http.client.HTTPResponse, most: int) -> bytes:
     try:
         return answer.read(min(_PIECE, most))
     except (http.client.HTTPException, OSError) as error:
-        raise _Interrupted(one_line(error)) from None
+        raise _Interrupted(shortened(one_line(error), 200)) from None
 
 
 def _restart(stream: BinaryIO) -> None:

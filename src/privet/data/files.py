@@ -19,11 +19,11 @@ class Where:
     def folders(self) -> list[Path]:
         """The folders in the order they are looked at."""
         given = [self.folder, os.environ.get("PRIVET_DATA"), self.cache()]
-        return [Path(folder).expanduser() for folder in given if folder]
+        return [expanded(folder) for folder in given if folder]
 
     def kept(self) -> Path:
         """Where fetched files are kept: `folder`, or the cache. PRIVET_DATA may be shared, and is only read."""
-        return Path(self.folder or self.cache()).expanduser()
+        return expanded(self.folder or self.cache())
 
     @staticmethod
     def cache() -> Path:
@@ -44,6 +44,15 @@ class File:
         return f"{self.dataset}/{self.name}"
 
 
+def expanded(path: str | Path) -> Path:
+    """The path with `~` as the user's folder, as it is where there is no such user.
+
+    >>> expanded("~nobody-of-this-name/a.csv").as_posix()
+    '~nobody-of-this-name/a.csv'
+    """
+    return Path(os.path.expanduser(path))
+
+
 def places(where: Where, dataset: str, name: str) -> Iterator[Path]:
     """Where `name` may be: `<folder>/<dataset>/<name>`, then `<folder>/<name>`; a `-` in a dataset may be a `_`."""
     for folder in where.folders():
@@ -54,7 +63,7 @@ def places(where: Where, dataset: str, name: str) -> Iterator[Path]:
 
 def find(where: Where, dataset: str, *names: str) -> Path | None:
     """The first file or folder of these names that is there, looked for by name first; or None."""
-    return next((path for name in names for path in places(where, dataset, name) if path.exists()), None)
+    return next((path for name in names for path in places(where, dataset, name) if os.path.exists(path)), None)
 
 
 def read(where: Where, file: File) -> bytes:
@@ -68,7 +77,7 @@ def read(where: Where, file: File) -> bytes:
     """
     other = ""
     for path in places(where, file.dataset, file.name):
-        if not path.is_file():
+        if not os.path.isfile(path):
             continue
         content = content_of(path)
         if sha256(content).hexdigest() == file.sha256:
@@ -84,8 +93,10 @@ def read(where: Where, file: File) -> bytes:
 
 
 def content_of(path: Path) -> bytes:
-    """All bytes of a file that is there."""
+    """All bytes of a file that is there; of a plain one, for a device has no end."""
     try:
+        if path.exists() and not path.is_file():
+            raise InvalidValue(f"{path}: is no plain file. Give a file that can be read to its end.")
         return path.read_bytes()
     except OSError as error:
         raise InvalidValue(f"{path}: cannot be read: {error.strerror}. Check its name and permissions.") from None

@@ -1,14 +1,17 @@
 """A user's own records as a task: `csv:path=...,target=...`, `npz:path=...`, `folder:path=...`.
 
 Nothing is computed from the records but what is said here: numbers are scaled by ranges that the user gives, never by
-their own mean or spread, because those are private too. Every fifth record judges (`every=5`), the others are trained
-on; no chance is in that, so it can be said and repeated. The list of classes, if not given, is read from the records
-and thereby taken as public; the task's `source` says so.
+their own mean or spread, because those are private too. One in each five records judges (`every=5`), which one
+a fixed hash of their places says, the others are trained on; nothing of the records decides it, so it can be said and
+repeated. The list of classes, if not given, is read from the records and thereby taken as public; the task's `source`
+says so.
 """
 
 import csv
 import io
 import math
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,16 @@ from torch import Tensor, nn
 from privet import _check
 from privet._registry import one_line, shortened
 from privet.data.archives import unzip_arrays
-from privet.data.files import content_of
+from privet.data.files import content_of, expanded
 from privet.data.images import tensors
+from privet.data.packed import one_in
 from privet.data.pictures import picture
 from privet.data.task import RMSE, Task, register
 from privet.errors import InvalidValue
 
 LARGEST = 2**34  # bytes of an npz file, unpacked
+DENSEST = 100  # times its own size; beyond it only up to SURELY, for a small file must not fill the memory
+SURELY = 2**30
 MOST_CLASSES = 2**31
 _READ = "the list of classes was read from the records: it is taken as public"
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
@@ -56,7 +62,7 @@ def own_csv(
     header, rows = _table(path)
     for name in [target, *_words(columns)]:
         if name not in header:
-            raise InvalidValue(f"{path}: has no column {name!r}. It has {', '.join(header)}.")
+            raise InvalidValue(f"{path}: has no column {name!r}. It has {_listed(header)}.")
     used = _words(columns) or [name for name in header if name != target]
     if target in used or not used or len(set(used)) < len(used):
         raise InvalidValue(f"columns={columns!r} must name columns other than the target {target!r}, each once.")
@@ -83,7 +89,7 @@ def _table(path: str) -> tuple[list[str], list[list[str]]]:
         raise InvalidValue(f"{path}: has {len(lines)} lines. It needs a header and at least two records.")
     header = lines[0]
     if len(set(header)) < len(header) or "" in header:
-        raise InvalidValue(f"{path}: has a header with an empty or repeated name: {shortened(', '.join(header))}.")
+        raise InvalidValue(f"{path}: has a header with an empty or repeated name: {_listed(header)}.")
     for number, row in enumerate(lines[1:], 1):
         if len(row) != len(header):
             raise InvalidValue(f"{path}: record {number} has {len(row)} fields, the header has {len(header)}. Mend it.")
@@ -110,7 +116,7 @@ def _scale(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
     for part in _words(ranges):
         name, low, high = _range(part)
         if name not in used:
-            raise InvalidValue(f"ranges={ranges!r} names {name!r}, which is not used. Used are {', '.join(used)}.")
+            raise InvalidValue(f"ranges={ranges!r} names {name!r}, which is not used. Used are {_listed(used)}.")
         column = inputs[:, used.index(name)]
         column[:] = (column.clip(low, high) - low) / (high - low)
 
@@ -136,13 +142,12 @@ def _class_names(wanted: list[str]) -> list[str]:
 
 
 def _labels(path: str, wanted: list[str], names: list[str]) -> Tensor:
-    unknown = next((word for word in wanted if word not in names), None)
-    if unknown is not None or len(set(names)) < max(2, len(names)):
-        rule = (
-            f"has the class {unknown!r}, not one of {', '.join(names)}" if unknown is not None else "needs two classes"
-        )
+    numbers = {name: number for number, name in enumerate(names)}
+    unknown = next((word for word in wanted if word not in numbers), None)
+    if unknown is not None or len(numbers) < max(2, len(names)):
+        rule = f"has the class {unknown!r}, not one of {_listed(names)}" if unknown is not None else "needs two classes"
         raise InvalidValue(f"{path}: {shortened(rule, 200)}. Check target= and classes=.")
-    return torch.tensor([names.index(word) for word in wanted])
+    return torch.tensor([numbers[word] for word in wanted])
 
 
 # --- npz --------------------------------------------------------------------------------------------
@@ -154,14 +159,17 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
 
     Bytes (uint8) are divided by 255; other numbers are taken as they are. Pictures are (N, colours, height, width).
     """
-    arrays = unzip_arrays(content_of(_there(path)), limit=LARGEST, name=path)
-    for name in ("x", "y"):
+    content = content_of(_there(path))
+    arrays = unzip_arrays(content, limit=min(LARGEST, max(SURELY, DENSEST * len(content))), name=path)
+    wanted = ("x", "y", "x_test", "y_test") if {"x_test", "y_test"} & set(arrays) else ("x", "y")
+    for name in wanted:
         if name not in arrays:
-            raise InvalidValue(f"{path}: has no array {name!r}. It has {', '.join(arrays) or 'none'}.")
+            raise InvalidValue(f"{path}: has no array {name!r}. It has {_listed(arrays) or 'none'}.")
     x, y = _pair(path, arrays["x"], arrays["y"])
-    tested = _pair(path, arrays["x_test"], arrays["y_test"]) if {"x_test", "y_test"} <= set(arrays) else None
-    if tested is not None and tested[0].shape[1:] != x.shape[1:]:
-        raise InvalidValue(f"{path}: x_test has records of another shape than x. Make them alike.")
+    tested = _pair(path, arrays["x_test"], arrays["y_test"]) if "x_test" in wanted else None
+    if tested is not None and (tested[0].shape[1:] != x.shape[1:] or arrays["x_test"].dtype != arrays["x"].dtype):
+        one, other = (f"{array.dtype} {list(array.shape)}" for array in (arrays["x"], arrays["x_test"]))
+        raise InvalidValue(f"{path}: x is {one}, x_test is {other}: of another shape or type. Make them alike.")
     highest = int(max(y.max(), tested[1].max() if tested else 0))
     count = highest + 1 if classes is None else classes
     _check.whole(least=2, classes=count)
@@ -174,7 +182,8 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
 
 def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "iu":
-        raise InvalidValue(f"{path}: x is {x.dtype} and y is {y.dtype}. Use numbers, and whole numbers from 0 for y.")
+        types = f"x is {shortened(str(x.dtype))} and y is {shortened(str(y.dtype))}"
+        raise InvalidValue(f"{path}: {types}. Use numbers, and whole numbers from 0 for y.")
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or len(y) < 2:
         raise InvalidValue(f"{path}: x is {list(x.shape)} and y is {list(y.shape)}. Give N >= 2 records and N classes.")
     if not x[0].size:
@@ -195,7 +204,8 @@ def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
 def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -> Task:
     """A folder of pictures: `<path>/<class>/<picture>`; or `<path>/train/...` with `<path>/test/...` to judge by.
 
-    The folders' names are the classes, taken as public. Each picture is made `side` x `side`; `colours` is 1 or 3.
+    The folders' names are the classes, taken as public; names that begin with a dot are left out. Each picture is made
+    `side` x `side`; `colours` is 1 or 3.
     """
     _check.whole(side=side)
     if colours not in (1, 3):
@@ -205,21 +215,32 @@ def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -
         raise InvalidValue(f"path={path!r} is no folder. Give the folder that has one folder for each class.")
     split = (root / "train").is_dir() and (root / "test").is_dir()
     train = root / "train" if split else root
-    names = sorted(entry.name for entry in train.iterdir() if entry.is_dir())
+    names = _classes_in(train)
     if len(names) < 2:
         raise InvalidValue(f"path={path!r} has fewer than two folders of pictures. Make one for each class.")
+    new = sorted(set(_classes_in(root / "test")) - set(names)) if split else []
+    if new:
+        raise InvalidValue(f"path={path!r} has the class {new[0]!r} in test, but not in train. Add or remove it.")
     x, y = _in_folders(train, names, side=side, colours=colours)
     tested = _in_folders(root / "test", names, side=side, colours=colours) if split else None
     return _task("folder", path, x, y, every=every, model="cnn", classes=len(names), note=_READ, tested=tested)
 
 
+def _classes_in(root: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise InvalidValue(f"{root}: cannot be read: {error.strerror}. Check its permissions.") from None
+
+
 def _in_folders(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:
-    files = [
-        (label, file)
-        for label, name in enumerate(names)
-        for file in sorted((root / name).glob("*"))
-        if file.suffix.lower() in _SUFFIXES
-    ]
+    """The pictures and classes below `root`, where each folder that is there has some."""
+    files = []
+    for label, name in enumerate(names):
+        found = [file for file in sorted((root / name).glob("[!.]*")) if file.suffix.lower() in _SUFFIXES]
+        if not found and (root / name).is_dir():
+            raise InvalidValue(f"{root / name}: has no picture ({', '.join(_SUFFIXES)}). Put some there, or remove it.")
+        files += [(label, file) for file in found]
     if len(files) < 2:
         raise InvalidValue(f"{root}: has fewer than two pictures ({', '.join(_SUFFIXES)}). Put some there.")
     shown = [picture(content_of(file), name=str(file), colours=colours, side=side) for _, file in files]
@@ -233,17 +254,23 @@ def _task(
     kind: str, path: str, x: Tensor, y: Tensor, *, every: int, model: str, classes: int, note: str = "",
     tested: tuple[Tensor, Tensor] | None = None, **more: Any,
 ) -> Task:  # fmt: skip
-    """The task of these records, of which every so many judge unless others do."""
+    """The task of these records, of which one in so many judges unless others do.
+
+    Which, a hash of the places says: where classes come in turn, every fifth record would have few of them, and where
+    they come one after the other, so might a shuffle. Classes are not looked at, or one record would move others.
+    """
     _check.whole(least=2, every=every)
     if not all(bool(given.isfinite().all()) for given in (x, y, *(tested or ()))):
         raise InvalidValue(f"{path}: has a value that is no finite number in float32. Mend it.")
-    judging = torch.arange(len(x)) % every == every - 1
-    if tested is None and not judging.any():
-        raise InvalidValue(f"every={every} leaves no record of {len(x)} to judge by. Lower it.")
-    train = (x, y) if tested is not None else (x[~judging], y[~judging])
-    held_out = tested if tested is not None else (x[judging], y[judging])
+    train, held_out, spread = (x, y), tested, "the records set apart for it"
+    if held_out is None:
+        if every > len(x):
+            raise InvalidValue(f"every={every} leaves no record of {len(x)} to judge by. Lower it.")
+        judging = torch.zeros(len(x), dtype=torch.bool)
+        judging[torch.from_numpy(one_in(every, len(x)))] = True
+        train, held_out = (x[~judging], y[~judging]), (x[judging], y[judging])
+        spread = f"one in each {every} records, by a fixed hash of their places"
     name = _there(path).resolve().name
-    spread = f"one record in {every}" if tested is None else "the records set apart for it"
     return Task(
         name=name,
         train=train,
@@ -257,11 +284,16 @@ def _task(
 
 
 def _there(path: object) -> Path:
-    place = Path(str(path)).expanduser()
-    if not place.exists():
-        raise InvalidValue(f"path={str(path)!r} is not there. Give the file or folder that has the records.")
+    place = expanded(str(path))
+    if not os.path.exists(place):  # unlike the path's own, never fails
+        raise InvalidValue(f"path={shortened(str(path))!r} is not there. Give the file or folder that has the records.")
     return place
 
 
 def _words(text: object) -> list[str]:
     return [word.strip() for word in str(text).split(";") if word.strip()]
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names from a file, for a message of one line."""
+    return shortened("".join(c if c.isprintable() else "?" for c in ", ".join(names)))

@@ -2,8 +2,8 @@
 
 import io
 import lzma
+import os
 import zipfile
-import zlib
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from privet._registry import one_line
-from privet.data.archives import gunzip
+from privet._registry import shortened
+from privet.data.archives import damaged, gunzip
 from privet.data.files import File, Where, content_of, find, places, read
 from privet.errors import InvalidValue
 
@@ -33,7 +33,7 @@ def read_plain(where: Where, file: File) -> bytes:
     """
     for suffix in PACKED:
         for path in places(where, file.dataset, file.name + suffix):
-            if not path.is_file():
+            if not os.path.isfile(path):
                 continue
             content = unpack(content_of(path), limit=file.size, name=str(path))
             if sha256(content).hexdigest() == file.sha256:
@@ -60,7 +60,7 @@ def unpack(content: bytes, *, limit: int, name: str) -> bytes:
     try:
         unpacked = unpacker.decompress(content, limit + 1)
     except lzma.LZMAError as error:
-        raise InvalidValue(f"{name}: is not a whole xz file: {one_line(error)}. Fetch it again.") from None
+        raise damaged(error, "xz file", name) from None
     if len(unpacked) > limit:
         raise InvalidValue(f"{name}: unpacks to more than {limit:,} bytes. It is not the file it is named after.")
     if not unpacker.eof or unpacker.unused_data:
@@ -71,21 +71,24 @@ def unpack(content: bytes, *, limit: int, name: str) -> bytes:
 def unzip(content: bytes, wanted: Callable[[str], bool], *, limit: int, name: str) -> dict[str, bytes]:
     """The members of a zip whose path is `wanted`, read in memory; all together at most `limit` bytes."""
     found: dict[str, bytes] = {}
+    left = limit
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for member in archive.infolist():
                 if member.is_dir() or not wanted(member.filename):
                     continue
-                left = limit - sum(map(len, found.values()))
                 with archive.open(member) as stream:
                     piece = stream.read(left + 1)
-                if len(piece) > left:
+                left -= len(piece)
+                if left < 0:
                     raise InvalidValue(f"{name}: unpacks to more than {limit:,} bytes. Do not use it.")
                 if member.filename in found:
-                    raise InvalidValue(f"{name}: has {member.filename!r} twice. Fetch it again.")
+                    raise InvalidValue(f"{name}: has {shortened(member.filename)!r} twice. Fetch it again.")
                 found[member.filename] = piece
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError) as error:
-        raise InvalidValue(f"{name}: is not a whole zip file: {one_line(error)}. Fetch it again.") from None
+    except InvalidValue:
+        raise
+    except Exception as error:  # a damaged file may fail in any way
+        raise damaged(error, "zip file", name) from None
     return found
 
 
@@ -109,14 +112,30 @@ def shuffled(size: int) -> NDArray[np.int64]:
     >>> shuffled(8).tolist()
     [2, 4, 6, 5, 1, 7, 0, 3]
     """
-    with np.errstate(over="ignore"):
-        x = (np.arange(size, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.argsort(x ^ (x >> np.uint64(31)), kind="stable").astype(np.int64)
+    return np.argsort(_hashed(size), kind="stable").astype(np.int64)
 
 
 def split(size: int, held_out: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The places that are trained on and the `held_out` places that judge, by the fixed shuffle."""
     order = shuffled(size)
     return order[held_out:], order[:held_out]
+
+
+def one_in(every: int, size: int) -> NDArray[np.int64]:
+    """One place in each whole run of `every` places, by the same hash: spread evenly, and in step with nothing.
+
+    >>> one_in(5, 23).tolist()
+    [4, 7, 10, 19]
+    """
+    runs = size // every
+    shares = (_hashed(runs) >> np.uint64(11)) * 2.0**-53  # from 0 to below 1, exact
+    return every * np.arange(runs) + (shares * every).astype(np.int64)
+
+
+def _hashed(size: int) -> NDArray[np.uint64]:
+    """The splitmix64 hash of 0 to size - 1."""
+    with np.errstate(over="ignore"):
+        x = (np.arange(size, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))

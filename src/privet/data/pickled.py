@@ -2,11 +2,12 @@
 
 import pickletools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from privet._registry import one_line
+from privet._registry import one_line, shortened
 from privet.errors import InvalidValue
 
+T = TypeVar("T", str, bytes)
 _VALUES = {
     "BININT", "BININT1", "BININT2", "LONG1", "SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE",
     "BINBYTES", "SHORT_BINBYTES",
@@ -37,22 +38,23 @@ def plain(content: bytes, *, name: str) -> Any:
     Raises:
         InvalidValue: it is damaged, or has anything else in it.
     """
-    machine = _Machine()
+    machine = _Machine(len(content))
     try:
         for opcode, argument, _ in pickletools.genops(content):
             machine.step(opcode.name, argument)
         (value,) = machine.stack
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a damaged file may fail in any way
         raise InvalidValue(
-            f"{name}: is not a whole pickle of plain values: {one_line(error)}. Fetch it again."
+            f"{name}: is not a whole pickle of plain values: {shortened(one_line(error), 200)}. Fetch it again."
         ) from None
     return value
 
 
 class _Machine:
-    """The stack, the marks in it, and what was kept by number."""
+    """The stack, the marks in it, and what was kept by number. What it makes is no longer than twice the pickle."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
+        self.left = 2 * length
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.kept: dict[int, Any] = {}
@@ -87,21 +89,30 @@ class _Machine:
                 self._top(list).extend(items)
             case "SETITEM" | "SETITEMS":
                 items = self._since_mark() if name == "SETITEMS" else self._last(2)
+                if not all(type(key) in (str, bytes, int) for key in items[::2]):  # a deep tuple's hash never ends
+                    raise TypeError("it has a key that is neither text nor a number")
                 self._top(dict).update(zip(items[::2], items[1::2], strict=True))
             case "GLOBAL" | "STACK_GLOBAL":
-                self.stack.append(Call(argument or " ".join(self._last(2)), None))
+                self.stack.append(Call(argument or self._made(" ".join(self._last(2))), None))
             case "REDUCE":
                 function, arguments = self._last(2)
                 made = Call(function.function, arguments)
                 if made.function == "_codecs encode":  # how Python 3 writes bytes for Python 2
                     text, _ = arguments
-                    made = text.encode("latin-1")
+                    made = self._made(text.encode("latin-1"))
                 self.stack.append(made)
             case "BUILD":
                 (state,) = self._last(1)
                 self._top(Call).state = state
             case _:
                 raise ValueError(f"it has {name}, which no dataset needs")
+
+    def _made(self, value: T) -> T:
+        """The value, counted: what is kept can be asked for again and again, and would fill the memory."""
+        self.left -= len(value)
+        if self.left < 0:
+            raise ValueError("it makes more than it has")
+        return value
 
     def _last(self, count: int) -> list[Any]:
         if len(self.stack) < count + (self.marks[-1] if self.marks else 0):

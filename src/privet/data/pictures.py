@@ -3,6 +3,7 @@
 import io
 import warnings
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ def picture(
             with image.open(io.BytesIO(content), formats=("PNG", "JPEG", "WEBP", "BMP", "GIF")) as opened:
                 if opened.width * opened.height > MOST:
                     raise InvalidValue(f"{name}: has {opened.width} x {opened.height} pixels. That is too large.")
-                pixels = opened.convert(_COLOURS[colours])
+                pixels = _eight_bits(opened, name).convert(_COLOURS[colours])
     except InvalidValue:
         raise
     except Exception as error:  # a damaged picture may fail in any way, by its format
@@ -51,3 +52,12 @@ def picture(
     if side is not None and pixels.size != (side, side):
         pixels = pixels.resize((side, side), image.Resampling.BILINEAR)
     return np.asarray(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, colours).transpose(2, 0, 1)
+
+
+def _eight_bits(opened: Any, name: str) -> Any:
+    """The picture with a byte for each colour; Pillow would make 255 of all that is above, so nearly all white."""
+    if opened.mode.startswith("I;16"):
+        return pillow().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
+    if opened.mode[0] in "IF":
+        raise InvalidValue(f"{name}: has pixels of {opened.mode}, not of 8 or 16 bits. Save it with 8 bits a colour.")
+    return opened

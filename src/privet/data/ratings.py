@@ -1,5 +1,6 @@
 """Ratings as a task: `movielens-1m`. Each record has an owner, its user, and `users` says who."""
 
+import io
 from hashlib import sha256
 
 import numpy as np
@@ -68,6 +69,8 @@ def _read(where: Where) -> tuple[Ratings, str]:
     path = find(where, "movielens-1m", "ratings.dat", "ml-1m/ratings.dat", "ratings.npz")
     if path is not None:
         content = content_of(path)
+        if len(content) > _LIMIT:
+            raise InvalidValue(f"{path}: has {len(content):,} bytes, more than {_LIMIT:,}. Fetch it again.")
         form = f"{path.name}, SHA-256 {sha256(content).hexdigest()}"
         return (parse_dat if path.suffix == ".dat" else parse_npz)(content), form
     if find(where, "movielens-1m", ARCHIVE.name) is None and not where.download:
@@ -85,8 +88,8 @@ def parse_dat(content: bytes) -> Ratings:
     [[1, 1193, 5]]
     """
     rows = []
-    for number, line in enumerate(content.splitlines(), 1):
-        fields = line.split(b"::")
+    for number, line in enumerate(io.BytesIO(content), 1):
+        fields = line.rstrip(b"\r\n").split(b"::", maxsplit=4)
         if len(fields) != 4 or not all(field.isdigit() and len(field) < 12 for field in fields):
             raise InvalidValue(
                 f"ratings.dat, line {number}: must be user::movie::stars::time, is {line[:40]!r}. Fetch it again."

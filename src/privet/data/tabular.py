@@ -4,6 +4,7 @@ What is prepared uses public constants only: the value lists of `adult.names` an
 quantile or a list of seen values would be a statistic of the private records.
 """
 
+import io
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -248,8 +249,8 @@ def parse_attributes(content: bytes, made: Attributes) -> tuple[Bytes, NDArray[n
 
 
 def _attribute_rows(content: bytes, made: Attributes) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(content.splitlines(), 1):
-        word, _, rest = line.partition(b",")
+    for number, line in enumerate(io.BytesIO(content), 1):  # one at a time: as a list, empty lines fill the memory
+        word, _, rest = line.rstrip(b"\r\n").partition(b",")
         bare = word[1:-1] if word[:1] == word[-1:] == b'"' and len(word) > 2 else word
         if (
             not (bare.isdigit() and len(bare) < 10)
