@@ -19,13 +19,13 @@ class Net(nn.Module):
         return self.body(x)
 
 
-def task(size: int = SIZE) -> Task:
+def task(size: int = SIZE, not_private: str = "") -> Task:
     """Points on two sides of a plane."""
     x = torch.randn(size + 50, 4, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] + x[:, 1] > 0).long()
     return Task(
         name="tiny", train=(x[:size], y[:size]), held_out=(x[size:], y[size:]), evaluation="50 made-up points",
-        model="tiny_task:Net", source="made up",
+        model="tiny_task:Net", source="made up", not_private=not_private,
     )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from privet.cli.doctor_report import in_words
 from typed import refused, run
 
 MODELS = """
+from dataclasses import replace
+
 import torch
 from torch import nn
 from privet.data import Task
@@ -57,6 +59,9 @@ def records(model=fine):
 
 def task() -> Task:
     return records(lambda: fine()[0])
+
+def counted() -> Task:
+    return replace(task(), not_private="vocabulary=counted")
 
 def misfit() -> Task:
     return records(lambda: nn.Linear(9, 3))
@@ -183,6 +188,7 @@ def test_a_task_and_a_plan_that_do_not_fit(doctor, tmp_path: Path) -> None:
     )  # fmt: skip
     stopped(doctor("--task", "models:misfit", "--plan", planned(tmp_path)), "It fails on a trial batch: RuntimeError")
     stopped(doctor("--task", "models:task", "--model", "models:Normed"), "BatchNorm1d(6) mixes")
+    stopped(doctor("--task", "models:counted"), "stop  dataset  vocabulary=counted: was read off the training records")
 
 
 def test_another_network_by_name(doctor) -> None:

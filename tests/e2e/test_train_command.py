@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from privet import Plan, Run, plan
 from privet.training.ledger_reading import read
-from tiny_task import SIZE
+from tiny_task import SIZE, Net
 from typed import answer, refused, run
 
 TINY = "--task tiny_task:task"
@@ -122,6 +124,39 @@ def test_unsound_methods_ask_for_a_word():
     refused(run(f"train --plan p.json {TINY} --out runs/b"), "--as-published")
 
 
+def test_a_vocabulary_that_was_counted_asks_for_a_word():
+    line = "train --task tiny_task:task:not_private=counted --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
+    refused(run(line), "counted: was read off the training records without noise. No epsilon covers it.")
+    assert not Path("runs").exists()
+    result = run(line + " --method noisy-sgd --as-published")
+    assert result.exit_code == 0
+    assert "guarantee: none, counted: read off the records without noise" in result.stdout
+    assert "[certified" not in result.stdout + result.stderr
+    refused(run("epsilon --from runs/a"), "something was read off the records without noise")
+    assert run("report runs/a --out report.md").exit_code == 0
+    report = Path("report.md").read_text()
+    assert "There is no guarantee" in report
+    assert "counted: read off the training records without noise, so no epsilon covers it." in report
+
+
+def test_fine_tuning_by_a_recipe_and_options():
+    safetensors.torch.save_file(Net().state_dict(), "body.safetensors")
+    Path("recipe.toml").write_text(
+        'epsilon = 3\ndelta = 1e-3\nsteps = 4\nbatch = 20\n[training]\ntask = "tiny_task:task"\n'
+        'weights = "body.safetensors"\ntrain = ["*"]\nfresh = ["body.2.*"]\n'
+    )
+    result = run("train recipe.toml --train body.2.*,*.bias --out runs/a")
+    assert "weights   from body.safetensors, SHA-256" in result.stdout
+    assert "guarantee epsilon <= 2.99" in result.stdout
+    found = Run.load("runs/a")
+    assert (found.settings.train, found.settings.fresh) == (("body.2.*", "*.bias"), ("body.2.*",))
+    body, kept = safetensors.torch.load_file("body.safetensors"), found.network().state_dict()
+    assert torch.equal(body["body.0.weight"], kept["body.0.weight"])
+    assert not torch.equal(body["body.0.bias"], kept["body.0.bias"])
+    assert run("report runs/a --out report.md").exit_code == 0
+    assert found.about["weights"] in Path("report.md").read_text()
+
+
 # --- signals and crashes ----------------------------------------------------------------------------
 
 
@@ -205,6 +240,11 @@ BAD = {
     f"{GOOD} --seed -1": "--seed",
     f"{GOOD} --rule own_norm": "has no guarantee",
     f"{GOOD} --out plan.json": "is a file",
+    f"{GOOD} --train fc*": "train=['fc*'] is given without weights",
+    f"{GOOD} --weights none.safetensors": "none.safetensors: cannot be read: No such file",
+    f"{GOOD} --weights pickle.pt": "pickle.pt: is a pickle (torch.save)",
+    f"{GOOD} --weights body.safetensors --train fc*": "train='fc*' matches no name of the model. It has body.0.weight",
+    f"{GOOD} --weights body.safetensors --model tiny_task:Net:width=7": "body.0.weight has the shape (6, 4), the model",
     f"{GOOD} --out /proc/none": "cannot be written",
 }
 
@@ -212,6 +252,8 @@ BAD = {
 @pytest.mark.parametrize("line", BAD)
 def test_a_mistake_is_one_line_and_leaves_nothing(plan_file, line):
     Path("recipe.toml").write_text("epsilon = 3\n")
+    safetensors.torch.save_file(Net().state_dict(), "body.safetensors")
+    torch.save({"a": torch.ones(2)}, "pickle.pt")
     refused(run(f"train {line}"), BAD[line])
     assert not Path("runs").exists()
 

@@ -24,6 +24,8 @@ def test_known_images_come_first_and_the_rest_follow_from_them():
     assert torch.equal(enlarge(small, 130).train[0], images)
     assert made.held_out is small.held_out
     assert "130 in all, by affine distortions" in made.source
+    for said in (made.source, made.evaluation):  # in the report, and at the end of the command
+        assert "protected it is one of the enlarged images, not the image that several come from" in said
     again = images[50:100]
     moved = (again - small.train[0]).flatten(1).norm(dim=1)
     assert float(moved.min()) > 0.5  # none is the same

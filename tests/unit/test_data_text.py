@@ -144,7 +144,9 @@ def test_common_words_are_dropped_from_both_parts_by_a_fixed_list(where, tables)
 def test_a_counted_vocabulary_says_that_it_is_not_private(where, tables):
     found = task("imdb:vocabulary=counted,words=5", where=where)
     assert "WITHOUT PRIVACY" in found.source
-    assert "WITHOUT PRIVACY" not in task("imdb", where=where).source
+    assert "vocabulary=counted" in found.not_private  # which `train` refuses: test_training_loop
+    hashed = task("imdb", where=where)
+    assert ("WITHOUT PRIVACY" in hashed.source, hashed.not_private) == (False, "")
     counts = Counter(word for review, _ in REVIEWS for word in words_of(review))
     top = sorted(counts, key=lambda word: (-counts[word], word))[:3]  # 0 is padding, 1 any other word
     index = {word: number for number, word in enumerate(top, 2)}
@@ -157,6 +159,7 @@ def test_a_public_list_of_words(where, tables, tmp_path):
     (tmp_path / "public.txt").write_text("film\nbad\nend\nloved\n")
     found = task(f'imdb:vocabulary="{tmp_path}/public.txt",words=5', where=where)
     assert "the first 3 words of public.txt, SHA-256" in found.source
+    assert found.not_private == ""
     assert int(found.train[0].max()) == 4
     with pytest.raises(InvalidValue, match="neither hashed nor counted nor a file"):
         task("imdb:vocabulary=guessed", where=where)

@@ -105,8 +105,19 @@ def test_the_rate_follows_the_number_of_the_step(p):
     by_epoch = rates(p, "step:step_size=1,gamma=0.5", steps)
     assert by_epoch[:21] == [1.0] * 9 + [0.5] * 10 + [0.25] * 2
     assert rates(p, "step:step_size=1,gamma=0.5,unit=step", [1, 2]) == [0.5, 0.25]
-    assert rates(p, "linear:start_factor=1,end_factor=0.1", steps)[-1] == pytest.approx(0.1)
+    polynomial = rates(p, "polynomial", steps)
+    assert (polynomial[14], polynomial[-1]) == (pytest.approx(0.5), pytest.approx(0.0, abs=1e-6))
     assert rates(p, "one-cycle", steps)[28] < 1e-4 < rates(p, "one-cycle", steps)[9]  # of the 30th step, of the 11th
+
+
+def test_a_warm_up_takes_the_epochs_of_torch_and_not_the_whole_run():
+    """Auto DP-SGD, Table 11: LinearLR goes from a third of the rate to all of it in 5 epochs, ConstantLR jumps then."""
+    long = plan(delta=1e-3, size=100, batch=10, steps=80, noise=2.0, solve="epsilon")
+    steps = list(range(1, 81))
+    linear, constant = rates(long, "linear", steps), rates(long, "constant", steps)
+    assert [linear[at - 1] for at in (9, 10, 25, 40, 50, 80)] == [0.333333, 0.466667, 0.6, 0.866667, 1.0, 1.0]
+    assert [constant[at - 1] for at in (1, 49, 50, 80)] == [0.333333, 0.333333, 1.0, 1.0]
+    assert rates(long, "linear:start_factor=1,end_factor=0.1,total_iters=80,unit=step", steps)[-1] == pytest.approx(0.1)
 
 
 def test_steps_that_were_lost_have_moved_it_too(p):

@@ -104,6 +104,14 @@ def test_a_run_without_a_step_has_spent_nothing(folder):
     assert (run.steps, run.spent.epsilon, run.guarantee.epsilon) == (0, 0.0, plan_.guarantee.epsilon)
 
 
+def test_a_run_of_before_these_were_written_down_is_read(whole, folder):
+    about = json.loads((folder / "run.json").read_text())
+    assert (about.pop("not_private"), about.pop("weights")) == ("", None)
+    (folder / "run.json").write_text(json.dumps(about))
+    assert Run.load(folder).guarantee == Run.load(whole).guarantee
+    assert Run.load(folder).not_private == ""
+
+
 def test_weights_of_another_network_are_refused(whole):
     own = task()
     with pytest.raises(InvalidValue, match=r"checkpoint\.safetensors"):

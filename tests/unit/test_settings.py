@@ -15,7 +15,8 @@ def test_nothing_given_is_the_default():
 
 def test_a_table_comes_back():
     table = {
-        "task": "mnist", "model": "cnn", "optimizer": "adam:betas=(0.9,0.99)", "lr": 0.01, "weight_decay": 0,
+        "task": "mnist", "model": "cnn", "weights": "body.safetensors", "train": ["fc*"], "fresh": ["fc3.*"],
+        "optimizer": "adam:betas=(0.9,0.99)", "lr": 0.01, "weight_decay": 0,
         "scheduler": "cosine", "average": 0.99, "views": 4, "max_physical_batch": 64, "workers": 2, "device": "cpu",
         "evaluate_every": 10, "save_every": 20, "stop_at": "accuracy=0.9", "patience": 3, "keep": "best", "reserve": 5,
     }  # fmt: skip
@@ -64,6 +65,11 @@ def test_any_table_is_settings_or_one_line(table):
         ({"stop_at": "accuracy=high"}, "must be a measure and a number"),
         ({"stop_at": "accuracy=inf"}, "must be a measure and a number"),
         ({"reserve": 0}, "reserve=0"),
+        ({"weights": 3}, "weights=3 must be a word"),
+        ({"weights": "w", "train": "fc*"}, "train='fc*' must be a list of patterns"),
+        ({"weights": "w", "train": []}, "train=[] must be a list of patterns"),
+        ({"weights": "w", "fresh": ["fc*", 3]}, "fresh=['fc*', 3] must be a list of patterns"),
+        ({"train": ["fc*"]}, "train=['fc*'] is given without weights"),
     ],
 )
 def test_what_cannot_be_right_is_refused(table, words):

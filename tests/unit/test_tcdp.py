@@ -60,11 +60,12 @@ def epochs(noise_squared) -> Ledger:
     ("form", "variance", "factor"),
     [
         (auto_linear(noise=2.0, rate=0.001, epochs=100), 4.0 * 0.99 ** np.arange(100), 1.0),
-        (auto_time(noise=2.0, rate=0.001, epochs=100, decay=0.02), 4.0 / (1 + 0.02 * np.arange(100)), 1.0),
+        (auto_time(noise=2.0, rate=0.001, epochs=100), 4.0 / (1 + 0.02 * np.arange(100)), 1.0),
+        (auto_time(noise=3.0, rate=0.001, epochs=2), 9.0 / (1 + 1.5 * np.arange(2)), 1.0),  # R above 1
         (auto_exponential(noise=2.0, rate=0.001, epochs=100), 4.0 * np.exp(-0.1 * np.arange(100)), 1.0),
         (auto_step(noise=2.0, rate=0.001, epochs=100), 4.0 * 0.5 ** (np.arange(100) // 10), 100.0),  # D^2 too little
     ],
-    ids=["linear", "time", "exponential", "step"],
+    ids=["linear", "time", "short-time", "exponential", "step"],
 )
 def test_closed_forms_are_the_lemmas_over_epochs(form, variance, factor):
     rho, omega = tcdp_of(epochs(variance))

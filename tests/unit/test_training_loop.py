@@ -6,17 +6,22 @@ import re
 import signal
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
-from privet import Run, plan, train
+from privet import Run, Training, plan, train
 from privet.accounting import Guarantee
+from privet.attacks.membership import memberships
+from privet.auditing.run_ledger import run_ledger
 from privet.data.task import ACCURACY, Task
 from privet.errors import InvalidValue, Unsupported
+from privet.federated.federate import federate
 from privet.training import checkpoint, metrics, rounds
 from privet.training.evaluate import Scores, evaluate
 from privet.training.ledger_file import LedgerFile
@@ -24,7 +29,8 @@ from privet.training.ledger_reading import read
 from privet.training.loop import go_on
 from privet.training.progress import Quiet
 from privet.training.resume import resume, save
-from tiny_task import SIZE, task
+from privet.training.tune import tune
+from tiny_task import SIZE, Net, task
 
 PUBLIC = {
     "step", "epoch", "held_out_loss", "held_out_accuracy", "best", "epsilon", "delta", "label", "private", "lr",
@@ -426,6 +432,95 @@ def test_an_unsound_rule_trains_only_if_asked_and_guarantees_nothing(tmp_path):
     run = train(p, "tiny_task:task", out=tmp_path / "a", as_published=True)
     assert "guarantee: none" in run.guarantee.method
     assert {line["label"] for line in evaluations(run)} == {"claimed"}
+
+
+COUNTED = "vocabulary=counted, the most frequent words"
+
+
+def test_a_task_that_read_something_off_its_records_trains_only_if_asked_and_guarantees_nothing(tmp_path):
+    counted, p = task(not_private=COUNTED), private()
+    model = counted.network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    clients = plan(epsilon=4.0, delta=1e-2, size=20, batch=5, steps=3, unit="client")
+    given = {"epsilon": 3.0, "delta": 1e-3, "batch": 20, "steps": 4}
+    for refused in (
+        lambda: train(p, counted, out=tmp_path / "a"),
+        lambda: Training(model, optimizer, counted.train, p, out=tmp_path / "a", not_private=COUNTED),
+        lambda: tune({"lr": [0.1, 0.5]}, out=tmp_path / "a", task=counted, **given),
+        lambda: federate(clients, counted, out=tmp_path / "a", clients=20),
+        lambda: memberships("noisy-sgd", task=counted),
+    ):
+        with pytest.raises(Unsupported, match=r"vocabulary=counted.* without noise\. No epsilon covers it\. Leave"):
+            refused()
+    assert list(tmp_path.iterdir()) == []
+    run = train(p, counted, out=tmp_path / "a", as_published=True, watcher=Interrupting(6))
+    assert run.steps < 20
+    run = go_on(tmp_path / "a", task=counted)
+    assert (run.end, run.not_private, read(run.folder).header.sound) == ("complete", COUNTED, False)
+    for found in (run.guarantee, run.spent):
+        assert (found.label, found.epsilon_lower) == ("claimed", None)
+        assert f"guarantee: none, {COUNTED}" in found.method
+    assert {line["label"] for line in evaluations(run)} == {"claimed"}
+    assert run_ledger(run).verdict == "inconclusive"
+    file = run.folder / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"not_private": ""}))
+    with pytest.raises(InvalidValue, match="What holds could not be told"):
+        Run.load(run.folder)
+
+
+# --- fine-tuning ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def body(tmp_path):
+    """The file of a network's weights."""
+    safetensors.torch.save_file(Net().state_dict(), tmp_path / "body.safetensors")
+    return tmp_path / "body.safetensors"
+
+
+def test_first_weights_from_a_file_of_which_only_the_chosen_ones_learn(tmp_path, body):
+    run = train(private(), "tiny_task:task", out=tmp_path / "a", weights=str(body), train=["body.2.*"], lr=0.5)
+    first, last = safetensors.torch.load_file(body), weights(run)
+    assert all(torch.equal(first[name], last[name]) for name in ("body.0.weight", "body.0.bias"))
+    assert not torch.equal(first["body.2.weight"], last["body.2.weight"])
+    assert [name for name, p in run.network().named_parameters() if p.requires_grad] == ["body.2.weight", "body.2.bias"]
+    assert run.about["weights"] == sha256(body.read_bytes()).hexdigest()
+    assert run.guarantee.label == "certified"
+    wide = {"model": "tiny_task:Net:width=6", "fresh": ["body.2.*"], "train": ["body.2.*"]}
+    other = train(private(), "tiny_task:task", out=tmp_path / "b", weights=str(body), lr=1e-9, **wide)
+    assert not torch.allclose(first["body.2.weight"], weights(other)["body.2.weight"], atol=1e-3)  # made anew
+
+
+def test_a_fine_tuned_run_goes_on_without_the_file_once_it_has_a_checkpoint(tmp_path, body):
+    given = {"weights": str(body), "train": ["body.2.*"], "evaluate_every": 2}
+    with pytest.raises(MemoryError):
+        train(planned(), "tiny_task:task", out=tmp_path / "a", watcher=Dying(5), **given)
+    first = safetensors.torch.load_file(body)
+    body.unlink()
+    run = go_on(tmp_path / "a")
+    assert run.end == "complete"
+    assert torch.equal(weights(run)["body.0.weight"], first["body.0.weight"])
+
+
+def test_without_a_checkpoint_it_needs_the_same_file(tmp_path, body):
+    with pytest.raises(MemoryError):
+        train(
+            planned(),
+            "tiny_task:task",
+            out=tmp_path / "a",
+            watcher=Dying(2),
+            weights=str(body),
+            lr=1e-12,
+            evaluate_every=12,
+        )
+    content = body.read_bytes()
+    safetensors.torch.save_file(Net().state_dict(), body)
+    with pytest.raises(InvalidValue, match=r"is another file than the run in .* began with: its SHA-256 is"):
+        go_on(tmp_path / "a")
+    body.write_bytes(content)
+    run = go_on(tmp_path / "a")
+    first = safetensors.torch.load_file(body)
+    assert all(torch.allclose(first[name], value, atol=1e-6) for name, value in weights(run).items())
 
 
 # --- what is refused --------------------------------------------------------------------------------

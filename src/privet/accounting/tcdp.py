@@ -108,21 +108,22 @@ def auto_linear(
     return _published(noise, rate, clip, total=(1 - decay**epochs) / (last - decay**epochs), last=last)
 
 
-def auto_time(*, noise: float, rate: float, epochs: int, decay: float, clip: float = 1.0) -> tuple[float, float]:
-    """Time decay, noise_e^2 = noise^2 / (1 + R e), as published; the paper takes R = noise / E.
+def auto_time(*, noise: float, rate: float, epochs: int, clip: float = 1.0) -> tuple[float, float]:
+    """Time decay, noise_e^2 = noise^2 / (1 + R e), R = noise / E, as published. In a short run R may be above 1.
 
         rho = 13 rate^2 clip^2 (2 E + R E (E-1)) / (4 noise^2)
         omega = log(1/rate) noise^2 / (2 clip^2 (1 + R (E-1)))
 
     The sum of lemma 4 over E epochs; training makes E / rate steps, so rho is 1/rate too small.
-    Source: Auto DP-SGD, Table 8 and eq. (26), (29).
+    Source: Auto DP-SGD, Tables 1 and 8, eq. (26), (29).
 
-    >>> rho, omega = auto_time(noise=1.0, rate=64 / 60000, epochs=100, decay=0.01)
+    >>> rho, omega = auto_time(noise=1.0, rate=64 / 60000, epochs=100)
     >>> round(epsilon_of_rho(rho, 1e-5), 4)
     0.2268
     """
-    _check_auto(noise=noise, rate=rate, epochs=epochs, decay=decay, clip=clip)
-    total = epochs + decay * epochs * (epochs - 1) / 2
+    _check_auto(noise=noise, rate=rate, epochs=epochs, clip=clip)
+    decay = noise / epochs
+    total = epochs + noise * (epochs - 1) / 2
     return _published(noise, rate, clip, total=total, last=1 / (1 + decay * (epochs - 1)))
 
 
@@ -174,8 +175,9 @@ def _published(noise: float, rate: float, clip: float, *, total: float, last: fl
     return 13 * rate**2 * clip**2 * total / (2 * noise**2), -math.log(rate) * noise**2 * last / (2 * clip**2)
 
 
-def _check_auto(*, noise: float, rate: float, epochs: int, decay: float, clip: float) -> None:
+def _check_auto(*, noise: float, rate: float, epochs: int, clip: float, decay: float | None = None) -> None:
     _check.positive(noise=noise, clip=clip)
     _check.rate(rate=rate)
     _check.whole(epochs=epochs)
-    _check.between(0, 1, decay=decay)
+    if decay is not None:
+        _check.between(0, 1, decay=decay)

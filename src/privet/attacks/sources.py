@@ -8,12 +8,15 @@ from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.planning import Plan, method, plan
+from privet.training.gate import check_covered
 from privet.training.run import Run
 from privet.training.settings import Settings
 
 REFERENCE = "non-private"
 RHO = 2.0  # first over last value, for methods that ask for it
-_KEPT = ("model", "optimizer", "lr", "momentum", "weight_decay", "max_physical_batch")  # of a plan's [training] table
+_KEPT = (  # of a plan's [training] table
+    "model", "weights", "train", "fresh", "optimizer", "lr", "momentum", "weight_decay", "max_physical_batch",
+)  # fmt: skip
 
 Source = Plan | Run | None  # None: without privacy
 
@@ -23,12 +26,16 @@ def sources_of(
     as_published: bool, **given: Any,
 ) -> tuple[Task, dict[str, Source], list[Plan]]:  # fmt: skip
     """The task, what is attacked by name, and a plan or more: without privacy, the first one's batches are drawn."""
+    if isinstance(what, Run) and task is None:
+        loaded = what.task(where=where)
+    else:
+        named = what.recipe.training.get("task") if isinstance(what, Plan) else None
+        loaded = task_of(task or named or "digits", where=where)
+    check_covered(loaded.not_private)  # what attacks find is held against the plans' guarantees
     if isinstance(what, Run):
-        return what.task(where=where) if task is None else task_of(task, where=where), {"run": what}, [what.plan]
+        return loaded, {"run": what}, [what.plan]
     if isinstance(what, Plan):
-        loaded = task_of(task or what.recipe.training.get("task") or "digits", where=where)
         return loaded, {REFERENCE: None, "plan": what}, [what]
-    loaded = task_of(task or "digits", where=where)
     names = [what] if isinstance(what, str) else list(what or [])
     made = {
         name: method_plan(name, loaded.size, as_published=as_published, **given) for name in names if name != REFERENCE
@@ -51,7 +58,8 @@ def method_plan(
 def settings_for(plan: Plan, *, model: str | None, otherwise: str | None = None) -> Settings:
     """How the plan is trained here: by its own table where it has one."""
     table = {key: value for key, value in plan.recipe.training.items() if key in _KEPT}
-    return Settings.of({"model": otherwise, "device": "cpu", **table, **({} if model is None else {"model": model})})
+    own = None if "weights" in table else otherwise  # weights are of the task's network
+    return Settings.of({"model": own, "device": "cpu", **table, **({} if model is None else {"model": model})})
 
 
 def cost_of(source: Source) -> str:

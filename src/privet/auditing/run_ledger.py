@@ -22,10 +22,13 @@ def run_ledger(run: Run) -> Finding:
         reasons.append(
             f"epsilon {run.spent.epsilon:.6g} is spent, and the budget is {run.plan.recipe.budget.epsilon:g}"
         )
-    verdict: Verdict = "violation" if reasons else "consistent" if run.private else "inconclusive"
+    is_covered = run.private and not run.not_private
+    verdict: Verdict = "violation" if reasons else "consistent" if is_covered else "inconclusive"
     says = f"{run.ledger.steps} of {len(run.plan.steps)} steps are charged"
     if not run.private:
         says += f"; seed {run.seed} makes the noise again: reproducible, not private"
+    if run.not_private:
+        says += f"; {run.not_private}: read off the records without noise, which no ledger shows"
     return Finding(
         kind="ledger", verdict=verdict, says=says, reasons=tuple(reasons), alarm=0.0,
         seconds=time.perf_counter() - start, numbers={"steps": run.ledger.steps},

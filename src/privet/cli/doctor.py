@@ -151,7 +151,7 @@ def _of_task(spelling: str, network: str | None, folder: Path | None) -> Case:
     own = found.model if isinstance(found.model, str) else type(model).__name__
     return Case(
         task=spelling, name=network or own, model=model, loss_fn=found.losses, rows_of=rows_of, batch=rows_of(TRIAL),
-        records=found.size, users=found.users,
+        records=found.size, users=found.users, not_private=found.not_private,
     )  # fmt: skip
 
 
@@ -189,8 +189,9 @@ def _of_user(what: str, make: Any) -> Any:
 
 
 def _looked_at(case: Case, plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> Report:
-    from privet.training.checkup import about_model, gravest_first
+    from privet.training.checkup import about_model, gravest_first, of_error
     from privet.training.checkup_plan import about_plan
+    from privet.training.gate import check_covered
     from privet.training.replace import fixed
 
     findings: list[Finding] = []
@@ -203,6 +204,10 @@ def _looked_at(case: Case, plan: "Plan | None", *, memory: int | None, fix: bool
         checkup = about_model(model, case.loss_fn, case.batch)
         findings += checkup.findings
         changes = changes or checkup.changes
+    try:
+        check_covered(case.not_private)
+    except PrivetError as error:
+        findings.append(of_error("dataset", error))
     if plan is not None:
         findings += about_plan(plan, records=case.records, users=case.users, rows=case.rows, parameters=case.parameters)
     if checkup is not None and checkup.explanation is not None:

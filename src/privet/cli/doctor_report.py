@@ -33,6 +33,7 @@ class Case:
     records: int | None = None
     users: Any = None
     rows: int | None = None  # of a user's own batch
+    not_private: str = ""  # what the task read off its records
 
     @property
     def parameters(self) -> int:

@@ -64,10 +64,12 @@ def spent_ledger(run: "Reading", source: str | None, relation: str | None, given
             "Train without --seed."
         )
     if not run.header.sound:
-        raise Unsupported(
-            f"{source}: no accountant covers the run: its clipping rule {run.header.rule!r} bounds nothing that is "
-            "charged. Train without --as-published."
-        )
+        from privet.planning.methods import is_unsound
+
+        why = "something was read off the records without noise, before the first step"
+        if is_unsound(run.header.rule):
+            why = f"its clipping rule {run.header.rule!r} bounds nothing that is charged"
+        raise Unsupported(f"{source}: no accountant covers the run: {why}. Train without --as-published.")
     return run.ledger
 
 

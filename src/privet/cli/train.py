@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import Command, budget_options, decorated, shape_options, with_shapes
+from privet.cli.recipe_options import Command, budget_options, decorated, shape_options, with_shapes, words_of
 from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
 from privet.errors import InvalidValue
 
@@ -16,16 +16,26 @@ if TYPE_CHECKING:
     from privet.training.progress import Watcher
     from privet.training.run import Run
 
+
+def _listed(_: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
+    return None if text is None else words_of(option.opts[0], text)
+
+
 TRAINING = (
     click.option("--task", metavar="NAME", help="What to train on: digits (default), mnist, ..., or my.module:task."),
     click.option("--model", metavar="NAME", help="Another network than the task's: cnn, ..., or my.module:Net."),
+    click.option("--weights", metavar="FILE", help="Fine-tuning: first weights from a safetensors file."),
+    click.option("--train", metavar="PATTERNS", callback=_listed, help="With --weights: the parameters that learn, by "
+                 "patterns of their names: fc3.*,*.bias. Default: all."),
+    click.option("--fresh", metavar="PATTERNS", callback=_listed, help="With --weights: what is not taken from the "
+                 "file, such as the last layer for other classes. Default: nothing."),
     click.option("--optimizer", metavar="NAME", help="sgd (default), adam, adamw, adagrad, rmsprop, or any other of "
                  "torch, with options: sgd:nesterov=true."),
     click.option("--lr", type=number, help="Learning rate. Default: 0.1 for sgd, 0.005 for adam."),
     click.option("--momentum", type=number, help="Momentum of the optimizer. Default: 0.9 for sgd."),
     click.option("--weight-decay", type=number, help="Weight decay of the optimizer."),
-    click.option("--scheduler", metavar="NAME", help="cosine, step:step_size=10, exponential:gamma=0.9, one-cycle, "
-                 "reduce-on-plateau, or any other of torch."),
+    click.option("--scheduler", metavar="NAME", help="cosine, polynomial (a linear decay), step:step_size=10, "
+                 "exponential:gamma=0.9, one-cycle, reduce-on-plateau, or any other of torch."),
     click.option("--average", type=number, help="Decay of a moving average of the weights, 0.999 say. It is free."),
     click.option("--views", type=integer, help="Rows of each record, for a dataset that augments. Default: 1."),
     click.option("--max-physical-batch", type=integer, help="Rows in memory at a time; the result is the same."),
@@ -77,6 +87,7 @@ def train_command(
       privet train --recipe mnist-1.2
       privet train --plan plan.json --task digits --out runs/a
       privet train recipe.toml --lr 0.2 --scheduler cosine --keep best
+      privet train --epsilon 3 --epochs 5 --weights public.safetensors --train "fc3.*" --fresh "fc3.*"
       privet train --resume runs/a
     """
     from dataclasses import fields
@@ -212,6 +223,10 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
     found = [("guarantee", str(run.guarantee))]
     if run.seed is not None:
         found.append(("seed", f"{run.seed}: reproducible, not private"))
+    if run.about["weights"] is not None:
+        file, sha = run.settings.weights, run.about["weights"][:12]
+        found.append(("weights", f"from {file}, SHA-256 {sha}...: the guarantee is for what was trained since, not for "
+                      "that file"))  # fmt: skip
     if run.together is not None:
         found.append(("together", run.together))
     if run.steps < len(run.plan.steps):
@@ -244,5 +259,6 @@ def _object(run: "Run") -> dict[str, Any]:
         "over": run.is_over, "end": run.end, "private": run.private, "seed": run.seed,
         "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
         "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
-        "changed": run.about["changed"], "plan": run.plan.hash, "notes": list(run.notes),
+        "changed": run.about["changed"], "weights": run.about["weights"], "plan": run.plan.hash,
+        "not_private": run.not_private, "notes": list(run.notes),
     }  # fmt: skip

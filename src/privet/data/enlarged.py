@@ -33,8 +33,11 @@ def enlarge(task: Task, size: int) -> Task:
     generator = torch.Generator().manual_seed(0)
     for rows in torch.split(torch.arange(task.size, size), AT_ONCE):
         made[rows] = distorted(images[source[rows]], generator)
-    note = f"; {size:,} in all, by affine distortions of those"
-    return replace(task, train=(made, labels[source]), source=task.source + note, users=None)
+    note = "; where a record is protected it is one of the enlarged images, not the image that several come from"
+    return replace(
+        task, train=(made, labels[source]), users=None, evaluation=task.evaluation + note,
+        source=f"{task.source}; {size:,} in all, by affine distortions of those{note}",
+    )  # fmt: skip
 
 
 def distorted(images: Tensor, generator: torch.Generator) -> Tensor:

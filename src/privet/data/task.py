@@ -65,6 +65,7 @@ class Task:
     facts: Mapping[str, Any] = field(default_factory=dict)
     users: Tensor | None = None  # the owner of each training record, where records have one
     source: str = ""  # where the records come from, for the report
+    not_private: str = ""  # what was read off the training records without noise: no guarantee covers a run on it
 
     @property
     def size(self) -> int:

@@ -56,6 +56,7 @@ def _words_task(
         held_out=(judged, torch.tensor([label for _, label in test])),
         evaluation=f"the public test set, {len(test):,} texts that are never trained on",
         model=model, facts=facts | {"classes": classes}, source=f"{source}; {said}",
+        not_private="vocabulary=counted, the most frequent words" if vocabulary == "counted" else "",
     )  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def imdb(
     """50,000 film reviews, liked or not (Maas et al. 2011): 25,000 to train on, 25,000 to judge by.
 
     Bu et al. 2019, Section 4.1: the 10,000 most frequent words, 256 words of each review; their program keeps the last
-    ones and fills in front. `vocabulary` is `hashed` (private, the default), `counted` (as published, not private), or
+    ones and fills in front. `vocabulary` is `hashed` (private, the default), `counted` (as published, no guarantee), or
     a file of public words. `features=set` (or `columns`) has the set of each review's words, hashed; with
     `order=1-2` also of its pairs of words. `common=dropped` leaves out words that say nothing, by a fixed list.
     """

@@ -1,7 +1,7 @@
 """Words as whole numbers, by a public vocabulary; 0 is padding and stands in front.
 
 By default each word is hashed into one of the numbers. Counting the most frequent words, as papers do, looks at the
-private texts without noise; `vocabulary=counted` does it, and says so.
+private texts without noise; `vocabulary=counted` does it, and is trained on by `--as-published` only.
 """
 
 import zlib

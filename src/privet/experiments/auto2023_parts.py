@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from privet.accounting import spent
-from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step
+from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
 from privet.accounting.zcdp import epsilon_of_rho
 from privet.experiments.readings import sensitivity
 from privet.experiments.results import Result
@@ -86,11 +86,8 @@ def by_table_8(row: Row, *, clip: float, epochs: int | None = None) -> float:
     assert recipe.count is not None
     epochs = epochs or max(1, round(recipe.count * recipe.base_rate))
     noise, rate = float(recipe.noise), recipe.base_rate
-    if recipe.method == "auto-time":  # R = sigma_0 / E, which in a short run is more than `auto_time` takes
-        rho = 13 * rate**2 * clip**2 * (2 * epochs + noise * (epochs - 1)) / (4 * noise**2)
-    else:
-        form = {"auto-step": auto_step, "auto-exp": auto_exponential}.get(str(recipe.method), auto_linear)
-        rho = form(noise=noise, rate=rate, epochs=epochs, clip=clip)[0]
+    form = {"auto-step": auto_step, "auto-exp": auto_exponential, "auto-time": auto_time}
+    rho = form.get(str(recipe.method), auto_linear)(noise=noise, rate=rate, epochs=epochs, clip=clip)[0]
     return epsilon_of_rho(rho, recipe.budget.delta)
 
 

@@ -8,7 +8,7 @@ from privet.experiments.row import Row
 SCHEDULERS = {
     "step": "step:step_size=30",
     "multi-step": "multi-step:milestones=(50,75)",
-    "constant": "constant:unit=epoch",
+    "constant": "constant",
     "linear": "linear",
     "exponential": "exponential:gamma=0.95",
     "polynomial": "polynomial",

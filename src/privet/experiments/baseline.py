@@ -62,6 +62,7 @@ def train_plainly(
             pace.follow(step)
             if step % every == 0 or step == len(plan.steps):
                 scores = evaluate(model, task, device=device)
+                pace.evaluated(scores.loss)
                 points.append((step / every, scores.measure))
     curve = Curve(x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
     seconds = time.monotonic() - start

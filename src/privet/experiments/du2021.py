@@ -71,7 +71,7 @@ IMDB = {"batch": 512, "epochs": 9, "clip": 1.0, "size": 25000}
 _IMDB_NOTE = "batch 512, 9 epochs, clip 1: those of Bu et al. 2019, which the table compares with"
 NAMES = {"batch": 256, "epochs": 20, "clip": 1.0, "size": 16040}
 _NAMES_NOTE = "batch 256, 20 epochs, clip 1: not in the paper"
-FEDERATED = {"batch": 250, "steps": 100, "clip": 0.1, "unit": "client"}
+FEDERATED: dict[str, Any] = {"batch": 250, "steps": 100, "clip": 0.1, "unit": "client"}
 _FEDERATED_NOTE = (
     "ten images a client, 250 clients expected in each of 100 rounds, a CNN of 7,934 weights, momentum 0.9, clip 0.1: "
     "not in the text we have. delta is 1/(10 clients), a reading of the paper's 1/(10 |X|), since X is made of clients "
@@ -110,9 +110,10 @@ def _table2() -> list[Row]:
 
 
 def _table3() -> list[Row]:
-    common = {"task": "names", "model": "char-lstm", "training": _SGD, "choices": {"lr": (0.25, 0.5, 1.0, 2.0, 4.0)}}
+    rates = {"lr": (0.25, 0.5, 1.0, 2.0, 4.0)}
+    common = {"task": "names", "model": "char-lstm", "training": _SGD, "choices": rates}
     return [
-        _plain("table3", "names", 80.14, NAMES, common, _SGD, choices=common["choices"]),
+        _plain("table3", "names", 80.14, NAMES, common, _SGD, choices=rates),
         *_private("table3", "names", _NAMES, NAMES, common, (_NAMES_NOTE,)),
     ]  # fmt: skip
 

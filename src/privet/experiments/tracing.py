@@ -16,7 +16,8 @@ from privet.engine.randomness import seeded
 from privet.experiments.baseline import Look, train_plainly
 from privet.experiments.row import Curve, Row
 from privet.training.account import cost
-from privet.training.optimizing import optimizer_for, pace_for
+from privet.training.evaluate import evaluate
+from privet.training.optimizing import epoch_of, optimizer_for, pace_for
 from privet.training.parts import drawing
 from privet.training.run import network_of
 from privet.training.settings import Settings
@@ -64,13 +65,16 @@ def _privately(
         optimizer = optimizer_for(settings, plan, model)
         pace, published = pace_for(settings, plan, optimizer), plan.recipe.as_published
         with Training(
-            model, optimizer, task.train, plan, generator=seeded(seed), as_published=published
+            model, optimizer, task.train, plan, generator=seeded(seed), as_published=published,
+            not_private=task.not_private,
         ) as training:  # fmt: skip
             for inputs, targets in training:
                 twin.load_state_dict(model.state_dict())  # the model itself is watched: its gradients are clipped
                 look(training.number, twin, task, inputs, targets)
                 training.step(task.losses(model(inputs), targets))
                 pace.follow(training.number)
+                if pace.reads_scores and training.number % epoch_of(plan) == 0:
+                    pace.evaluated(evaluate(model, task).loss)
     proven = None if plan.is_unsound else cost(plan.ledger(), plan)
     if proven is None or proven.label != "certified":
         return len(plan.steps), None

@@ -35,6 +35,7 @@ from privet.planning import Plan
 from privet.training import checkpoint, ledger_reading, metrics
 from privet.training.account import cost
 from privet.training.append_file import make_folder
+from privet.training.gate import check_covered
 from privet.training.optimizing import optimizer_for
 from privet.training.parts import check_sound, drawing
 from privet.training.run import PLAN, marked
@@ -174,6 +175,7 @@ class _Parts:
         self, plan: Plan, task: Task, settings: Settings, *, weights_seed: int, seed: int | None, folder: Path,
         fleet: Fleet | None,
     ) -> None:  # fmt: skip
+        check_covered(task.not_private)
         self.plan, self.task, self.settings, self.folder, self.seed = plan, task, settings, folder, seed
         with drawing(weights_seed):
             self.model: nn.Module = task.network(settings.model)

@@ -28,6 +28,7 @@ from privet.federated.fleet import Answer, Worker, client_folder
 from privet.federated.settings import NAME, Settings
 from privet.federated.split import split
 from privet.planning import Plan
+from privet.training.gate import check_covered
 from privet.training.run import PLAN
 
 if TYPE_CHECKING:
@@ -283,7 +284,9 @@ def _content(answer: Answer) -> "RecordDict":
 
 @lru_cache(maxsize=4)
 def _task(spelling: str) -> Task:
-    return task_of(spelling)
+    found = task_of(spelling)
+    check_covered(found.not_private)
+    return found
 
 
 @lru_cache(maxsize=64)

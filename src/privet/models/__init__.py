@@ -10,4 +10,5 @@ from privet.models.base import register as register
 from privet.models.base import registry as registry
 from privet.models.base import width_after as width_after
 from privet.models.fine_tuning import Loaded as Loaded
+from privet.models.fine_tuning import freeze as freeze
 from privet.models.fine_tuning import from_checkpoint as from_checkpoint

@@ -70,13 +70,29 @@ def from_checkpoint(
     with torch.no_grad():
         for name in wanted:
             own[name].copy_(found[name])
-    for name, parameter in parameters.items():
-        parameter.requires_grad_(name in trained)
+    freeze(model, train)
     return Loaded(
         loaded=tuple(wanted), fresh=tuple(name for name in own if name in kept), sha256=sha256(data).hexdigest(),
         trained=tuple(name for name in parameters if name in trained),
         frozen=tuple(name for name in parameters if name not in trained),
     )  # fmt: skip
+
+
+def freeze(model: nn.Module, train: Sequence[str]) -> None:
+    """Freeze every parameter whose name matches no pattern of `train`; the others train.
+
+    >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> freeze(model, ["2.*"])
+    >>> [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    ['2.weight', '2.bias']
+
+    Raises:
+        InvalidValue: a pattern matches nothing.
+    """
+    parameters = dict(model.named_parameters())
+    trained = _matching(train, list(parameters), option="train")
+    for name, parameter in parameters.items():
+        parameter.requires_grad_(name in trained)
 
 
 def _matching(patterns: Sequence[str], names: list[str], *, option: str) -> set[str]:

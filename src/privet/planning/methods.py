@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from privet import _check
 from privet._registry import written
 from privet.accounting.guarantee import Label
-from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step
+from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
 from privet.accounting.zcdp import epsilon_of_rho
 from privet.errors import InvalidValue, Unsupported
 
@@ -148,10 +148,7 @@ def _claim_linear(at: Setting, delta: float) -> float:
 
 
 def _claim_time(at: Setting, delta: float) -> float:
-    """rho = 13 q^2 (2 E + R E (E-1)) / (4 sigma_0^2), R = sigma_0 / E. Source: Auto DP-SGD, Table 8."""
-    e = at.epochs
-    total = e + (at.scale / e) * e * (e - 1) / 2
-    return epsilon_of_rho(13 * at.rate**2 * total / (2 * at.scale**2), delta)
+    return epsilon_of_rho(auto_time(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
 
 
 def _claim_step(at: Setting, delta: float) -> float:

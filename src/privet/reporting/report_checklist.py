@@ -59,8 +59,10 @@ def _mechanism(facts: RunFacts) -> list[Check]:
         _check("Is every release accounted?", True, f"{ended}; each was on the disk before its noise was drawn{torn}"),
         _check("Does the accounting bound the truth from above?", facts.is_guaranteed, f"{g.method} ({g.label})"),
         _tuning(facts),
-        Check(question="Were other models or statistics released from the same records?", state="open",
-              answer="not known to Privet: their costs add up"),
+        Check(question="Were other models or statistics released from the same records?",
+              state="no" if run.not_private else "open",
+              answer=f"{run.not_private}: read off them without noise" if run.not_private else
+              "not known to Privet: their costs add up"),
     ]  # fmt: skip
 
 

@@ -222,6 +222,11 @@ def not_private(facts: RunFacts, *, show_private: bool) -> Section:
         items.append((f"The seed {run.seed}: whoever knows it can take the noise away. The run is not private.",))
     if run.plan.is_unsound:
         items.append((f"The clipping rule {run.plan.rule}: it bounds nothing, so no noise covers it.",))
+    if run.about["weights"] is not None:
+        items.append((f"The first weights, from {run.settings.weights} (SHA-256 ", Code(text=run.about["weights"]),
+                      "): the guarantee covers what was trained since, not that file.",))  # fmt: skip
+    if run.not_private:
+        items.append((f"{run.not_private}: read off the training records without noise, so no epsilon covers it.",))
     if run.about["show_private"]:
         items.append(("Loss and accuracy on training records were shown while it ran.",))
     for key, value in facts.raw.items() if show_private else ():

@@ -115,20 +115,24 @@ class OnDisk:
 
 
 def account_for(
-    plan: Plan, *, out: "str | Path | None", ledger: LedgerFile | None, reserve: int, seeded: bool
+    plan: Plan, *, out: "str | Path | None", ledger: LedgerFile | None, reserve: int, seeded: bool, covered: bool = True
 ) -> Account:
-    """The account of a run: a new ledger in the folder `out`, an open one of it, or memory where there is no folder."""
+    """The account of a run: a new ledger in the folder `out`, an open one of it, or memory where there is no folder.
+
+    `covered` is False where something was read off the records before the first step: no proof covers it.
+    """
     _check.whole(reserve=reserve)
     if out is None:
         if ledger is not None:
             raise InvalidValue("ledger is given without out. What is spent is read from its folder. Give out as well.")
         return InMemory(plan)
     if ledger is None:
-        ledger = LedgerFile.create(out, plan, reserve=reserve, seeded=seeded)
-    elif ledger.header.plan != plan.hash or ledger.header.seeded != seeded:
+        ledger = LedgerFile.create(out, plan, reserve=reserve, seeded=seeded, covered=covered)
+    sound = covered and not plan.is_unsound
+    if (ledger.header.plan, ledger.header.seeded, ledger.header.sound) != (plan.hash, seeded, sound):
         raise InvalidValue(
-            "ledger is of another plan, or of a run with another kind of randomness. Its lines would not say what "
-            "happens. Go on with the plan and the kind of generator that the run began with."
+            "ledger is of another plan, or of a run with another kind of randomness or of records. Its lines would not "
+            "say what happens. Go on with the plan, the kind of generator and the records that the run began with."
         )
     return OnDisk(Path(out), ledger, reserve=min(reserve, ledger.header.reserve))
 
@@ -154,3 +158,8 @@ def cost(ledger: Ledger, plan: Plan) -> Guarantee:
 def without_proof(guarantee: Guarantee, why: str) -> Guarantee:
     """The same figure as a mere claim that says why there is no guarantee."""
     return replace(guarantee, label="claimed", epsilon_lower=None, method=f"{guarantee.method}; guarantee: none, {why}")
+
+
+def read_off(not_private: str) -> str:
+    """Why there is no guarantee on a dataset that something was read off."""
+    return f"{not_private}: read off the records without noise"

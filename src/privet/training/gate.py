@@ -83,6 +83,18 @@ def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:
         )
 
 
+def check_covered(not_private: str, *, as_published: bool | None = None) -> None:
+    """Raise if something was read off the records without noise, unless a run without a guarantee was asked for.
+
+    None: it cannot be asked for.
+    """
+    if not_private and not as_published:
+        way = "" if as_published is None else ", or train with --as-published: then the run has no guarantee"
+        raise Unsupported(
+            f"{not_private}: was read off the training records without noise. No epsilon covers it. Leave it out{way}."
+        )
+
+
 def check_unit(plan: Plan, records: int, users: Ids | None) -> None:
     """Raise unless records are what the plan protects, or it protects users and their owners are known."""
     unit = plan.recipe.budget.unit

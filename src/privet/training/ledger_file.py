@@ -61,14 +61,17 @@ class LedgerFile:
         self._next = self.charged
 
     @classmethod
-    def create(cls, folder: str | Path, plan: Plan, *, reserve: int = 1, seeded: bool = False) -> "LedgerFile":
+    def create(
+        cls, folder: str | Path, plan: Plan, *, reserve: int = 1, seeded: bool = False, covered: bool = True
+    ) -> "LedgerFile":
         """A new ledger for a run of `plan` in a folder that has none; the folder is made if need be.
 
         Args:
             reserve: the most steps that one line may charge, which is what a torn line costs.
             seeded: whether the run's noise can be drawn again. Then it is marked as not private.
+            covered: False if something was read off the records without noise. Then it is marked as not sound.
         """
-        header = header_of(plan, run=secrets.token_hex(16), reserve=reserve, seeded=seeded)
+        header = header_of(plan, run=secrets.token_hex(16), reserve=reserve, seeded=seeded, covered=covered)
         file = Path(folder) / NAME
         make_folder(file.parent)
         lock = locked(file.parent)

@@ -41,7 +41,7 @@ class Header:
     unit: Unit
     delta: float
     rule: str
-    sound: bool  # whether a proof covers the clipping rule
+    sound: bool  # whether a proof covers the clipping rule, and nothing was read off the records without noise
     seeded: bool  # noise that can be drawn again: not private
     reserve: int  # the most steps of one line
     planned: Guarantee | None  # certified, of all steps of one run
@@ -71,16 +71,16 @@ class Header:
         return Steps(**dict(self.steps) | {"sampling": sampling(self.steps["sampling"])})
 
 
-def header_of(plan: Plan, *, run: str, reserve: int, seeded: bool) -> Header:
+def header_of(plan: Plan, *, run: str, reserve: int, seeded: bool, covered: bool = True) -> Header:
     """The first line of a run that will spend `plan`."""
     tuned = plan.recipe.tuning is not None
     by_other = plan.guarantee if plan.guarantee.label == "certified" else None  # rdp covers what pld refuses
     steps = {name: getattr(plan.steps, name) for name in _STEPS} | {"sampling": str(plan.steps.sampling)}
     return Header(
         run=run, plan=plan.hash, size=plan.recipe.size, relation=plan.guarantee.relation, unit=plan.guarantee.unit,
-        delta=plan.guarantee.delta, rule=plan.rule, sound=not plan.is_unsound, seeded=seeded, reserve=reserve,
-        planned=plan.one_run if tuned else plan.certified or by_other, together=str(plan.guarantee) if tuned else None,
-        steps=steps,
+        delta=plan.guarantee.delta, rule=plan.rule, sound=covered and not plan.is_unsound, seeded=seeded,
+        reserve=reserve, planned=plan.one_run if tuned else plan.certified or by_other,
+        together=str(plan.guarantee) if tuned else None, steps=steps,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from privet.errors import InvalidValue
 from privet.planning import Plan
 from privet.training import checkpoint, distributed, ledger_reading, metrics
 from privet.training.distributed import Group
+from privet.training.gate import check_covered
 from privet.training.parts import Parts, check_sound, drawing, measured_reserve, parts_for
 from privet.training.progress import Quiet, Watcher
 from privet.training.resume import resume as taken_up
@@ -51,7 +52,7 @@ def train(
         task: a name, an address `my.module:task`, or a Task.
         out: the run's folder. It must not hold a ledger.
         seed: makes the run reproducible, and not private.
-        as_published: train by a rule that has no guarantee.
+        as_published: train by a rule that has no guarantee, or on a task that read something off its records.
         secure: noise that no rounding of floating-point numbers gives away.
         show_private: also show what comes from training records without noise, marked so.
         where: where files of the task are looked for.
@@ -70,7 +71,7 @@ def train(
 
     Raises:
         InvalidValue: the folder is in use, the task is not of the plan's size, or a setting does not fit.
-        Unsupported: the plan's rule has no guarantee, and that was not asked for.
+        Unsupported: the plan's rule or the task has no guarantee, and that was not asked for.
     """
     folder, group = Path(out), distributed.group()
     if seed is not None:
@@ -80,6 +81,7 @@ def train(
     flags |= {} if task is None else {"task": task.name if isinstance(task, Task) else task}
     chosen = Settings.of({**plan.recipe.training, **flags})
     loaded = task_of(chosen.task if task is None else task, where=where)
+    check_covered(loaded.not_private, as_published=as_published)
     _check_new(folder)
     about = _shared(group, {"weights_seed": secrets.randbits(48) if seed is None else seed})
     parts = parts_for(plan, loaded, chosen, weights_seed=about["weights_seed"], group=group)
@@ -123,7 +125,9 @@ def go_on(
     about["show_private"] = about["show_private"] if show_private is None else show_private
     loaded = run.task(where=where) if task is None else task
     _check_task(run, loaded)
-    parts = parts_for(run.plan, loaded, run.settings, weights_seed=about["weights_seed"], group=group)
+    begun = _shared(group, {"begun": (folder / checkpoint.NAME).exists()})["begun"]
+    parts = parts_for(run.plan, loaded, run.settings, weights_seed=about["weights_seed"], group=group, begun=begun)
+    _check_weights(run, parts)
     reserve = ledger_reading.read(folder).header.reserve
     training = taken_up(
         parts.model, parts.optimizer, loaded.train, run.plan, out=folder, scheduler=parts.pace.scheduler,
@@ -173,7 +177,7 @@ def _about(parts: Parts, *, own: bool) -> dict[str, Any]:
         spelling = None
     return {
         "plan": parts.plan.hash, "task": settings.task, "own_task": own, "settings": settings.as_dict(),
-        "evaluation": task.evaluation, "source": task.source,
+        "evaluation": task.evaluation, "source": task.source, "not_private": task.not_private, "weights": parts.weights,
         "measure": {"name": task.measure.name, "higher_is_better": task.measure.higher_is_better},
         "network": None if spelling is None else {"model": spelling, "facts": facts},
         "versions": versions(), "end": None,
@@ -186,7 +190,8 @@ def _options(parts: Parts, about: Mapping[str, Any], group: Group | None) -> dic
     return {
         "max_physical_batch": settings.max_physical_batch, "workers": settings.workers, "views": settings.views,
         "average": settings.average, "as_published": about["as_published"], "secure": about["secure_noise"],
-        "group": group, "users": task.users if parts.plan.recipe.budget.unit == "user" else None,
+        "not_private": task.not_private, "group": group,
+        "users": task.users if parts.plan.recipe.budget.unit == "user" else None,
     }  # fmt: skip
 
 
@@ -217,6 +222,15 @@ def _check_task(run: Run, task: Task) -> None:
         raise InvalidValue(
             f"task={task.name!r}, judged by {task.measure.name}, is not the one that the run in {str(run.folder)!r} "
             f"began with, {run.settings.task!r}. Its scores could not be compared. Give that one."
+        )
+
+
+def _check_weights(run: Run, parts: Parts) -> None:
+    """Raise if a run without a checkpoint would go on from other weights than it began with."""
+    if parts.weights not in (None, run.about["weights"]):
+        raise InvalidValue(
+            f"weights={run.settings.weights!r} is another file than the run in {str(run.folder)!r} began with: its "
+            f"SHA-256 is {parts.weights}, not {run.about['weights']}. Put that file in its place."
         )
 
 

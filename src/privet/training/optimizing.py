@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, PolynomialLR, ReduceLROnPlateau
 
 from privet import _check
 from privet._registry import Registry, number, one_line, shortened
@@ -25,7 +25,7 @@ MOMENTUM = 0.9  # of sgd by default
 UNITS = ("step", "epoch")
 _NEEDS_FUNCTIONS = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler", "LRScheduler")
 _SHORT = {"cosine": "CosineAnnealingLR", "plateau": "ReduceLROnPlateau"}
-_BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR")
+_BY_EPOCH = ("StepLR", "MultiStepLR", "ExponentialLR", "ConstantLR", "LinearLR")  # torch's numbers in them are epochs
 
 optimizers: Registry[Optimizer] = Registry("optimizer")
 schedulers: Registry[LRScheduler] = Registry("scheduler")
@@ -123,7 +123,7 @@ def pace_for(settings: Settings, plan: Plan, optimizer: Optimizer) -> Pace:
     length = max(1, len(plan.steps) // epoch if unit == "epoch" else len(plan.steps))
     asked = inspect.signature(kind).parameters
     known = {"T_max": length, "total_steps": length, "max_lr": optimizer.param_groups[0]["lr"]}
-    if name in ("linear", "polynomial"):
+    if kind is PolynomialLR:  # a decay; torch's other `total_iters` are of a warm-up
         known["total_iters"] = length
     options = {key: value for key, value in known.items() if key in asked and not _says_length(key, options)} | options
     if name in schedulers.names():

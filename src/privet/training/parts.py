@@ -16,6 +16,7 @@ from privet.data.task import Task
 from privet.engine import clipped_sum
 from privet.engine.loading import gather
 from privet.errors import InvalidValue, Unsupported
+from privet.models import from_checkpoint
 from privet.planning import Plan
 from privet.training.append_file import unwritable
 from privet.training.distributed import Group
@@ -39,10 +40,15 @@ class Parts:
     pace: Pace
     judge: Judge
     device: torch.device
+    weights: str | None = None  # SHA-256 of the file that first weights were read from
 
 
-def parts_for(plan: Plan, task: Task, settings: Settings, *, weights_seed: int, group: Group | None) -> Parts:
-    """The parts of a run, fresh: the network's first weights come from `weights_seed`, which is public.
+def parts_for(
+    plan: Plan, task: Task, settings: Settings, *, weights_seed: int, group: Group | None, begun: bool = False
+) -> Parts:
+    """The parts of a run, fresh: the network's first weights come from `weights_seed`, which is public, or from a file.
+
+    Of a run that has `begun` the file is not read: its checkpoint has all weights.
 
     Raises:
         InvalidValue: the task is not of the plan's size, or a setting does not fit.
@@ -50,14 +56,23 @@ def parts_for(plan: Plan, task: Task, settings: Settings, *, weights_seed: int, 
     check_size(plan, task)
     device = device_of(settings, group)
     with drawing(weights_seed):
-        model = network_of(task, settings).to(device)
-    model.train()
+        model = network_of(task, settings)
+    weights = None if begun else first_weights(model, settings)
+    model.to(device).train()
     optimizer = optimizer_for(settings, plan, model)
     pace = pace_for(settings, plan, optimizer)
     return Parts(
         plan=plan, task=task, settings=settings, model=model, optimizer=optimizer, pace=pace,
-        judge=Judge(settings, task), device=device,
+        judge=Judge(settings, task), device=device, weights=weights,
     )  # fmt: skip
+
+
+def first_weights(model: nn.Module, settings: Settings) -> str | None:
+    """Put the weights that the settings name in place; gives their file's SHA-256, None if they name none."""
+    if settings.weights is None:
+        return None
+    path = Path(settings.weights).expanduser()
+    return from_checkpoint(model, path, train=settings.train or ("*",), fresh=settings.fresh or ()).sha256
 
 
 def check_sound(plan: Plan, *, as_published: bool) -> None:

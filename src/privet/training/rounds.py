@@ -39,7 +39,9 @@ class Rounds:
         self._training, self._parts, self._folder, self._group = training, parts, folder, group
         self._first, self._reserve, self._watcher, self._interrupt = training.number, reserve, watcher, interrupt
         self._raw = _Raw(parts.task.measure.name) if show_private else None
-        self._meter = Meter(parts.plan, mark=lambda g: marked(g, parts.plan, seeded=not training.private))
+        self._meter = Meter(parts.plan, mark=lambda g: marked(
+            g, parts.plan, seeded=not training.private, not_private=parts.task.not_private
+        ))  # fmt: skip
         self._metrics = Metrics(folder) if group is None or group.is_first else None
         self._every = evaluate_every(parts)
         self._evaluated = -1  # the step of the last evaluation

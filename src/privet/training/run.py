@@ -27,7 +27,7 @@ from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.plan_file import check_table, parsed
 from privet.training import checkpoint, ledger_reading, metrics
-from privet.training.account import cost, without_proof
+from privet.training.account import cost, read_off, without_proof
 from privet.training.append_file import write_new
 from privet.training.ledger_lines import Header, header_of
 from privet.training.settings import Settings
@@ -38,7 +38,9 @@ PACKAGES = ("privet", "torch", "numpy", "scipy", "safetensors")
 _KEYS = (
     "format", "version", "plan", "task", "own_task", "settings", "changed", "evaluation", "source", "measure",
     "network", "seed", "weights_seed", "secure_noise", "as_published", "show_private", "versions", "end",
+    "not_private", "weights",
 )  # fmt: skip
+_LATER = {"not_private": "", "weights": None}  # keys that older runs have not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,9 +87,10 @@ class Run:
                 f"{'seeded' if reading.header.seeded else 'not'}. Whether it is private could not be told. Restore the "
                 "files of one run."
             )
-        _check_promise(folder, reading.header, plan)
+        not_private = about["not_private"]
+        _check_promise(folder, reading.header, plan, covered=not not_private)
         stopped = about["end"] is not None and reading.ledger.steps < reading.header.length
-        guarantee, spent = _guarantees(reading, plan, by_outputs=stopped)
+        guarantee, spent = _guarantees(reading, plan, by_outputs=stopped, not_private=not_private)
         return cls(
             folder=folder, plan=plan, settings=settings_in(folder, about), ledger=reading.ledger, guarantee=guarantee,
             spent=spent, together=reading.header.together, notes=reading.notes, metrics=metrics.read(folder),
@@ -108,6 +111,12 @@ class Run:
     def private(self) -> bool:
         """False for a seeded run: reproducible, not private."""
         return self.seed is None
+
+    @property
+    def not_private(self) -> str:
+        """What was read off the training records without noise before the first step; empty if nothing was."""
+        found: str = self.about["not_private"]
+        return found
 
     @property
     def versions(self) -> dict[str, str]:
@@ -144,7 +153,9 @@ class Run:
         return task_of(self.settings.task, where=where)
 
     def network(self, task: Task | None = None, *, where: Where | None = None) -> nn.Module:
-        """The trained model, its weights averaged if they were to be. `task` is needed where it makes the network.
+        """The trained model: its weights averaged if they were to be, frozen what did not train.
+
+        `task` is needed where it makes the network.
 
         Raises:
             InvalidValue: no weights were saved, or they do not fit.
@@ -155,7 +166,7 @@ class Run:
         known = self.about["network"]
         if task is None and known is not None:
             facts = {key: tuple(v) if isinstance(v, list) else v for key, v in known["facts"].items()}
-            made = models.model(known["model"], **facts)
+            made = _frozen(models.model(known["model"], **facts), self.settings)
         else:
             made = network_of(self.task(where=where) if task is None else task, self.settings)
         checkpoint.load_weights(kept, model=made)
@@ -163,20 +174,28 @@ class Run:
 
 
 def network_of(task: Task, settings: Settings) -> nn.Module:
-    """A fresh network for a task: its own, or the one that the settings name."""
-    return task.network(settings.model)
+    """A fresh network for a task: its own, or the one that the settings name; what does not train is frozen."""
+    return _frozen(task.network(settings.model), settings)
 
 
-def _check_promise(folder: Path, said: Header, plan: Plan) -> None:
+def _frozen(model: nn.Module, settings: Settings) -> nn.Module:
+    if settings.train is not None:
+        models.freeze(model, settings.train)
+    return model
+
+
+def _check_promise(folder: Path, said: Header, plan: Plan, *, covered: bool) -> None:
     """Raise unless the ledger's first line, which speaks for steps to come, says what the plan says: that is proven."""
-    if said != header_of(plan, run=said.run, reserve=said.reserve, seeded=said.seeded):
+    if said != header_of(plan, run=said.run, reserve=said.reserve, seeded=said.seeded, covered=covered):
         raise InvalidValue(
-            f"{folder / ledger_reading.NAME}: line 1: does not say what its plan says. What holds could not be told. "
-            "Restore the files of one run."
+            f"{folder / ledger_reading.NAME}: line 1: does not say what its plan says, and run.json of the task. What "
+            "holds could not be told. Restore the files of one run."
         )
 
 
-def _guarantees(reading: ledger_reading.Reading, plan: Plan, *, by_outputs: bool) -> tuple[Guarantee, Guarantee]:
+def _guarantees(
+    reading: ledger_reading.Reading, plan: Plan, *, by_outputs: bool, not_private: str
+) -> tuple[Guarantee, Guarantee]:
     """(what holds, what the ledger adds up to)."""
     header = reading.header
     if reading.ledger.steps:
@@ -187,14 +206,16 @@ def _guarantees(reading: ledger_reading.Reading, plan: Plan, *, by_outputs: bool
     held = spent if whole else header.planned or plan.guarantee
     if by_outputs:
         spent = replace(spent, label="claimed", epsilon_lower=None, method=f"{spent.method}; outputs decided the stop")
-    held, spent = (marked(g, plan, seeded=header.seeded) for g in (held, spent))
+    held, spent = (marked(g, plan, seeded=header.seeded, not_private=not_private) for g in (held, spent))
     return held, spent
 
 
-def marked(guarantee: Guarantee, plan: Plan, *, seeded: bool) -> Guarantee:
+def marked(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_private: str = "") -> Guarantee:
     """The same, marked as a claim if the run has no guarantee."""
     if plan.is_unsound:
         return without_proof(guarantee, f"rule {plan.rule!r} is unsound")
+    if not_private:
+        return without_proof(guarantee, read_off(not_private))
     return without_proof(guarantee, "seeded: reproducible, not private") if seeded else guarantee
 
 
@@ -236,6 +257,7 @@ def read_about(folder: Path) -> dict[str, Any]:
             raise InvalidValue(f"is not the description of a run: it has no format={FORMAT!r}.")
         if found.get("version") != VERSION:
             raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. Use the Privet that wrote it.")
+        found = _LATER | found
         check_table("the run", found, _KEYS)
         _check_about(found)
         return found
@@ -251,7 +273,7 @@ def _check_about(found: Mapping[str, Any]) -> None:
         "task": (str,), "own_task": (bool,), "settings": (dict,), "evaluation": (str,), "versions": (dict,),
         "network": (dict, type(None)), "seed": (int, type(None)), "weights_seed": (int,), "end": (str, type(None)),
         "secure_noise": (bool,), "as_published": (bool,), "show_private": (bool,), "measure": (dict,),
-        "changed": (dict,),
+        "changed": (dict,), "not_private": (str,), "weights": (str, type(None)),
     }  # fmt: skip
     for key, allowed in kinds.items():
         if type(found[key]) not in allowed:

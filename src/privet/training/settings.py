@@ -2,6 +2,8 @@
 
 [training]
 task = "digits"                    # or mnist, ..., or your own: my.module:task
+weights = "public.safetensors"     # fine-tuning: the first weights
+train = ["fc3.*"]                  # and which of them learn
 optimizer = "sgd"                  # any of torch by name, with options: "adam:betas=(0.9,0.99)"
 lr = 0.1
 scheduler = "cosine"               # any of torch by name, with options: "step:step_size=10,gamma=0.5"
@@ -32,7 +34,7 @@ _ELSEWHERE = {  # keys that people look for here
     "show_private": "Give --show-private to the command: what it shows is not private.",
     "as_published": "Give --as-published to the command: such a run has no guarantee.",
 }
-_WORDS = ("task", "model", "optimizer", "scheduler", "stop_at", "device")
+_WORDS = ("task", "model", "weights", "optimizer", "scheduler", "stop_at", "device")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,9 @@ class Settings:
 
     task: str = "digits"
     model: str | None = None  # the task's own
+    weights: str | None = None  # a safetensors file: the network's first weights
+    train: tuple[str, ...] | None = None  # with weights: patterns of the parameters that learn; all
+    fresh: tuple[str, ...] | None = None  # with weights: patterns of what is not taken from the file; nothing
     optimizer: str | None = None  # sgd; adam for the method noisy-adam
     lr: float | None = None  # what suits the optimizer: optimizing.RATES
     momentum: float | None = None
@@ -65,6 +70,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in _WORDS:
             _check_word(name, getattr(self, name))
+        for name in ("train", "fresh"):
+            object.__setattr__(self, name, _patterns(name, getattr(self, name), self.weights))
         for name in ("views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve"):
             if getattr(self, name) is not None:
                 _check.whole(**{name: getattr(self, name)})
@@ -95,7 +102,8 @@ class Settings:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, what is not given left out: `Settings.of(settings.as_dict()) == settings`."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        given = {key: value for key, value in asdict(self).items() if value is not None}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
 
 
 def changed(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -122,6 +130,20 @@ def target(text: str) -> tuple[str, float]:
 def _check_word(name: str, value: Any) -> None:
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise InvalidValue(f'{name}={shortened(repr(value))} must be a word. Write {name} = "...".')
+
+
+def _patterns(name: str, value: Any, weights: str | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    is_list = isinstance(value, list | tuple) and len(value) > 0
+    if not is_list or not all(isinstance(word, str) and word.strip() for word in value):
+        raise InvalidValue(f'{name}={shortened(repr(value))} must be a list of patterns. Write {name} = ["fc*"].')
+    if weights is None:
+        raise InvalidValue(
+            f"{name}={shortened(repr(list(value)))} is given without weights. It says what becomes of weights from a "
+            "file. Give weights, a safetensors file."
+        )
+    return tuple(value)
 
 
 def _check_numbers(settings: Settings) -> None:

@@ -25,7 +25,7 @@ from privet.engine.sampling import sampler
 from privet.engine.summing import nothing
 from privet.errors import InvalidValue
 from privet.planning import Plan
-from privet.training.account import Account, account_for, check_left, cost, without_proof
+from privet.training.account import Account, account_for, check_left, cost, read_off, without_proof
 from privet.training.averaging import Average
 from privet.training.distributed import Group
 from privet.training.gate import (
@@ -33,6 +33,7 @@ from privet.training.gate import (
     Repeated,
     Watch,
     check_batch,
+    check_covered,
     check_kinds,
     check_losses,
     check_optimizer,
@@ -66,7 +67,8 @@ class Training:
         generator: where coins and noise come from; `seeded(7)` gives a run that is reproducible and not private.
         secure: release whole cells of a grid with noise from a cryptographic generator: docs/howto-sampling.md.
         reserve: steps that one line of the ledger charges, where steps take milliseconds.
-        as_published: train by a rule that has no guarantee.
+        as_published: train by a rule that has no guarantee, or on what was read off the records without noise.
+        not_private: what of the dataset was read off its records without noise: a vocabulary, say. See `as_published`.
         group: the processes that make each step together, from `distributed.group()`; each is given all of the above.
 
     >>> import torch
@@ -89,7 +91,8 @@ class Training:
         self, model: nn.Module, optimizer: Optimizer, dataset: Any, plan: Plan, *, out: "str | Path | None" = None,
         ledger: LedgerFile | None = None, users: Ids | None = None, max_physical_batch: int | None = None,
         workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
-        secure: bool = False, reserve: int = 1, as_published: bool = False, group: Group | None = None,
+        secure: bool = False, reserve: int = 1, as_published: bool = False, not_private: str = "",
+        group: Group | None = None,
     ) -> None:  # fmt: skip
         self._generator = Randomness() if generator is None else generator
         check_kinds(plan, self._generator)
@@ -101,6 +104,8 @@ class Training:
         check_optimizer(optimizer, self._named, self._inner)
         self.rule = rule_for(plan.rule, as_published=as_published)  # one object: it may learn from releases
         check_rule(is_published(self.rule), plan, secure=secure)
+        check_covered(not_private, as_published=as_published)
+        self._not_private = not_private
         self._views, self._physical = views, rows_at_once(max_physical_batch, views)
         _check.whole(least=0, workers=workers)
         self._workers, self._users, self._secure = workers, users, secure
@@ -121,7 +126,9 @@ class Training:
         self.out = None if out is None else Path(out)
 
         def account() -> Account:
-            return account_for(plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private)
+            return account_for(
+                plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private, covered=not not_private
+            )
 
         self._account = account() if group is None else JointAccount(group, plan, account, self._standing)
         here = weakref.ref(self)  # the optimizer must not keep this object, and its ledger, alive
@@ -168,6 +175,8 @@ class Training:
     def _marked(self, guarantee: Guarantee) -> Guarantee:
         if is_published(self.rule):
             return without_proof(guarantee, f"rule {self.plan.rule!r} is unsound")
+        if self._not_private:
+            return without_proof(guarantee, read_off(self._not_private))
         return guarantee if self.private else without_proof(guarantee, str(self._generator))
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan, Recipe, plan
 from privet.planning.recipe_file import overridden
 from privet.planning.trials import Tuning
-from privet.training.gate import records_of
+from privet.training.gate import check_covered, records_of
 from privet.training.settings import Settings
 from privet.training.tune_score import number_of_runs
 from privet.training.tune_space import Candidate, Space, parted
@@ -130,6 +130,7 @@ def job_for(
     """
     recipe = {key: value for key, value in given.items() if value is not None}
     training = dict(recipe.pop("training", {}))
+    check_covered(task.not_private)
     _check_recipe(recipe, task)
     recipe.setdefault("delta", 1 / (10 * records_of(task.train)))  # all records are protected, not those of a part
     count = _trials(law, trials, space)
