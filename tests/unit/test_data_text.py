@@ -161,6 +161,10 @@ def test_a_public_list_of_words(where, tables, tmp_path):
     assert "the first 3 words of public.txt, SHA-256" in found.source
     assert found.not_private == ""
     assert int(found.train[0].max()) == 4
+    with pytest.raises(InvalidValue, match="length=1000000000000 must be at most"):
+        task("imdb:length=1000000000000", where=where)
+    with pytest.raises(InvalidValue, match="neither hashed nor counted nor a file"):
+        task("imdb:vocabulary=~nobody-of-this-name/a.txt", where=where)
     with pytest.raises(InvalidValue, match="neither hashed nor counted nor a file"):
         task("imdb:vocabulary=guessed", where=where)
 

@@ -22,6 +22,7 @@ from privet.data.words import Listed, numbered, uncommon, vocabulary_of, words_o
 from privet.errors import InvalidValue
 
 Text = tuple[str, int]  # a text and its class
+LONGEST = 10_000  # words of a text
 
 
 def _words_task(
@@ -30,6 +31,8 @@ def _words_task(
 ) -> Task:  # fmt: skip
     _check.whole(least=3, words=words)
     _check.whole(length=length)
+    if length > LONGEST:
+        raise InvalidValue(f"length={length} must be at most {LONGEST:,}: every text takes so many numbers of memory.")
     _check.one_of(KINDS, features=features)
     _check.one_of(("kept", "dropped"), common=common)
     places = shuffled(len(train))[: first(size, len(train))]

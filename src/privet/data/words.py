@@ -4,17 +4,17 @@ By default each word is hashed into one of the numbers. Counting the most freque
 private texts without noise; `vocabulary=counted` does it, and is trained on by `--as-published` only.
 """
 
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from privet.data.files import content_of
+from privet.data.files import content_of, expanded
 from privet.data.packed import text_of
 from privet.errors import InvalidValue
 
@@ -89,8 +89,8 @@ def vocabulary_of(kind: str, words: int, texts: Iterable[Sequence[str]]) -> tupl
         counts = Counter(word for text in texts for word in text)
         top = sorted(counts, key=lambda word: (-counts[word], word))[: words - 2]
         return Listed(top), f"the {words - 2:,} most frequent training words, COUNTED WITHOUT PRIVACY, as published"
-    path = Path(kind).expanduser()
-    if not path.is_file():
+    path = expanded(kind)
+    if not os.path.isfile(path):
         raise InvalidValue(
             f"vocabulary={kind!r} is neither hashed nor counted nor a file. A file has one word per line, and must be "
             "public. Write vocabulary=hashed."
