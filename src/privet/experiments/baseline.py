@@ -14,7 +14,7 @@ from privet.engine.loading import gather
 from privet.experiments.row import Curve, Row
 from privet.training.evaluate import Scores, evaluate, moved
 from privet.training.optimizing import epoch_of, optimizer_for, pace_for
-from privet.training.parts import device_of, drawing
+from privet.training.parts import device_of, drawing, first_weights
 from privet.training.run import network_of
 from privet.training.settings import Settings
 
@@ -44,7 +44,9 @@ def train_plainly(
     task, device = task_of(settings.task, where=where) if task is None else task, device_of(settings, None)
     start = time.monotonic()
     with drawing(seed):
-        model = network_of(task, settings).to(device)
+        model = network_of(task, settings)
+        first_weights(model, settings)
+        model.to(device)
         optimizer = optimizer_for(settings, plan, model)
         pace = pace_for(settings, plan, optimizer)
         batch, every = max(1, round(plan.batch)), epoch_of(plan)

@@ -24,6 +24,7 @@ from privet.training.gate import records_of
 from privet.training.tune_split import judged_apart
 
 MORE = 3  # values that are tried beyond an end of a list, at most
+CLIMBED = ("lr",)  # settings whose list may be left: positive, without an upper limit, by ratio
 
 
 class Train(Protocol):
@@ -60,22 +61,33 @@ def choice(
         tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
         return sign * float(value) if value is not None and math.isfinite(value) else -math.inf
 
-    count = math.prod(map(len, row.choices.values()))
-    best = scores[_climbed(count, goodness) if len(row.choices) == 1 else max(range(count), key=goodness)]
-    found = {"fingerprint": row.fingerprint, "chosen": best["candidate"], "scores": [scores[k] for k in sorted(scores)]}
+    count, more = math.prod(map(len, row.choices.values())), MORE if _is_open(row) else 0
+    best = scores[_climbed(count, goodness, more) if len(row.choices) == 1 else max(range(count), key=goodness)]
+    found = {
+        "fingerprint": row.fingerprint, "chosen": best["candidate"], "beyond": more,
+        "scores": [scores[k] for k in sorted(scores)],
+    }  # fmt: skip
     file.parent.mkdir(parents=True, exist_ok=True)
     write_new(file, (json.dumps(found, indent=1) + "\n").encode())
     return Choice(chosen=dict(best["candidate"]), tried=tuple(score["candidate"] for score in found["scores"]))
 
 
-def _climbed(count: int, goodness: Callable[[int], float]) -> int:
+def _is_open(row: Row) -> bool:
+    """Whether the only list of a row may be left: it is of a setting that grows by ratio."""
+    (name, *others), (values, *_) = row.choices, row.choices.values()
+    return not others and name in CLIMBED and len(set(values)) > 1 and min(values) > 0
+
+
+def _climbed(count: int, goodness: Callable[[int], float], more: int = 0) -> int:
     """The best of an ordered list: the two in the middle, then on from the better one as long as it gets better.
+
+    `more` numbers beyond either end are tried too, as long as it gets better.
 
     >>> tried = []
     >>> _climbed(5, lambda k: tried.append(k) or -abs(k - 1)), tried
     (1, [2, 3, 1, 0])
-    >>> _climbed(2, lambda k: k), _climbed(4, [0.1, 0.1, 0.1, 0.9].__getitem__), _climbed(1, [0.1].__getitem__)
-    (4, 3, 0)
+    >>> _climbed(4, [0.1, 0.1, 0.1, 0.9].__getitem__), _climbed(1, [0.1].__getitem__), _climbed(2, lambda k: k, 3)
+    (3, 0, 4)
     """
     at = (count - 1) // 2
     here = goodness(at)
@@ -87,7 +99,7 @@ def _climbed(count: int, goodness: Callable[[int], float]) -> int:
         return max(found, key=found.__getitem__)
     step = 1 if beside > here else -1
     at, here = (at + 1, beside) if beside > here else (at, here)
-    while -MORE <= at + step < count + MORE and (further := goodness(at + step)) > here:
+    while -more <= at + step < count + more and (further := goodness(at + step)) > here:
         at, here = at + step, further
     return at
 
@@ -97,8 +109,8 @@ def _read(file: Path, row: Row) -> Choice | None:
         return None
     try:
         found = json.loads(file.read_bytes())
-        if found["fingerprint"] != row.fingerprint:
-            return None
+        if found["fingerprint"] != row.fingerprint or found.get("beyond", 0) != (MORE if _is_open(row) else 0):
+            return None  # of another row, or of a climb that stopped at the ends; its runs are still there
         return Choice(chosen=dict(found["chosen"]), tried=tuple(score["candidate"] for score in found["scores"]))
     except (ValueError, KeyError, TypeError):
         raise InvalidValue(f"{file}: is not a choice. It was edited or torn. Delete it: it is made again.") from None

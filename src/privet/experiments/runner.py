@@ -228,8 +228,8 @@ def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, Fi
     """(what is proven of the mechanism that ran, what its method says instead, with its label)."""
     said = plan.guarantee
     claimed = Figure(value=said.epsilon, label=said.label) if said.label != "certified" else None
-    if plan.is_unsound:
-        return None, claimed
+    if plan.is_unsound or run.not_private:
+        return None, claimed or Figure(value=said.epsilon, label="claimed")
     # Outputs that decide the stop leave the plan's epsilon as what holds; the ledger's reading is then a claim.
     stopped = run.steps < len(plan.steps)
     proven = plan.certified if stopped else cost(run.ledger, plan)

@@ -18,7 +18,7 @@ WORDS = {
     "clipped epsilon": "upper bound if it were clipped, which it is not",
 }  # fmt: skip
 TIGHT = "pld epsilon"
-_OF_THE_PAPER = "epsilon and mu, but the certified one: of the paper's steps, not of this shorter run"
+_OF_THE_PAPER = "epsilon and mu, but the certified one: of the paper's steps, not of this run"
 NONE = "–"
 
 
@@ -186,15 +186,18 @@ def _notes(lines: Sequence[Line]) -> list[str]:
             said.setdefault(note, []).append(line.row.name)
         if line.row.why:
             said.setdefault(f"not run: {line.row.why}", []).append(line.row.name)
-        if any(_is_shorter(result) for result in line.results) and any(_is_of_the_plan(n) for n in line.row.published):
+        if any(_is_other(result, line.row) for result in line.results) and any(
+            map(_is_of_the_plan, line.row.published)
+        ):
             said.setdefault(_OF_THE_PAPER, []).append(line.row.name)
         for text in {_chosen(result) for result in line.results if result.chosen}:
             said.setdefault(text, []).append(line.row.name)
     return [f"{note} ({_listed(names, len(lines))})" for note, names in said.items()]
 
 
-def _is_shorter(result: Result) -> bool:
-    return result.scale not in ("full", EXACT)
+def _is_other(result: Result, row: Row) -> bool:
+    """Whether it is of other records or fewer steps than the row's."""
+    return result.scale.startswith("quick") or (result.scale != EXACT and result.planned < (row.steps or 0))
 
 
 def _is_of_the_plan(name: str) -> bool:

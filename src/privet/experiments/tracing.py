@@ -18,7 +18,7 @@ from privet.experiments.row import Curve, Row
 from privet.training.account import cost
 from privet.training.evaluate import evaluate
 from privet.training.optimizing import epoch_of, optimizer_for, pace_for
-from privet.training.parts import drawing
+from privet.training.parts import drawing, first_weights
 from privet.training.run import network_of
 from privet.training.settings import Settings
 from privet.training.steps import Training
@@ -62,6 +62,7 @@ def _privately(
     task = task_of(settings.task, where=where)
     with drawing(seed):
         model, twin = network_of(task, settings), network_of(task, settings)
+        first_weights(model, settings)
         optimizer = optimizer_for(settings, plan, model)
         pace, published = pace_for(settings, plan, optimizer), plan.recipe.as_published
         with Training(
@@ -75,7 +76,7 @@ def _privately(
                 pace.follow(training.number)
                 if pace.reads_scores and training.number % epoch_of(plan) == 0:
                     pace.evaluated(evaluate(model, task).loss)
-    proven = None if plan.is_unsound else cost(plan.ledger(), plan)
+    proven = None if plan.is_unsound or task.not_private else cost(plan.ledger(), plan)
     if proven is None or proven.label != "certified":
         return len(plan.steps), None
     return len(plan.steps), (proven.epsilon_lower, proven.epsilon)
