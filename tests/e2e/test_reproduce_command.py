@@ -25,7 +25,7 @@ def test_bu_quick_private_training_learns_less_than_plain_training(tmp_path):
     assert rows["knn"]["ours"]["accuracy"] is None
     again = run(line)
     assert again.stderr == ""  # nothing is run
-    for words in ("reproducible, not private", "only directions compare", "<= ", "not run: the paper quotes it"):
+    for words in ("reproducible, not private", "only directions compare", "<= ", "not run: a baseline of the paper"):
         assert words in again.stdout
 
 
