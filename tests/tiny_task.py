@@ -19,6 +19,14 @@ class Net(nn.Module):
         return self.body(x)
 
 
+class Half(Net):
+    """One that freezes its first layer itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[0].requires_grad_(False)
+
+
 def task(size: int = SIZE, not_private: str = "") -> Task:
     """Points on two sides of a plane."""
     x = torch.randn(size + 50, 4, generator=torch.Generator().manual_seed(0))

@@ -104,6 +104,13 @@ def test_a_plan_and_a_run_are_attacked(tmp_path: Path) -> None:
     found = answer(f"attack --run {tmp_path / 'run'} {short}")
     assert [(row["method"], row["step"]) for row in found["outcomes"]] == [("run", 6), ("run", 6)]
     assert "claimed" in found["guarantees"]["run"]  # a seeded run proves nothing
+    assert found["outcomes"][0]["ceiling"] is not None
+    file = tmp_path / "run" / "run.json"
+    about = json.loads(file.read_text()) | {"source": "COUNTED WITHOUT PRIVACY"}
+    file.write_text(json.dumps({key: value for key, value in about.items() if key != "not_private"}))
+    found = answer(f"attack --run {tmp_path / 'run'} {short}")
+    assert "guarantee: none, vocabulary=counted" in found["guarantees"]["run"]
+    assert found["outcomes"][0]["ceiling"] is None
 
 
 @pytest.mark.slow

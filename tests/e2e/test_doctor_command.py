@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 from click.testing import Result
+from torch import nn
 
 from privet import plan
 from privet.cli.doctor import size_in_bytes
@@ -189,6 +191,18 @@ def test_a_task_and_a_plan_that_do_not_fit(doctor, tmp_path: Path) -> None:
     stopped(doctor("--task", "models:misfit", "--plan", planned(tmp_path)), "It fails on a trial batch: RuntimeError")
     stopped(doctor("--task", "models:task", "--model", "models:Normed"), "BatchNorm1d(6) mixes")
     stopped(doctor("--task", "models:counted"), "stop  dataset  vocabulary=counted: was read off the training records")
+
+
+@pytest.mark.slow
+def test_the_weights_that_a_plan_begins_with(doctor, tmp_path: Path) -> None:
+    file = tmp_path / "body.safetensors"
+    path = planned(tmp_path, training={"weights": str(file), "train": ["3.*"]})
+    stopped(doctor("--task", "models:task", "--plan", path), "stop  plan", "body.safetensors: cannot be read")
+    body = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.LayerNorm(6), nn.Linear(6, 3))
+    safetensors.torch.save_file(body.state_dict(), file)
+    found = doctor("--task", "models:task", "--plan", path)
+    assert found.exit_code == 0, found.output
+    assert "21 parameters to train in 2 tensors" in found.stdout
 
 
 def test_another_network_by_name(doctor) -> None:

@@ -126,6 +126,18 @@ def test_a_mistake_is_one_line(tmp_path: Path, line: str, says: str) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"weights": "a.safetensors"}, "training.weights='a.safetensors' of the plan has no part in a federation"),
+        ({"task": "digits"}, "task='tiny_task:task' is not training.task='digits' of the plan"),
+    ],
+)
+def test_what_a_plan_asks_for_is_not_passed_over(tmp_path: Path, table: dict[str, str], says: str) -> None:
+    client_plan(tmp_path, training=table)
+    refused(run(f"federate --plan plan.json {TINY}"), says)
+
+
 # --- killed --------------------------------------------------------------------------------------------
 
 FEDERATE = (

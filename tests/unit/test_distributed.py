@@ -266,6 +266,7 @@ def test_a_folder_that_has_a_ledger_is_refused_on_every_rank(tmp_path):
         ("generator", lambda r: {"generator": seeded(r)}),
         ("settings", lambda r: {"max_physical_batch": 2 + r}),
         ("settings", lambda r: {"secure": bool(r)}),
+        ("settings", lambda r: {"not_private": "counted" * r, "as_published": True}),
         ("settings", lambda r: {"planned": a_plan(unit="user", size=30), "users": USERS[r:] + USERS[:r]}),
     ],
 )

@@ -110,6 +110,10 @@ def test_a_run_of_before_these_were_written_down_is_read(whole, folder):
     (folder / "run.json").write_text(json.dumps(about))
     assert Run.load(folder).guarantee == Run.load(whole).guarantee
     assert Run.load(folder).not_private == ""
+    (folder / "run.json").write_text(json.dumps(about | {"source": "texts; COUNTED WITHOUT PRIVACY, as published"}))
+    run = Run.load(folder)
+    assert (run.guarantee.label, run.spent.label) == ("claimed", "claimed")
+    assert "guarantee: none, vocabulary=counted" in run.guarantee.method
 
 
 def test_weights_of_another_network_are_refused(whole):

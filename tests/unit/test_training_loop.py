@@ -18,6 +18,9 @@ from torch import nn
 from privet import Run, Training, plan, train
 from privet.accounting import Guarantee
 from privet.attacks.membership import memberships
+from privet.attacks.sources import cost_of, sources_of
+from privet.auditing import audit
+from privet.auditing.one_run import one_run
 from privet.auditing.run_ledger import run_ledger
 from privet.data.task import ACCURACY, Task
 from privet.errors import InvalidValue, Unsupported
@@ -373,11 +376,13 @@ def test_the_scores_of_a_run_that_outputs_stopped_claim_no_epsilon(tmp_path):
     assert not {"epsilon", "delta", "label"} & set(run.scores)
 
 
-@pytest.mark.parametrize("change", [{"name": "other"}, {"measure": replace(ACCURACY, name="hits")}])
+@pytest.mark.parametrize(
+    "change", [{"name": "other"}, {"measure": replace(ACCURACY, name="hits")}, {"evaluation": "x"}]
+)
 def test_a_run_goes_on_with_the_task_that_it_began_with(tmp_path, change):
     with pytest.raises(MemoryError):
         train(planned(), task(), out=tmp_path / "a", watcher=Dying(5), evaluate_every=2, keep="best")
-    with pytest.raises(InvalidValue, match=r"is not the one that the run in .* began with, 'tiny'"):
+    with pytest.raises(InvalidValue, match=r"the run in .* began with[, ]+'(tiny|50 made-up points)'"):
         go_on(tmp_path / "a", task=replace(task(), **change))
     assert go_on(tmp_path / "a", task=task()).end == "complete"
 
@@ -449,6 +454,9 @@ def test_a_task_that_read_something_off_its_records_trains_only_if_asked_and_gua
         lambda: tune({"lr": [0.1, 0.5]}, out=tmp_path / "a", task=counted, **given),
         lambda: federate(clients, counted, out=tmp_path / "a", clients=20),
         lambda: memberships("noisy-sgd", task=counted),
+        lambda: audit(p, kinds=["one-run"], task=counted),
+        lambda: one_run(p, kind="examples", canaries=10, task=counted),
+        lambda: sources_of(p, counted, None, as_published=False),
     ):
         with pytest.raises(Unsupported, match=r"vocabulary=counted.* without noise\. No epsilon covers it\. Leave"):
             refused()
@@ -462,10 +470,24 @@ def test_a_task_that_read_something_off_its_records_trains_only_if_asked_and_gua
         assert f"guarantee: none, {COUNTED}" in found.method
     assert {line["label"] for line in evaluations(run)} == {"claimed"}
     assert run_ledger(run).verdict == "inconclusive"
+    assert audit(run, kinds=["replay"]).claim == str(run.guarantee)
+    assert cost_of(sources_of(run, counted, None, as_published=False)[1]["run"]) == str(run.guarantee)
     file = run.folder / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"not_private": ""}))
     with pytest.raises(InvalidValue, match="What holds could not be told"):
         Run.load(run.folder)
+
+
+@pytest.mark.parametrize("note", [None, True, "two\nlines"])
+def test_what_was_read_off_is_said_in_one_line(note):
+    own = task()
+    model = own.network()
+    for refused in (
+        lambda: task(not_private=note),
+        lambda: Training(model, torch.optim.SGD(model.parameters()), own.train, private(), not_private=note),
+    ):
+        with pytest.raises(InvalidValue, match=r"not_private=.* must be one line of text"):
+            refused()
 
 
 # --- fine-tuning ------------------------------------------------------------------------------------
@@ -500,6 +522,16 @@ def test_a_fine_tuned_run_goes_on_without_the_file_once_it_has_a_checkpoint(tmp_
     run = go_on(tmp_path / "a")
     assert run.end == "complete"
     assert torch.equal(weights(run)["body.0.weight"], first["body.0.weight"])
+
+
+def test_what_a_network_freezes_itself_stays_frozen_with_weights_from_a_file(tmp_path, body):
+    given = {"model": "tiny_task:Half", "weights": str(body), "evaluate_every": 2, "lr": 0.5}
+    with pytest.raises(MemoryError):
+        train(planned(), "tiny_task:task", out=tmp_path / "a", watcher=Dying(5), **given)
+    run = go_on(tmp_path / "a")
+    first, last = safetensors.torch.load_file(body), weights(run)
+    assert torch.equal(last["body.0.weight"], first["body.0.weight"])
+    assert not torch.equal(last["body.2.weight"], first["body.2.weight"])
 
 
 def test_without_a_checkpoint_it_needs_the_same_file(tmp_path, body):
@@ -552,6 +584,7 @@ def test_under_add_remove_the_size_is_never_read(tmp_path):
         ({"lerning": 3}, "training.lerning is not known"),
         ({"views": 3, "max_physical_batch": 2}, "must be at least views=3"),
         ({"seed": -1}, "seed=-1"),
+        ({"weights": "~no-such-user/a.safetensors"}, "~no-such-user/a.safetensors: cannot be read"),
     ],
 )
 def test_what_does_not_fit_leaves_no_folder(tmp_path, settings, words):

@@ -179,7 +179,8 @@ def _tried(
     seen = observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
     empty = observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
     found, control = made.run(seen), made.run(empty)
-    ceilings = _ceilings(plan, moment, victims)
+    is_covered = not (isinstance(source, Run) and source.not_private)
+    ceilings = _ceilings(plan if is_covered else None, moment, victims)
     return Outcome(
         method=name, attack=spelling, step=moment.number + 1, found=measured(found, victims),
         control=measured(control, victims), noise=None if moment.step is None else moment.step.noise,

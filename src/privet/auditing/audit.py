@@ -24,6 +24,7 @@ from privet.engine.clip import is_adaptive, rule_for
 from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import METHODS, Plan, method, plan
+from privet.training.gate import check_covered
 from privet.training.run import Run
 
 Kind = Literal["replay", "step", "one-run"]
@@ -61,6 +62,8 @@ def audit(
     >>> audit("noisy-sgd", kinds=["replay"]).verdict
     'consistent'
     """
+    if task is not None:
+        check_covered(task.not_private)  # the run is held against the plan's curve
     parts, name, planned = _parts(what, as_published=as_published)
     asked = _kinds(kinds, planned)
     tell = (lambda _: None) if progress is None else progress
@@ -86,7 +89,8 @@ def audit(
                 progress=lambda done, of: tell(f"one run: step {done} of {of}"),
             )
         )  # fmt: skip
-    return Audit(mechanism=name, claim=_claim(parts, planned), findings=tuple(findings))
+    claimed = what if isinstance(what, Run) else planned
+    return Audit(mechanism=name, claim=_claim(parts, claimed), findings=tuple(findings))
 
 
 def _kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]:
@@ -190,9 +194,9 @@ def _labelled(found: Finding, label: str) -> Finding:
     return replace(found, says=label + found.says) if label else found
 
 
-def _claim(parts: dict[str, Mechanism], planned: Plan | None) -> str:
-    if planned is not None:
-        return str(planned.guarantee)
+def _claim(parts: dict[str, Mechanism], claimed: "Plan | Run | None") -> str:
+    if claimed is not None:
+        return str(claimed.guarantee)
     return "; ".join(label + _charged(mechanism.declared) for label, mechanism in parts.items())
 
 

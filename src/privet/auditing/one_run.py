@@ -26,6 +26,7 @@ from privet.engine.clip import is_adaptive
 from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan
+from privet.training.gate import check_covered
 from privet.training.steps import Training
 
 Floats = NDArray[np.float64]
@@ -151,6 +152,7 @@ def _examples(plan: Plan, coins: Coins, task: Task | None, source: Randomness, p
     """The scores of mislabelled examples of a task: how far training has lowered their losses."""
     if task is None:
         raise InvalidValue("task=None has no examples to mislabel. Give a task, or use kind='block'.")
+    check_covered(task.not_private)
     if not isinstance(task.train, tuple) or task.train[1].is_floating_point():
         raise Unsupported(f"task={task.name!r} has no labels to change. Use kind='block'.")
     x, y = task.train

@@ -128,7 +128,7 @@ def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | N
             if given is not None:
                 raise click.UsageError(f"{option} needs --task: its records say what the network is for.")
         return Case()
-    return _of_task(task, model, folder)
+    return _of_task(task, model, folder, plan)
 
 
 def _in_plan(plan: "Plan", key: str) -> str | None:
@@ -139,7 +139,7 @@ def _in_plan(plan: "Plan", key: str) -> str | None:
     return word
 
 
-def _of_task(spelling: str, network: str | None, folder: Path | None) -> Case:
+def _of_task(spelling: str, network: str | None, folder: Path | None, plan: "Plan | None") -> Case:
     from privet.data import Where, task
     from privet.training.estimate import random_rows
 
@@ -152,7 +152,22 @@ def _of_task(spelling: str, network: str | None, folder: Path | None) -> Case:
     return Case(
         task=spelling, name=network or own, model=model, loss_fn=found.losses, rows_of=rows_of, batch=rows_of(TRIAL),
         records=found.size, users=found.users, not_private=found.not_private,
+        findings=() if plan is None else _weighted(model, plan, {"task": spelling, "model": network}),
     )  # fmt: skip
+
+
+def _weighted(model: Any, plan: "Plan", flags: dict[str, Any]) -> "tuple[Finding, ...]":
+    """Put the plan's first weights in place and freeze what does not learn; what fails is a finding."""
+    from privet.training.checkup import of_error
+    from privet.training.parts import first_weights
+    from privet.training.settings import Settings
+
+    try:
+        settings = Settings.of({**plan.recipe.training, **flags})
+        _of_user(f"the model with weights={settings.weights!r}", lambda: first_weights(model, settings))
+    except PrivetError as error:
+        return (of_error("plan", error),)
+    return ()
 
 
 def _made(address: str) -> Case:
@@ -194,7 +209,7 @@ def _looked_at(case: Case, plan: "Plan | None", *, memory: int | None, fix: bool
     from privet.training.gate import check_covered
     from privet.training.replace import fixed
 
-    findings: list[Finding] = []
+    findings: list[Finding] = list(case.findings)
     changes: tuple[Change, ...] = ()
     checkup, estimated, limit = None, None, memory
     if case.model is not None:

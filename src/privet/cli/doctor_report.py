@@ -34,6 +34,7 @@ class Case:
     users: Any = None
     rows: int | None = None  # of a user's own batch
     not_private: str = ""  # what the task read off its records
+    findings: "tuple[Finding, ...]" = ()  # of what the plan's table does to the model
 
     @property
     def parameters(self) -> int:

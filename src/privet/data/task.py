@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from privet import models
-from privet._registry import Registry
+from privet._registry import Registry, shortened
 from privet.data.files import Where
 from privet.errors import InvalidValue
 
@@ -67,6 +67,9 @@ class Task:
     source: str = ""  # where the records come from, for the report
     not_private: str = ""  # what was read off the training records without noise: no guarantee covers a run on it
 
+    def __post_init__(self) -> None:
+        check_note(self.not_private)
+
     @property
     def size(self) -> int:
         """The number of training records."""
@@ -76,6 +79,15 @@ class Task:
         """A fresh network: the task's own, or another by its spelling."""
         wanted = self.model if spelling is None else spelling
         return models.model(wanted, **self.facts) if isinstance(wanted, str) else wanted()
+
+
+def check_note(not_private: Any) -> None:
+    """Raise unless what was read off the records is told in one line, which run.json and every guarantee repeat."""
+    if not isinstance(not_private, str) or not not_private.isprintable():
+        raise InvalidValue(
+            f"not_private={shortened(repr(not_private))} must be one line of text. It is shown beside every epsilon. "
+            "Say what was read off the records, or leave it out."
+        )
 
 
 registry: Registry[Task] = Registry("task")

@@ -127,6 +127,7 @@ def federate(
     _check_unit(plan)
     given = {**settings, "task": task.name if isinstance(task, Task) else task}
     chosen = Settings.of(given)
+    _check_training(plan, None if isinstance(task, Task) else chosen.task)
     check_rounds(chosen, plan.guarantee, planned_rounds(plan, chosen))
     loaded = task_of(chosen.task if task is None else task, where=where)
     _check_new(folder)
@@ -271,6 +272,21 @@ def _check_unit(plan: Plan) -> None:
         raise InvalidValue(
             "unit='user' of the plan has no meaning here. A federation protects clients or their records. Plan with "
             "--unit client and --split user, where each user is a client; or with --unit example."
+        )
+
+
+def _check_training(plan: Plan, task: str | None) -> None:
+    """Raise if the plan's [training] table asks for what a federation would pass over."""
+    table = plan.recipe.training
+    if "weights" in table:
+        raise InvalidValue(
+            f"training.weights={table['weights']!r} of the plan has no part in a federation. It begins with weights "
+            "made at random, all of which learn. Plan without it."
+        )
+    if task is not None and table.get("task", task) != task:
+        raise InvalidValue(
+            f"task={task!r} is not training.task={table['task']!r} of the plan. The plan may be for other records. "
+            "Give that one, or plan again."
         )
 
 

@@ -33,14 +33,14 @@ class Loaded:
 
 
 def from_checkpoint(
-    model: nn.Module, path: str | Path, *, train: Sequence[str] = ("*",), fresh: Sequence[str] = ()
+    model: nn.Module, path: str | Path, *, train: Sequence[str] | None = ("*",), fresh: Sequence[str] = ()
 ) -> Loaded:
     """Load the weights at `path` into `model`, and freeze every parameter whose name matches no pattern of `train`.
 
     Names and shapes must be those of the model, each number finite. What matches `fresh` is the exception: it is left
     as it was made, also when the file has it, in whatever shape. That is how a new output layer is put on an old body.
-    Patterns are as for files (`fc*`, `*.bias`). Only safetensors files are read; nothing is unpickled. An error leaves
-    the model as it was.
+    Patterns are as for files (`fc*`, `*.bias`). With train=None the model stays frozen where it is. Only safetensors
+    files are read; nothing is unpickled. An error leaves the model as it was.
 
     The privacy guarantee covers the training that follows, not the file: its weights must not come from the private
     records, unless their own guarantee is added.
@@ -60,7 +60,8 @@ def from_checkpoint(
     own = model.state_dict()
     parameters = dict(model.named_parameters())
     kept = _matching(fresh, list(own), option="fresh")
-    trained = _matching(train, list(parameters), option="train")
+    if train is not None:
+        _matching(train, list(parameters), option="train")
     data = _read(path)
     found = _tensors(path, data)
     wanted = [name for name in own if name not in kept]
@@ -70,11 +71,12 @@ def from_checkpoint(
     with torch.no_grad():
         for name in wanted:
             own[name].copy_(found[name])
-    freeze(model, train)
+    if train is not None:
+        freeze(model, train)
     return Loaded(
         loaded=tuple(wanted), fresh=tuple(name for name in own if name in kept), sha256=sha256(data).hexdigest(),
-        trained=tuple(name for name in parameters if name in trained),
-        frozen=tuple(name for name in parameters if name not in trained),
+        trained=tuple(name for name, p in parameters.items() if p.requires_grad),
+        frozen=tuple(name for name, p in parameters.items() if not p.requires_grad),
     )  # fmt: skip
 
 

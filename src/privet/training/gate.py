@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from privet import _check
+from privet.data.task import check_note
 from privet.engine.batches import size_of
 from privet.engine.contribution import Ids
 from privet.engine.loading import Chooser
@@ -88,10 +89,12 @@ def check_covered(not_private: str, *, as_published: bool | None = None) -> None
 
     None: it cannot be asked for.
     """
+    check_note(not_private)
     if not_private and not as_published:
-        way = "" if as_published is None else ", or train with --as-published: then the run has no guarantee"
+        way = ", or plan with --method noisy-sgd and train with --as-published: then the run has no guarantee"
         raise Unsupported(
-            f"{not_private}: was read off the training records without noise. No epsilon covers it. Leave it out{way}."
+            f"{not_private}: was read off the training records without noise. No epsilon covers it. Leave it "
+            f"out{'' if as_published is None else way}."
         )
 
 

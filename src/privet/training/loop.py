@@ -223,6 +223,11 @@ def _check_task(run: Run, task: Task) -> None:
             f"task={task.name!r}, judged by {task.measure.name}, is not the one that the run in {str(run.folder)!r} "
             f"began with, {run.settings.task!r}. Its scores could not be compared. Give that one."
         )
+    if task.evaluation != run.evaluation:
+        raise InvalidValue(
+            f"task={task.name!r} is judged by {task.evaluation!r}, and the run in {str(run.folder)!r} began with "
+            f"{run.evaluation!r}. What judged may be trained on now. Give the records of its beginning, or begin anew."
+        )
 
 
 def _check_weights(run: Run, parts: Parts) -> None:

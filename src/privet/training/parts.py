@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from privet._registry import one_line
+from privet.data.files import expanded
 from privet.data.task import Task
 from privet.engine import clipped_sum
 from privet.engine.loading import gather
@@ -71,8 +72,8 @@ def first_weights(model: nn.Module, settings: Settings) -> str | None:
     """Put the weights that the settings name in place; gives their file's SHA-256, None if they name none."""
     if settings.weights is None:
         return None
-    path = Path(settings.weights).expanduser()
-    return from_checkpoint(model, path, train=settings.train or ("*",), fresh=settings.fresh or ()).sha256
+    path = expanded(settings.weights)
+    return from_checkpoint(model, path, train=settings.train, fresh=settings.fresh or ()).sha256
 
 
 def check_sound(plan: Plan, *, as_published: bool) -> None:

@@ -41,6 +41,7 @@ _KEYS = (
     "not_private", "weights",
 )  # fmt: skip
 _LATER = {"not_private": "", "weights": None}  # keys that older runs have not
+COUNTED = "vocabulary=counted, says its source"  # of an older run, whose ledger calls it sound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,7 +89,8 @@ class Run:
                 "files of one run."
             )
         not_private = about["not_private"]
-        _check_promise(folder, reading.header, plan, covered=not not_private)
+        covered = reading.header.sound if not_private == COUNTED else not not_private
+        _check_promise(folder, reading.header, plan, covered=covered)
         stopped = about["end"] is not None and reading.ledger.steps < reading.header.length
         guarantee, spent = _guarantees(reading, plan, by_outputs=stopped, not_private=not_private)
         return cls(
@@ -257,6 +259,8 @@ def read_about(folder: Path) -> dict[str, Any]:
             raise InvalidValue(f"is not the description of a run: it has no format={FORMAT!r}.")
         if found.get("version") != VERSION:
             raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. Use the Privet that wrote it.")
+        if "not_private" not in found and "COUNTED WITHOUT PRIVACY" in str(found.get("source")):
+            found["not_private"] = COUNTED
         found = _LATER | found
         check_table("the run", found, _KEYS)
         _check_about(found)

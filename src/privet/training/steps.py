@@ -114,7 +114,7 @@ class Training:
         self._chooser(self._generator, start=0 if ledger is None else ledger.next)  # checks dataset and plan
         if group is not None:  # before the average: rank 0's weights are everyone's
             owners = None if users is None else [str(user) for user in users]
-            settings = (owners, views, self._physical, secure, average, reserve)
+            settings = (owners, views, self._physical, secure, average, reserve, not_private)
             self._generator = join(group, self._inner, optimizer, plan, dataset, self._generator, settings)
         self.average = None if average is None else Average(self._named, decay=average)
         self._is_averaged = self._is_open = self._is_done = False
