@@ -2,9 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from privet import _check
@@ -214,9 +216,23 @@ def _result(job: Job, row: Row, run: Run) -> Result:
         _blank(job), curve=curve, certified=certified, claimed=None if claimed is None else claimed.value,
         claimed_label="claimed" if claimed is None else str(claimed.label), delta=plan.recipe.budget.delta,
         figures={name: Figure(value=_shown(name, scores[f"held_out_{name}"]))} | accounted(job.original)
-        | _reached(row, curve), steps=run.steps, planned=len(plan.steps), seconds=round(lines[-1]["seconds"], 1),
+        | _reached(row, curve), steps=run.steps, planned=len(plan.steps), seconds=round(_seconds(lines), 1),
         about=_about(row, run.evaluation) | {"noise": [plan.steps[0].noise, plan.steps[-1].noise], "stopped": run.end},
     )  # fmt: skip
+
+
+def _seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+    """The time of a run, by the median speed between two evaluations: a run that was stopped and went on waited.
+
+    >>> _seconds([{"step": 10, "seconds": 1.0}, {"step": 20, "seconds": 2.0}, {"step": 30, "seconds": 900.0},
+    ...           {"step": 40, "seconds": 901.0}])
+    4.0
+    """
+    speeds = [
+        (b["seconds"] - a["seconds"]) / (b["step"] - a["step"]) for a, b in pairwise(lines) if b["step"] > a["step"]
+    ]
+    found: float = median(speeds) * lines[-1]["step"] if speeds else lines[-1]["seconds"]
+    return found
 
 
 def _check_finite(place: str, name: str, values: Iterable[float | None]) -> None:
