@@ -15,7 +15,7 @@ def accounted(row: Row) -> dict[str, Figure]:
     >>> {name: round(figure.value, 2) for name, figure in found.items()}
     {'gdp mu': 0.23, 'gdp epsilon': 0.83, 'moments epsilon': 1.19, 'pld epsilon': 0.86}
     """
-    wanted = [name for name in row.published if name.endswith((" epsilon", " mu"))]
+    wanted = list(filter(is_accounted, row.published))
     own = {} if row.figures is None else dict(row.figures(row))
     wanted = [name for name in wanted if name not in own]
     if not wanted:
@@ -23,6 +23,11 @@ def accounted(row: Row) -> dict[str, Figure]:
     plan = row.plan()
     found = {name: _accounted(plan, name) for name in dict.fromkeys([*wanted, "pld epsilon"])}
     return found | own
+
+
+def is_accounted(name: str) -> bool:
+    """Whether a figure of that name is a reading of the steps."""
+    return name.endswith((" epsilon", " mu"))
 
 
 def _accounted(plan: Plan, name: str) -> Figure:

@@ -61,7 +61,7 @@ def choice(
         tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
         return sign * float(value) if value is not None and math.isfinite(value) else -math.inf
 
-    count, more = math.prod(map(len, row.choices.values())), MORE if _is_open(row) else 0
+    count, more = math.prod(map(len, row.choices.values())), _beyond(row)
     best = scores[_climbed(count, goodness, more) if len(row.choices) == 1 else max(range(count), key=goodness)]
     found = {
         "fingerprint": row.fingerprint, "chosen": best["candidate"], "beyond": more,
@@ -69,13 +69,13 @@ def choice(
     }  # fmt: skip
     file.parent.mkdir(parents=True, exist_ok=True)
     write_new(file, (json.dumps(found, indent=1) + "\n").encode())
-    return Choice(chosen=dict(best["candidate"]), tried=tuple(score["candidate"] for score in found["scores"]))
+    return _of(found)
 
 
-def _is_open(row: Row) -> bool:
-    """Whether the only list of a row may be left: it is of a setting that grows by ratio."""
+def _beyond(row: Row) -> int:
+    """How many values beyond an end of a row's only list may be tried: none unless its setting grows by ratio."""
     (name, *others), (values, *_) = row.choices, row.choices.values()
-    return not others and name in CLIMBED and len(set(values)) > 1 and min(values) > 0
+    return MORE if not others and name in CLIMBED and len(set(values)) > 1 and min(values) > 0 else 0
 
 
 def _climbed(count: int, goodness: Callable[[int], float], more: int = 0) -> int:
@@ -109,11 +109,15 @@ def _read(file: Path, row: Row) -> Choice | None:
         return None
     try:
         found = json.loads(file.read_bytes())
-        if found["fingerprint"] != row.fingerprint or found.get("beyond", 0) != (MORE if _is_open(row) else 0):
+        if found["fingerprint"] != row.fingerprint or found.get("beyond", 0) != _beyond(row):
             return None  # of another row, or of a climb that stopped at the ends; its runs are still there
-        return Choice(chosen=dict(found["chosen"]), tried=tuple(score["candidate"] for score in found["scores"]))
+        return _of(found)
     except (ValueError, KeyError, TypeError):
         raise InvalidValue(f"{file}: is not a choice. It was edited or torn. Delete it: it is made again.") from None
+
+
+def _of(found: dict[str, Any]) -> Choice:
+    return Choice(chosen=dict(found["chosen"]), tried=tuple(score["candidate"] for score in found["scores"]))
 
 
 def _candidate(row: Row, number: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from privet.data.files import Where
 from privet.data.task import Task
+from privet.experiments import results
 from privet.experiments.row import Row
 from privet.federated import federate, go_on
 from privet.federated.federate import Federated
@@ -32,5 +33,4 @@ def federated(row: Row, task: Task | None, folder: Path, *, seed: int, where: Wh
 
 def proven(found: Federated) -> tuple[float | None, float] | None:
     """What is certified of the rounds that were made, with the system's randomness in place of the seed's."""
-    spent = cost(read(found.folder).ledger, found.plan)
-    return (spent.epsilon_lower, spent.epsilon) if spent.label == "certified" else None
+    return results.proven(cost(read(found.folder).ledger, found.plan))

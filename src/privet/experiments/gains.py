@@ -93,7 +93,7 @@ def welch(gain: float, one: tuple[float, int], two: tuple[float, int]) -> tuple[
 
 
 def _overall(found: Sequence[Gain]) -> list[str]:
-    """For each schedule, the mean gain on each dataset where the rate was chosen for each, and over the datasets."""
+    """For each schedule, the mean gain over the budgets of each dataset where the rate was chosen for each."""
     text = []
     for schedule in SCHEDULES:
         own = [one for one in found if one.schedule == schedule and one.tuned and one.interval is not None]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from privet._registry import shortened
+from privet.accounting import Guarantee
 from privet.errors import InvalidValue
 from privet.experiments.row import Curve, Figure, Row
 from privet.training.append_file import write_new
@@ -47,6 +48,13 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+
+def proven(guarantee: Guarantee | None) -> tuple[float | None, float] | None:
+    """(lower or None, upper) where a guarantee is certified, else None: only that may stand as `certified`."""
+    if guarantee is None or guarantee.label != "certified":
+        return None
+    return guarantee.epsilon_lower, guarantee.epsilon
 
 
 def place(out: Path, row: Row, scale: str, seed: int | None, end: str = ".json") -> Path:

@@ -10,7 +10,6 @@ from statistics import median
 from typing import Any, Literal
 
 from privet import _check
-from privet.accounting.guarantee import rounded
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, PrivetError
@@ -19,6 +18,7 @@ from privet.experiments.accounted import accounted
 from privet.experiments.baseline import train_plainly
 from privet.experiments.results import EXACT, Result
 from privet.experiments.row import IN_PERCENT, Curve, Figure, Row, capped, quick
+from privet.experiments.table import shown
 from privet.federated.federate import Federated
 from privet.planning import Plan
 from privet.training import metrics
@@ -106,13 +106,11 @@ def reproduce(
 
 
 def _said(result: Result) -> str:
-    return ", ".join(f"{name} {_told(name, figure)}" for name, figure in result.figures.items()) or "done"
-
-
-def _told(name: str, figure: Figure) -> str:
-    """A figure with its label; an epsilon is rounded up."""
-    value = rounded(figure.value, up=True, digits=4) if name.endswith("epsilon") else f"{figure.value:.4g}"
-    return value if figure.label is None else f"{value} ({figure.label})"
+    said = []
+    for name, figure in result.figures.items():
+        label = "" if figure.label is None else f" ({figure.label})"
+        said.append(f"{name} {shown(name, figure.value)}{label}")
+    return ", ".join(said) or "done"
 
 
 def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, tell: Told) -> Result:
@@ -251,9 +249,7 @@ def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, Fi
     proven = plan.certified if stopped else cost(run.ledger, plan)
     if stopped:
         claimed = Figure(value=cost(run.ledger, plan).epsilon, label="claimed")
-    if proven is None or proven.label != "certified":
-        return None, claimed
-    return (proven.epsilon_lower, proven.epsilon), claimed
+    return results.proven(proven), claimed
 
 
 def _baseline(job: Job, row: Row, *, where: Where | None) -> Result:

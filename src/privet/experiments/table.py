@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from privet.accounting.guarantee import rounded
+from privet.experiments.accounted import is_accounted
 from privet.experiments.results import EXACT, Result
 from privet.experiments.row import Row
 
@@ -138,14 +139,16 @@ def _cell(line: Line, name: str, *, labelled: bool) -> str:
         return NONE
     left = NONE if published is None else f"{published:g}"
     label = line.label(name)
-    return f"{left} / {_ours(name, ours)}" + (f" ({label})" if labelled and label else "")
+    right = NONE if ours is None else shown(name, *ours[:2])
+    return f"{left} / {right}" + (f" ({label})" if labelled and label else "")
 
 
-def _ours(name: str, found: tuple[float, float | None, int] | None) -> str:
-    """The mean, to the safe side where it is a bound; `± spread` if there are several runs."""
-    if found is None:
-        return NONE
-    mean, spread, _ = found
+def shown(name: str, mean: float, spread: float | None = None) -> str:
+    """A figure as text, to the safe side where it is a bound; `± spread` if there are several runs.
+
+    >>> shown("pld epsilon", 0.83451), shown("accuracy", 93.7612, 0.2), shown("least error sum", 90.987)
+    ('0.8346', '93.76 ± 0.20', '90.98')
+    """
     if name.endswith(("epsilon", "least error sum")):
         return rounded(mean, up=name.endswith("epsilon"), digits=4)
     if 0 < abs(mean) < 5e-4:
@@ -186,9 +189,7 @@ def _notes(lines: Sequence[Line]) -> list[str]:
             said.setdefault(note, []).append(line.row.name)
         if line.row.why:
             said.setdefault(f"not run: {line.row.why}", []).append(line.row.name)
-        if any(_is_other(result, line.row) for result in line.results) and any(
-            map(_is_of_the_plan, line.row.published)
-        ):
+        if any(map(is_accounted, line.row.published)) and any(_is_other(one, line.row) for one in line.results):
             said.setdefault(_OF_THE_PAPER, []).append(line.row.name)
         for text in {_chosen(result) for result in line.results if result.chosen}:
             said.setdefault(text, []).append(line.row.name)
@@ -198,10 +199,6 @@ def _notes(lines: Sequence[Line]) -> list[str]:
 def _is_other(result: Result, row: Row) -> bool:
     """Whether it is of other records or fewer steps than the row's."""
     return result.scale.startswith("quick") or (result.scale != EXACT and result.planned < (row.steps or 0))
-
-
-def _is_of_the_plan(name: str) -> bool:
-    return name.endswith((" epsilon", " mu"))
 
 
 def _chosen(result: Result) -> str:

@@ -14,6 +14,7 @@ from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.engine.randomness import seeded
 from privet.experiments.baseline import Look, train_plainly
+from privet.experiments.results import proven
 from privet.experiments.row import Curve, Row
 from privet.training.account import cost
 from privet.training.evaluate import evaluate
@@ -46,11 +47,11 @@ def gradient_norms(row: Row, *, seed: int, where: Where | None = None) -> Trace:
 
     start = time.monotonic()
     if row.kind == "baseline":
-        steps, proven = train_plainly(row, seed=seed, where=where, look=look).steps, None
+        steps, certified = train_plainly(row, seed=seed, where=where, look=look).steps, None
     else:
-        steps, proven = _privately(row, seed, where, look)
+        steps, certified = _privately(row, seed, where, look)
     curve = Curve(x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
-    return Trace(curve=curve, certified=proven, steps=steps, seconds=time.monotonic() - start)
+    return Trace(curve=curve, certified=certified, steps=steps, seconds=time.monotonic() - start)
 
 
 def _privately(
@@ -76,10 +77,8 @@ def _privately(
                 pace.follow(training.number)
                 if pace.reads_scores and training.number % epoch_of(plan) == 0:
                     pace.evaluated(evaluate(model, task).loss)
-    proven = None if plan.is_unsound or task.not_private else cost(plan.ledger(), plan)
-    if proven is None or proven.label != "certified":
-        return len(plan.steps), None
-    return len(plan.steps), (proven.epsilon_lower, proven.epsilon)
+    found = None if plan.is_unsound or task.not_private else cost(plan.ledger(), plan)
+    return len(plan.steps), proven(found)
 
 
 def _norm(model: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> float:
