@@ -4,8 +4,7 @@ import pickletools
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from privet._registry import one_line, shortened
-from privet.errors import InvalidValue
+from privet.data.archives import damaged
 
 T = TypeVar("T", str, bytes)
 _VALUES = {
@@ -44,9 +43,7 @@ def plain(content: bytes, *, name: str) -> Any:
             machine.step(opcode.name, argument)
         (value,) = machine.stack
     except Exception as error:  # a damaged file may fail in any way
-        raise InvalidValue(
-            f"{name}: is not a whole pickle of plain values: {shortened(one_line(error), 200)}. Fetch it again."
-        ) from None
+        raise damaged(error, "pickle of plain values", name) from None
     return value
 
 
