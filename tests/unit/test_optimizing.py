@@ -46,6 +46,25 @@ def test_noisy_adam_is_adam_unless_said_otherwise():
     assert type(made(p, optimizer="sgd")).__name__ == "SGD"
 
 
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_steps_in_one_pass_are_the_same_steps(p, name):
+    """torch's own three ways agree to rounding; who names one gets it."""
+    weights = []
+    for spelling in (name, f"{name}:fused=false", f"{name}:foreach=true"):
+        model = nn.Linear(3, 2)
+        nn.init.constant_(model.weight, 0.5)
+        nn.init.constant_(model.bias, 0.5)
+        optimizer = optimizer_for(Settings.of({"optimizer": spelling, "weight_decay": 0.1}), p, model)
+        assert bool(optimizer.param_groups[0]["fused"]) == (spelling == name)
+        for number in range(1, 6):
+            model.weight.grad, model.bias.grad = torch.full((2, 3), 1.0 / number), torch.full((2,), -1.0)
+            optimizer.step()
+        weights.append(torch.cat([model.weight.detach().flatten(), model.bias.detach()]))
+    assert not torch.allclose(weights[0], torch.full((8,), 0.5))
+    for other in weights[1:]:
+        torch.testing.assert_close(weights[0], other, rtol=1e-5, atol=1e-6)
+
+
 def test_every_optimizer_and_scheduler_of_torch_has_a_name():
     ours = {optimizers.maker(name) for name in optimizers.names()}
     assert {torch.optim.SGD, torch.optim.Adam, torch.optim.RAdam, torch.optim.Adadelta} <= ours
