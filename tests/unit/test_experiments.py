@@ -313,6 +313,38 @@ def test_a_climb_goes_on_beyond_the_ends_of_its_list(tmp_path, best, tried):
     assert any("an end of what was tried" in note for note in said.notes) == (best == 0.01)
 
 
+def test_a_search_that_was_interrupted_goes_on(tmp_path):
+    row, file, seen = tiny(choices={"lr": (1.0, 2.0, 4.0)}), tmp_path / "choice.json", []
+
+    def interrupted(one, task, name):
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        seen.append(one.training["lr"])
+        return one.training["lr"]
+
+    with pytest.raises(KeyboardInterrupt):
+        choosing.choice(row, file=file, train=interrupted)
+    assert json.loads(file.read_text())["chosen"] is None
+    more = []
+    found = choosing.choice(row, file=file, train=lambda one, *_: more.append(one.training["lr"]) or -1.0)
+    assert (seen, more, found.chosen) == ([2.0, 4.0], [8.0], {"lr": 4.0})  # nothing twice
+
+
+def test_a_search_that_ended_at_its_list_goes_on_and_results_of_another_choice_are_run_again(tmp_path):
+    """As in folders of before climbs left their lists: seeds of one row must not have rates of their own."""
+    row, file = tiny(choices={"lr": (0.01, 0.05)}, training={}), tmp_path / "bu2019/table1/a.full.choice.json"
+    file.parent.mkdir(parents=True)
+    scores = [{"candidate": {"lr": 0.01}, "accuracy": 0.0}, {"candidate": {"lr": 0.05}, "accuracy": 0.001}]
+    file.write_text(json.dumps({"fingerprint": row.fingerprint, "chosen": {"lr": 0.05}, "scores": scores}))
+    results.save(tmp_path, row, replace(made(row, 0, 1.0), chosen={"lr": 0.05}))
+    said = []
+    found = ran([row], tmp_path, seeds=2, tell=said.append)
+    assert found[0].chosen == found[1].chosen == json.loads(file.read_text())["chosen"] != {"lr": 0.05}
+    assert found[0].figures["accuracy"].value != 1.0
+    assert not any("{'lr': 0.01} gives" in text or "{'lr': 0.05} gives" in text for text in said)  # known already
+    assert ran([row], tmp_path, seeds=2, tell=lambda text: pytest.fail(text)) == found
+
+
 @pytest.mark.parametrize("choices", [{"momentum": (0.5, 0.9)}, {"optimizer": ("adam", "sgd")}, {"lr": (1.0, 1.0)}])
 def test_a_list_that_does_not_grow_by_ratio_is_not_left(tmp_path, choices):
     row = tiny(choices=choices)

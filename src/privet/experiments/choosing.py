@@ -44,32 +44,36 @@ class Choice:
 def choice(
     row: Row, *, file: Path, train: Train, where: Where | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> Choice:
-    """The best candidate of a row's choices; looked up in `file` if it was found before, else found now."""
+    """The best candidate of a row's choices; looked up in `file` if it was found before, else found now.
+
+    What each candidate gave is kept there too: a search that was interrupted, or may go further by now, goes on.
+    """
     if not row.choices:
         return Choice()
-    known = _read(file, row)
-    if known is not None:
-        return known
+    kept, more = _read(file, row), _beyond(row)
+    if kept.get("chosen") is not None and kept.get("beyond", 0) == more:
+        return _of(kept)
     task = apart(task_of(row.task or "", where=where))
     name, sign = task.measure.name, 1 if task.measure.higher_is_better else -1
+    before = {json.dumps(score["candidate"]): score for score in kept["scores"]}
     scores: dict[int, dict[str, Any]] = {}
 
     def goodness(number: int) -> float:
         candidate = _candidate(row, number)
-        value = train(_tried(row, candidate, task.size), task, f"choice-{number}")
-        scores[number] = {"candidate": candidate, name: value}
-        tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
+        scores[number] = before.get(json.dumps(candidate)) or measured(number, candidate)
+        value = scores[number][name]
         return sign * float(value) if value is not None and math.isfinite(value) else -math.inf
 
-    count, more = math.prod(map(len, row.choices.values())), _beyond(row)
-    best = scores[_climbed(count, goodness, more) if len(row.choices) == 1 else max(range(count), key=goodness)]
-    found = {
-        "fingerprint": row.fingerprint, "chosen": best["candidate"], "beyond": more,
-        "scores": [scores[k] for k in sorted(scores)],
-    }  # fmt: skip
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_new(file, (json.dumps(found, indent=1) + "\n").encode())
-    return _of(found)
+    def measured(number: int, candidate: dict[str, Any]) -> dict[str, Any]:
+        value = train(_tried(row, candidate, task.size), task, f"choice-{number}")
+        tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
+        found = {"candidate": candidate, name: value}
+        _write(file, row, None, [*before.values(), *(s for s in scores.values() if s not in kept["scores"]), found])
+        return found
+
+    count = math.prod(map(len, row.choices.values()))
+    best = _climbed(count, goodness, more) if len(row.choices) == 1 else max(range(count), key=goodness)
+    return _of(_write(file, row, scores[best]["candidate"], [scores[k] for k in sorted(scores)]))
 
 
 def _beyond(row: Row) -> int:
@@ -104,14 +108,25 @@ def _climbed(count: int, goodness: Callable[[int], float], more: int = 0) -> int
     return at
 
 
-def _read(file: Path, row: Row) -> Choice | None:
+def _write(file: Path, row: Row, chosen: dict[str, Any] | None, scores: list[dict[str, Any]]) -> dict[str, Any]:
+    """Keep what the candidates gave, and what was chosen of them, or None while the search is under way."""
+    found = {"fingerprint": row.fingerprint, "chosen": chosen, "beyond": _beyond(row), "scores": scores}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_new(file, (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def _read(file: Path, row: Row) -> dict[str, Any]:
+    """What is known: `scores` of candidates and, once the search was over, what was `chosen`."""
     if not file.exists():
-        return None
+        return {"scores": []}
     try:
-        found = json.loads(file.read_bytes())
-        if found["fingerprint"] != row.fingerprint or found.get("beyond", 0) != _beyond(row):
-            return None  # of another row, or of a climb that stopped at the ends; its runs are still there
-        return _of(found)
+        found: dict[str, Any] = json.loads(file.read_bytes())
+        if found["fingerprint"] != row.fingerprint:
+            return {"scores": []}  # of another row
+        if found["chosen"] is not None:
+            _of(found)
+        return {**found, "scores": [{**score, "candidate": dict(score["candidate"])} for score in found["scores"]]}
     except (ValueError, KeyError, TypeError):
         raise InvalidValue(f"{file}: is not a choice. It was edited or torn. Delete it: it is made again.") from None
 

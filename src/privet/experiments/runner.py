@@ -88,21 +88,33 @@ def reproduce(
     todo = list(asked)
     for number, job in enumerate(todo, start=1):
         found = results.load(out, job.row, job.scale, job.seed)
-        if found is None:
-            results.make_folder(out)
-            start = time.monotonic()
-            tell(f"{job} ({number} of {len(todo)})")
-            try:
+        try:
+            if found is not None and not _is_of_choice(found, job, out=out, where=where, tell=tell):
+                found = None
+            if found is None:
+                results.make_folder(out)
+                start = time.monotonic()
+                tell(f"{job} ({number} of {len(todo)})")
                 found = _run(job, out=out, where=where, watcher=watch and watch(), tell=tell)
-            except PrivetError as error:
-                tell(f"{job}: not run: {error}")
-                continue
-            except KeyboardInterrupt:
-                tell(f"{job}: interrupted. The same command goes on with it.")
-                raise
-            results.save(out, job.row, found)
-            tell(f"{job}: {_said(found)} in {time.monotonic() - start:.1f} s")
+                results.save(out, job.row, found)
+                tell(f"{job}: {_said(found)} in {time.monotonic() - start:.1f} s")
+        except PrivetError as error:
+            tell(f"{job}: not run: {error}")
+            continue
+        except KeyboardInterrupt:
+            tell(f"{job}: interrupted. The same command goes on with it.")
+            raise
         yield found
+
+
+def _is_of_choice(found: Result, job: Job, *, out: Path, where: Where | None, tell: Told) -> bool:
+    """Whether a result has the settings that are chosen by now: all seeds of a row have the same.
+
+    A search that could not leave its list goes on beyond it first. Without a file of it, the result stands.
+    """
+    if not job.row.choices or not _choice_file(job, out).exists():
+        return True
+    return found.chosen == _choice(job, out=out, where=where, tell=tell).chosen
 
 
 def _said(result: Result) -> str:
@@ -159,8 +171,11 @@ def _choice(job: Job, *, out: Path, where: Where | None, tell: Told) -> choosing
         value: float | None = run.scores[f"held_out_{task.measure.name}"]
         return value
 
-    file = results.place(out, row, job.scale, None, ".choice.json")
-    return choosing.choice(row, file=file, train=measured, where=where, tell=tell)
+    return choosing.choice(row, file=_choice_file(job, out), train=measured, where=where, tell=tell)
+
+
+def _choice_file(job: Job, out: Path) -> Path:
+    return results.place(out, job.row, job.scale, None, ".choice.json")
 
 
 def _blank(job: Job) -> Result:
