@@ -342,7 +342,9 @@ def test_a_search_that_ended_at_its_list_goes_on_and_results_of_another_choice_a
     assert found[0].chosen == found[1].chosen == json.loads(file.read_text())["chosen"] != {"lr": 0.05}
     assert found[0].figures["accuracy"].value != 1.0
     assert not any("{'lr': 0.01} gives" in text or "{'lr': 0.05} gives" in text for text in said)  # known already
+    results.save(tmp_path, row, replace(found[0], tried=found[0].tried[:2]))  # of a shorter search, with the same end
     assert ran([row], tmp_path, seeds=2, tell=lambda text: pytest.fail(text)) == found
+    assert results.load(tmp_path, row, "full", 0) == found[0]
 
 
 @pytest.mark.parametrize("choices", [{"momentum": (0.5, 0.9)}, {"optimizer": ("adam", "sgd")}, {"lr": (1.0, 1.0)}])

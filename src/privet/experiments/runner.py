@@ -89,8 +89,8 @@ def reproduce(
     for number, job in enumerate(todo, start=1):
         found = results.load(out, job.row, job.scale, job.seed)
         try:
-            if found is not None and not _is_of_choice(found, job, out=out, where=where, tell=tell):
-                found = None
+            if found is not None:
+                found = _as_chosen(found, job, out=out, where=where, tell=tell)
             if found is None:
                 results.make_folder(out)
                 start = time.monotonic()
@@ -107,14 +107,20 @@ def reproduce(
         yield found
 
 
-def _is_of_choice(found: Result, job: Job, *, out: Path, where: Where | None, tell: Told) -> bool:
-    """Whether a result has the settings that are chosen by now: all seeds of a row have the same.
+def _as_chosen(found: Result, job: Job, *, out: Path, where: Where | None, tell: Told) -> Result | None:
+    """A result if it has the settings that are chosen by now, with what was tried for them: all seeds have the same.
 
     A search that could not leave its list goes on beyond it first. Without a file of it, the result stands.
     """
     if not job.row.choices or not _choice_file(job, out).exists():
-        return True
-    return found.chosen == _choice(job, out=out, where=where, tell=tell).chosen
+        return found
+    now = _choice(job, out=out, where=where, tell=tell)
+    if found.chosen != now.chosen:
+        return None
+    if found.tried != list(now.tried):
+        found = replace(found, tried=list(now.tried))
+        results.save(out, job.row, found)
+    return found
 
 
 def _said(result: Result) -> str:
