@@ -455,6 +455,8 @@ def test_the_page_says_which_schedule_helps(tmp_path, values, verdict):
     page.write_page(tmp_path, tmp_path / "page.md")
     (line,) = [line for line in (tmp_path / "page.md").read_text().split("\n") if line.startswith("| table1, mnist")]
     assert line.endswith(f"| {verdict} |")
+    counts = f"helps in {int(verdict == 'helps')} and hurts in {int(verdict == 'hurts')} of 1 settings"
+    assert counts in (tmp_path / "page.md").read_text()
     assert "| +3.17 |" in line  # 94.35 - 91.18, as published
 
 
@@ -487,7 +489,9 @@ def test_a_gain_is_taken_over_the_seeds_that_both_have(tmp_path):
     for seed, value in ((0, 90.5), (1, 95.7), (3, 99.0)):
         results.save(tmp_path, dynamic, made(dynamic, seed, value))
     page.write_page(tmp_path, tmp_path / "page.md")
-    assert "| +0.60 | -0.67 to +1.87 | not decided |" in (tmp_path / "page.md").read_text()
+    text = (tmp_path / "page.md").read_text()
+    assert "| +0.60 | -0.67 to +1.87 | not decided |" in text
+    assert "- dynamic: helps in 0 and hurts in 0 of 1 settings\n" in text
 
 
 def test_a_column_of_several_labels_has_them_in_its_cells_and_a_lower_bound_is_rounded_down():

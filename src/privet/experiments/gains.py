@@ -97,16 +97,17 @@ def paired(differences: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _overall(found: Sequence[Gain]) -> list[str]:
-    """For each schedule, the mean gain over the budgets of each dataset where the rate was chosen for each."""
+    """For each schedule whose rate was chosen: how often it helps, and its mean gain over the budgets of a dataset."""
     text = []
     for schedule in SCHEDULES:
         own = [one for one in found if one.schedule == schedule and one.tuned and one.runs > 1]
         by_data: dict[str, list[Gain]] = {}
         for one in own:
             by_data.setdefault(one.setting.rpartition("-")[0], []).append(one)
-        for data, gained in by_data.items():
-            if len(gained) > 1:
-                text.append(_mean_of(schedule, data, gained))
+        if own:
+            helps, hurts = (sum(_verdict(one.interval) == verdict for one in own) for verdict in ("helps", "hurts"))
+            text.append(f"- {schedule}: helps in {helps} and hurts in {hurts} of {len(own)} settings")
+        text += [_mean_of(schedule, data, gained) for data, gained in by_data.items() if len(gained) > 1]
     return [*text, ""] if text else []
 
 
