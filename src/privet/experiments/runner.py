@@ -87,40 +87,38 @@ def reproduce(
     """
     todo = list(asked)
     for number, job in enumerate(todo, start=1):
-        found = results.load(out, job.row, job.scale, job.seed)
+        kept = results.load(out, job.row, job.scale, job.seed)
+        if kept is None:
+            results.make_folder(out)
+        start, is_new = time.monotonic(), False
         try:
-            if found is not None:
-                found = _as_chosen(found, job, out=out, where=where, tell=tell)
+            found = None if kept is None else _as_chosen(kept, job, out=out, where=where, tell=tell)
             if found is None:
-                results.make_folder(out)
-                start = time.monotonic()
+                is_new = True
                 tell(f"{job} ({number} of {len(todo)})")
                 found = _run(job, out=out, where=where, watcher=watch and watch(), tell=tell)
-                results.save(out, job.row, found)
-                tell(f"{job}: {_said(found)} in {time.monotonic() - start:.1f} s")
         except PrivetError as error:
             tell(f"{job}: not run: {error}")
             continue
         except KeyboardInterrupt:
             tell(f"{job}: interrupted. The same command goes on with it.")
             raise
+        if found != kept:
+            results.save(out, job.row, found)
+        if is_new:
+            tell(f"{job}: {_said(found)} in {time.monotonic() - start:.1f} s")
         yield found
 
 
-def _as_chosen(found: Result, job: Job, *, out: Path, where: Where | None, tell: Told) -> Result | None:
+def _as_chosen(kept: Result, job: Job, *, out: Path, where: Where | None, tell: Told) -> Result | None:
     """A result if it has the settings that are chosen by now, with what was tried for them: all seeds have the same.
 
     A search that could not leave its list goes on beyond it first. Without a file of it, the result stands.
     """
     if not job.row.choices or not _choice_file(job, out).exists():
-        return found
+        return kept
     now = _choice(job, out=out, where=where, tell=tell)
-    if found.chosen != now.chosen:
-        return None
-    if found.tried != list(now.tried):
-        found = replace(found, tried=list(now.tried))
-        results.save(out, job.row, found)
-    return found
+    return replace(kept, tried=list(now.tried)) if kept.chosen == now.chosen else None
 
 
 def _said(result: Result) -> str:
