@@ -330,6 +330,16 @@ def test_a_search_that_was_interrupted_goes_on(tmp_path):
     assert (seen, more, found.chosen) == ([2.0, 4.0], [8.0], {"lr": 4.0})  # nothing twice
 
 
+@pytest.mark.parametrize(
+    "score", [{}, {"candidate": 3, "accuracy": 0.1}, {"candidate": {"lr": 1.0}, "accuracy": "x"}, 7]
+)
+def test_a_search_whose_file_was_edited_is_refused_in_one_line(tmp_path, score):
+    row, file = tiny(choices={"lr": (1.0, 2.0)}), tmp_path / "choice.json"
+    file.write_text(json.dumps({"fingerprint": row.fingerprint, "chosen": None, "scores": [score]}))
+    with pytest.raises(InvalidValue, match="is not a choice"):
+        choosing.choice(row, file=file, train=lambda *_: pytest.fail("tried"))
+
+
 def test_a_search_that_ended_at_its_list_goes_on_and_results_of_another_choice_are_run_again(tmp_path):
     """As in folders of before climbs left their lists: seeds of one row must not have rates of their own."""
     row, file = tiny(choices={"lr": (0.01, 0.05)}, training={}), tmp_path / "bu2019/table1/a.full.choice.json"

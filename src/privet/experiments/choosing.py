@@ -55,7 +55,7 @@ def choice(
         return _of(kept)
     task = apart(task_of(row.task or "", where=where))
     name, sign = task.measure.name, 1 if task.measure.higher_is_better else -1
-    before = {json.dumps(score["candidate"]): score for score in kept["scores"]}
+    before = {json.dumps(score["candidate"]): score for score in kept["scores"] if name in score}
     scores: dict[int, dict[str, Any]] = {}
 
     def goodness(number: int) -> float:
@@ -126,8 +126,12 @@ def _read(file: Path, row: Row) -> dict[str, Any]:
             return {"scores": []}  # of another row
         if found["chosen"] is not None:
             _of(found)
-        return {**found, "scores": [{**score, "candidate": dict(score["candidate"])} for score in found["scores"]]}
-    except (ValueError, KeyError, TypeError):
+        for score in found["scores"]:
+            (value,) = (value for key, value in score.items() if key != "candidate")
+            dict(score["candidate"])
+            float(0 if value is None else value)
+        return found
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise InvalidValue(f"{file}: is not a choice. It was edited or torn. Delete it: it is made again.") from None
 
 
