@@ -51,11 +51,12 @@ def choice(
     if not row.choices:
         return Choice()
     kept, more = _read(file, row), _beyond(row)
-    if kept.get("chosen") is not None and kept.get("beyond", 0) == more:
+    if kept["chosen"] is not None and kept.get("beyond", 0) == more:
         return _of(kept)
     task = apart(task_of(row.task or "", where=where))
     name, sign = task.measure.name, 1 if task.measure.higher_is_better else -1
-    before = {json.dumps(score["candidate"]): score for score in kept["scores"] if name in score}
+    known = [score for score in kept["scores"] if name in score]
+    before = {json.dumps(score["candidate"]): score for score in known}
     scores: dict[int, dict[str, Any]] = {}
 
     def goodness(number: int) -> float:
@@ -68,7 +69,8 @@ def choice(
         value = train(_tried(row, candidate, task.size), task, f"choice-{number}")
         tell(f"{row.key}: {candidate} gives {name} {value} on a split of the training records")
         found = {"candidate": candidate, name: value}
-        _write(file, row, None, [*before.values(), *(s for s in scores.values() if s not in kept["scores"]), found])
+        known.append(found)
+        _write(file, row, None, known)
         return found
 
     count = math.prod(map(len, row.choices.values()))
@@ -118,17 +120,18 @@ def _write(file: Path, row: Row, chosen: dict[str, Any] | None, scores: list[dic
 
 def _read(file: Path, row: Row) -> dict[str, Any]:
     """What is known: `scores` of candidates and, once the search was over, what was `chosen`."""
+    nothing: dict[str, Any] = {"chosen": None, "scores": []}
     if not file.exists():
-        return {"scores": []}
+        return nothing
     try:
         found: dict[str, Any] = json.loads(file.read_bytes())
         if found["fingerprint"] != row.fingerprint:
-            return {"scores": []}  # of another row
+            return nothing  # of another row
         if found["chosen"] is not None:
             _of(found)
-        for score in found["scores"]:
-            (value,) = (value for key, value in score.items() if key != "candidate")
+        for score in found["scores"]:  # a candidate and one number, or it raises
             dict(score["candidate"])
+            (value,) = (value for key, value in score.items() if key != "candidate")
             float(0 if value is None else value)
         return found
     except (ValueError, KeyError, TypeError, AttributeError):
