@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 from typing import Any
 
@@ -148,12 +149,14 @@ def shown(name: str, mean: float, spread: float | None = None) -> str:
 
     >>> shown("pld epsilon", 0.83451), shown("accuracy", 93.7612, 0.2), shown("least error sum", 90.987)
     ('0.8346', '93.76 ± 0.20', '90.98')
+    >>> shown("iterations", 9616.0)
+    '9616'
     """
     if name.endswith(("epsilon", "least error sum")):
         return rounded(mean, up=name.endswith("epsilon"), digits=4)
     if 0 < abs(mean) < 5e-4:
         return f"{mean:.1e}"
-    places = 2 if abs(mean) >= 10 else 3
+    places = 0 if name == "iterations" else 2 if abs(mean) >= 10 else 3
     return f"{mean:.{places}f}" + (f" ± {spread:.{places}f}" if spread else "")
 
 
@@ -193,7 +196,8 @@ def _notes(lines: Sequence[Line]) -> list[str]:
             said.setdefault(_OF_THE_PAPER, []).append(line.row.name)
         for text in {_chosen(result) for result in line.results if result.chosen}:
             said.setdefault(text, []).append(line.row.name)
-    return [f"{note} ({_listed(names, len(lines))})" for note, names in said.items()]
+    rows = [line.row.name for line in lines]
+    return [f"{note} ({_listed(names, rows)})" for note, names in said.items()]
 
 
 def _is_other(result: Result, row: Row) -> bool:
@@ -213,5 +217,37 @@ def _chosen(result: Result) -> str:
     return "chosen: " + ", ".join(said)
 
 
-def _listed(names: Sequence[str], count: int) -> str:
-    return "all rows" if len(names) == count else ", ".join(names)
+def _listed(names: Sequence[str], among: Sequence[str]) -> str:
+    """Which rows of a table these are, or which they are not, if that is one pattern or two and shorter.
+
+    >>> _listed(["a-1-x", "a-2-x"], ["a-1-x", "a-1-y", "a-2-x", "a-2-y", "b"])
+    '*-x'
+    >>> _listed(["a-1-x", "a-1-y", "a-2-x", "a-2-y"], ["a-1-x", "a-1-y", "a-2-x", "a-2-y", "b"])
+    'a-*'
+    >>> _listed(["x", "y"], ["x", "y", "z"]), _listed(["x", "y"], ["x", "y"])
+    ('all but z', 'all rows')
+    """
+    others = [name for name in among if name not in names]
+    if not others:
+        return "all rows"
+    these, but = _patterns(names, others), _patterns(others, names)
+    return f"all but {', '.join(but)}" if len(but) < min(3, len(these)) else ", ".join(these)
+
+
+def _patterns(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The names, those that begin or end alike as one pattern that none of the others fits, as `--rows` takes it."""
+    ways: dict[str, list[str]] = {}
+    for name in names:
+        for at in (i for i, letter in enumerate(name) if letter == "-"):
+            for pattern in (f"{name[:at]}-*", f"*-{name[at + 1 :]}"):
+                if not any(fnmatchcase(other, pattern) for other in others):
+                    ways.setdefault(pattern, []).append(name)
+    said: list[str] = []
+    left = list(names)
+    while left:
+        best = max(ways, key=lambda pattern: len(set(ways[pattern]) & set(left)), default="")
+        met = set(ways.get(best, ())) & set(left)
+        best, met = (best, met) if len(met) > 1 else (left[0], {left[0]})
+        said.append(best)
+        left = [name for name in left if name not in met]
+    return said
