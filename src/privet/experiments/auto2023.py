@@ -22,6 +22,7 @@ from privet.experiments.auto2023_parts import (
     DELTA,
     MNIST,
     NAME,
+    OF_100,
     VARIANTS,
     absent,
     as_published,
@@ -130,7 +131,7 @@ def _adaptive(table: str, name: str, place: str, data: str, noise: float, publis
     """Zhang et al. 2021: linear decay at a constant clip, which the closed form takes for the sensitivity."""
     recipe = {"method": "noise-decay-tcdp", "noise": noise, "clip": CLIPS[data]}
     figures = partial(_at_the_clip, clip=CLIPS[data], epochs=100)
-    notes: tuple[str, ...] = ("the printed epsilon is that of 100 epochs, not of 40",) if data == "ag-news" else ()
+    notes: tuple[str, ...] = (OF_100,) if data == "ag-news" else ()
     notes += ("16.86 is printed; the closed form gives 16.06",) if published.get(BY_TABLE_8) == 16.86 else ()
     return trains(table, name, place, data, recipe, label="claimed", published=published, figures=figures, notes=notes)
 
@@ -214,7 +215,7 @@ def _figure2() -> list[Row]:
     """The gradient over the training: SGD, DP-SGD, adaptive DP-SGD and Auto DP-SGD at noise 2.8, raw."""
     common: dict[str, Any] = {"trace": "raw_gradient_norm", "notes": (
         "raw: shown on a public dataset; the paper does not define its average norm, this is the mean coordinate",
-        "noise 2.8 and the linear decay: not in the paper; AdamW and one cycle: what its B.1 has for all other results",
+        "noise 2.8 and the linear decay: not in the paper; AdamW and one cycle: what its B.1 has for the tables",
     )}  # fmt: skip
     clip = {"noise": 2.8, "clip": CLIPS["mnist"]}
     return [

@@ -1,6 +1,7 @@
 """What the rows of Auto DP-SGD are made of: a variant as published, and the epsilon that it claims."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from privet.accounting import spent
@@ -22,6 +23,7 @@ ADAMW = {"optimizer": "adamw", "weight_decay": 1e-3, "lr": 1e-3, "scheduler": "o
 BY_TABLE_8 = "epsilon by Table 8"
 _ABSENT = "weights or data not available"
 _SCALE = "sensitivity: the mean of each example's own norm times W, raw: shown on a public dataset"
+OF_100 = "the printed epsilon is that of 100 epochs, not of 40"  # with 40, it would need norms eight times as large
 _NEWS = "needs all 120,000 texts; how they are prepared is not in the paper"
 
 
@@ -48,6 +50,7 @@ def as_published(table: str, name: str, place: str, data: str, variant: str, noi
     scale = rest.pop("scale", 1.0)
     rule = {} if scale == 1.0 else {"rule": f"own_norm:scale={scale:g}"}
     recipe = {"method": VARIANTS[variant], "noise": noise, "as_published": True, **rule}
+    is_news = data == "ag-news" and BY_TABLE_8 in rest.get("published", {})
     return trains(
         table,
         name,
@@ -55,20 +58,20 @@ def as_published(table: str, name: str, place: str, data: str, variant: str, noi
         data,
         recipe,
         label="claimed",
-        after=_claimed,
-        notes=(_SCALE, *rest.pop("notes", ())),
+        after=partial(_claimed, epochs=100 if is_news else None),
+        notes=(_SCALE, *((OF_100,) if is_news else ()), *rest.pop("notes", ())),
         **rest,
     )
 
 
-def _claimed(row: Row, result: Result, run: Run | None) -> Result:
+def _claimed(row: Row, result: Result, run: Run | None, epochs: int | None) -> Result:
     """The mean norm of the run, and the closed form of Table 8 at it."""
     found = None if run is None else sensitivity(run)
     if found is None:
         return result
     figures = {
         "sensitivity": Figure(value=found),
-        BY_TABLE_8: Figure(value=by_table_8(row, clip=found), label="claimed"),
+        BY_TABLE_8: Figure(value=by_table_8(row, clip=found, epochs=epochs), label="claimed"),
     }
     return replace(result, figures=result.figures | figures)
 

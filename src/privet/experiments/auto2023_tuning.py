@@ -18,7 +18,7 @@ SCHEDULERS = {
     "one-cycle": "one-cycle",
     "reduce-on-plateau": "plateau",
 }
-_NOISE_13 = "noise 2.8: not in the paper; its linear row is that of Table 12 at W = 1, which has it"
+_NOISE_13 = "noise 2.8: not in the paper; the sensitivity of its linear row is that of Table 12 at W = 1, which has it"
 _SAME_CLIPS = "Table 10 prints the same accuracies on MNIST as Table 9"
 
 

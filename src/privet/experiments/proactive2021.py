@@ -6,6 +6,7 @@ certified accountant what it costs; `privet ahead` gives the same view for a bud
 
 from functools import partial
 
+from privet.accounting import spent
 from privet.accounting.proactive import proactive_noise
 from privet.experiments.row import Curve, Figure, Paper, Row, Table
 from privet.planning import ahead
@@ -33,25 +34,27 @@ def _closed_form() -> list[Row]:
     return [
         Row(
             paper=NAME, table="closed-form", name=f"epsilon-{epsilon:g}-n-{size}-batch-{batch}-rounds-{rounds}",
-            place=PLACE, kind="accounts", label="claimed", published={"proactive epsilon": epsilon},
+            place=PLACE, kind="accounts", label="claimed",
             recipe={
                 "size": size, "batch": batch, "steps": rounds, "delta": delta, "clip": 1.0,
                 "noise": proactive_noise(epsilon=epsilon, delta=delta),
             },
-            figures=partial(_noises, epsilon=epsilon),
+            figures=partial(_view, epsilon=epsilon),
         )
         for epsilon, delta, size, batch, rounds in _CASES
     ]  # fmt: skip
 
 
-def _noises(row: Row, epsilon: float) -> dict[str, Figure]:
-    """The noise of the closed form, and the least that is proven to be enough."""
-    recipe = row.recipe
+def _view(row: Row, epsilon: float) -> dict[str, Figure]:
+    """What the closed form claims and what holds; its noise, and the least that is proven to be enough."""
+    recipe, ledger = row.recipe, row.plan().ledger()
+    readings = {name: spent(ledger, recipe["delta"], accountant=name) for name in ("proactive", "pld")}
     view = ahead(
         epsilon=epsilon, delta=recipe["delta"], size=recipe["size"], batches=[recipe["batch"]], steps=[recipe["steps"]]
     )
     needed = view.cells[0].noise
-    found = {"noise of the closed form": Figure(value=recipe["noise"])}
+    found = {f"{name} epsilon": Figure(value=read.epsilon, label=read.label) for name, read in readings.items()}
+    found["noise of the closed form"] = Figure(value=recipe["noise"])
     return found if needed is None else found | {"noise that is enough": Figure(value=needed)}
 
 

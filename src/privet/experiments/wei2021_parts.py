@@ -36,9 +36,10 @@ MISSING = {
 }
 _RATE_NOTE = f"lr {LR}: not in the paper"
 GAMMA_NOTE = "the decay of the noise: not in the paper, found from the zCDP readings of its table"
+_CYCLE_NOTE = "the cycle falls for 500 steps and rises for 500: not in the paper"
 _FROM_15_NOTE = "noise from 15: that of Figure 4; Table IX names 6 alone, which is too small for its readings"
 _LINE_NOTE = "no straight line has the reading of this row: it takes the end of the exponential one"
-_C_DECAY = "the clip falls on a line from C to C/2, as in Table IV"
+_C_DECAY = "the clip falls on a line from C to C/2 over the steps of Table II"
 _SOUND = "the published figure is of the method without a guarantee"
 _STANDS_IN = "no published figure: stands in for Purchase, at its rate 0.01 and number of steps"
 
@@ -51,19 +52,20 @@ def data_of(name: str) -> tuple[int, int, int]:
 def recipe_of(
     data: str, method: str, *, clip: float | str = CLIP, noise: float | str | None = None, steps: int | None = None
 ) -> dict[str, Any]:
-    """A method on a dataset, as published; a clip C falls to C/2 where the method lets it."""
+    """A method on a dataset, as published; where it lets the clip fall, C is C/2 after the steps of Table II."""
     size, batch, most = data_of(data)
-    free = METHODS[method].free
+    steps, free = steps or most, METHODS[method].free
     given = {
-        "size": size, "batch": batch, "steps": steps or most, "delta": DELTA, "method": method,
-        "clip": _falling(clip) if "clip" in free and not isinstance(clip, str) else clip,
+        "size": size, "batch": batch, "steps": steps, "delta": DELTA, "method": method,
+        "clip": _falling(clip, steps / most) if "clip" in free and not isinstance(clip, str) else clip,
         "noise": noise or (DECAYS["exponential"] if "noise" in free else NOISE),
     }  # fmt: skip
     return given if METHODS[method].sound else given | {"as_published": True}
 
 
-def _falling(clip: float) -> str:
-    return f"linear:start={clip:g},end={clip / 2:g},grid=before"
+def _falling(clip: float, part: float) -> str:
+    """The line from C to C/2, or the first part of it."""
+    return f"linear:start={clip:g},end={clip * (1 - part / 2):g},grid=before"
 
 
 def trains(table: str, name: str, place: str, data: str, recipe: dict[str, Any], **rest: Any) -> Row:
@@ -74,19 +76,21 @@ def trains(table: str, name: str, place: str, data: str, recipe: dict[str, Any],
     notes += [_SOUND] * (not method.sound and "as_published" not in recipe and bool(rest.get("published")))
     notes += [_RATE_NOTE, *([_STANDS_IN] if data == STAND_IN else [])]
     training = SGD | {"lr": LR} | rest.pop("training", {})
+    label = method.label if recipe["method"] in EIGHT else None  # it has no epsilon of the others
     return Row(
         paper=NAME, table=table, name=name, place=place, kind="trains", task=data, recipe=recipe, training=training,
-        model=MLP if data == STAND_IN else CNN, label=method.label, notes=tuple(notes), **rest,
+        model=MLP if data == STAND_IN else CNN, label=label, notes=tuple(notes), **rest,
     )  # fmt: skip
 
 
 def _on_decay(noise: Any) -> list[str]:
     """Where the constants of a decay come from."""
+    cycle = [_CYCLE_NOTE] * str(noise).startswith("cyclic")
     if noise in DECAYS.values():
-        return [GAMMA_NOTE]
+        return [GAMMA_NOTE, *cycle]
     if noise not in FROM_15.values():
         return []
-    return [_FROM_15_NOTE, _LINE_NOTE if noise == FROM_15["linear"] else GAMMA_NOTE]
+    return [_FROM_15_NOTE, _LINE_NOTE if noise == FROM_15["linear"] else GAMMA_NOTE, *cycle]
 
 
 def unavailable(table: str, name: str, place: str, published: dict[str, float], why: str) -> Row:

@@ -26,8 +26,8 @@ def mlp(*, shape: tuple[int, ...], classes: int, hidden: int = 16, layers: int =
     two outputs: 2,018 parameters for 123 attributes.
 
     `layers=2` is the network of Wei and Liu 2021 (Section VI) for attribute records, "a fully connected model with two
-    hidden layers"; the paper gives neither width nor activation. `mlp:layers=2,hidden=128` has 106,340 parameters for
-    the 600 attributes and 100 classes of Purchase.
+    hidden layers"; the paper gives neither width nor activation. `mlp:layers=2,hidden=128` has 99,890 parameters for
+    the 600 attributes and 50 classes of Purchase.
     """
     _check.whole(hidden=hidden, layers=layers)
     widths = [math.prod(shape), *[hidden] * layers]
