@@ -201,6 +201,128 @@ def test_a_count_of_examples_in_a_buffer_is_refused_and_of_passes_is_not():
     assert steps[1].seen == 1  # the trial passes are not counted
 
 
+def by_recording(model, x, y):
+    with recording(model):
+        losses = CrossEntropy(model(x), y)
+    return clipped_sum(model, losses, ())
+
+
+def by_function(model, x, y):
+    return clipped_sum(model, CrossEntropy, (x, y))
+
+
+BOTH_WAYS = pytest.mark.parametrize("way", [by_recording, by_function])
+
+
+@BOTH_WAYS
+def test_data_written_into_a_frozen_parameter_are_refused(way):
+    """The rows of a frozen table that max_norm had made shorter told which words were there."""
+
+    def averaged(m, x):
+        with torch.no_grad():
+            m.seen.mul_(0.9).add_(0.1 * x.mean(0))
+        return m.l(x)
+
+    table = nn.Embedding(9, 4, max_norm=100.0).requires_grad_(False)  # so large that it shortens none
+    model = Fn(lambda m, x: m.l(m.e(x)), e=table, l=nn.Linear(4, 3))
+    with pytest.raises(Unsupported, match=r"e\.weight: .* writes into this parameter.*max_norm"):
+        way(model, torch.randint(9, (7,)), torch.randint(3, (7,)))
+    model = Fn(averaged, l=nn.Linear(4, 3))
+    model.seen = nn.Parameter(torch.zeros(4), requires_grad=False)
+    with pytest.raises(Unsupported, match="seen: .* writes into this parameter"):
+        way(model, *data(4))
+
+
+class Largest(nn.Module):
+    """Keeps the largest value; beyond 5 it is the data's."""
+
+    def __init__(self, *, in_place):
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("top", torch.full((6,), 5.0))
+
+    def forward(self, x):
+        found = torch.maximum(self.top, x.detach().amax(0))
+        if self.in_place:
+            self.top.copy_(found)
+        else:
+            self.top = found
+        return x
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_buffer_that_only_some_data_move_is_refused_when_they_do(way, in_place):
+    """In the trial pass it kept its values. Rewritten with those it has, as cached masks are, it is let be."""
+    model, (x, y) = mlp(Largest(in_place=in_place)), data(4)
+    way(model, x, y)
+    way(model, x, y)
+    with pytest.raises(Unsupported, match=r"1\.top: the model wrote into this buffer now"):
+        way(model, 1000 * x, y)
+
+
+@BOTH_WAYS
+def test_a_buffer_that_is_written_now_and_then_is_refused(way):
+    def lazily(m, x):
+        if m.turn:
+            m.seen.copy_(x.detach().mean(0))
+        return m.l(x)
+
+    model = Fn(lazily, l=nn.Linear(4, 3))
+    model.register_buffer("seen", torch.zeros(4))
+    model.turn = False
+    way(model, *data(4))
+    model.seen.fill_(2.0)  # outside of a pass it is the user's
+    way(model, *data(4))
+    model.turn = True
+    with pytest.raises(Unsupported, match="seen: the model wrote into this buffer now"):
+        way(model, *data(4))
+
+
+def test_data_in_what_a_module_saves_of_its_own_are_refused():
+    class Remembers(nn.Module):
+        def forward(self, x):
+            self.seen = x.detach().mean(0)
+            return x
+
+        def get_extra_state(self):
+            return {"seen": getattr(self, "seen", None)}
+
+    with pytest.raises(Unsupported, match=r"1: get_extra_state\(\)"):
+        clipped_sum(mlp(Remembers()), CrossEntropy, data(4))
+
+
+def test_a_batch_of_one_row_says_nothing_of_larger_ones():
+    """One row is never coupled to others, and what was found of it was believed ever after."""
+
+    def contrast(model, x):
+        with recording(model):
+            out = model(x)
+            losses = F.cross_entropy(out @ out.T, torch.arange(len(x)), reduction="none")
+        return clipped_sum(model, losses, ())
+
+    model = nn.Linear(4, 3)
+    assert contrast(model, R(1, 4)).raw_batch == 1
+    with pytest.raises(Unsupported, match="depends on"):
+        contrast(model, R(7, 4))
+    alone = between(lambda h: h - h.mean(0) if len(h) > 3 else h)  # which batches of three do not show
+    assert clipped_sum(alone, CrossEntropy, data(4, batch=2)).raw_batch == 2
+    with pytest.raises(Unsupported, match="depends on"):
+        clipped_sum(alone, CrossEntropy, data(4))
+
+
+def test_losses_that_only_look_alike_are_looked_at_each():
+    """Means over dimension 1 and 0 have one name in autograd's graph."""
+    model = nn.Linear(7, 7)
+    for dim in (1, 0):
+        with recording(model):
+            losses = (model(R(7, 7)) ** 2).mean(dim)
+        if dim:
+            clipped_sum(model, losses, ())
+    with pytest.raises(Unsupported, match="depends on"):
+        clipped_sum(model, losses, ())
+
+
 def test_outputs_without_a_second_dimension():
     """One number for each example; a loss over several of them is still found out."""
     model, (x, _) = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), data(4)

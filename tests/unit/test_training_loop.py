@@ -670,3 +670,29 @@ def test_a_dataset_that_is_read_record_by_record(tmp_path):
     run = train(private(), own, out=tmp_path / "a", max_physical_batch=7)
     assert json.loads(Path(tmp_path / "a" / "run.json").read_text())["own_task"]
     assert run.end == "complete"
+
+
+def _over_its_mean(out, y):
+    each = nn.functional.cross_entropy(out, y, reduction="none")
+    return each / each.detach().mean()
+
+
+def _of_the_hardest(out, y):
+    each = nn.functional.cross_entropy(out, y, reduction="none")
+    return each * (each.detach() >= each.detach().max())
+
+
+def _by_class(out, y):
+    return nn.functional.cross_entropy(out, y, reduction="none") / torch.bincount(y, minlength=out.shape[1])[y]
+
+
+def _over_the_batch(out, y):
+    return nn.functional.cross_entropy(out, y, reduction="none") / len(y)
+
+
+@pytest.mark.parametrize("losses", [_over_its_mean, _of_the_hardest, _by_class, _over_the_batch])
+def test_losses_that_depend_on_the_batch_by_value_are_refused_before_the_first_step(tmp_path, losses):
+    """No gradient goes through a detached mean or a count, and one record moved the sum by a hundred clips."""
+    with pytest.raises(Unsupported, match="the loss of one example depends on"):
+        train(private(), replace(task(), losses=losses), out=tmp_path / "run", reserve=1)
+    assert read(tmp_path / "run").ledger.steps == 0

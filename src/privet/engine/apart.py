@@ -1,14 +1,28 @@
 """Does any example see another? One is changed, and every tensor of the others must stay as it was."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from privet.engine.batches import mapped
 from privet.engine.layer.base import TooHard
-from privet.engine.survey import MANY, Run, Survey, exchanged, first, losses, second_and_third
+from privet.engine.survey import (
+    MANY,
+    Run,
+    Survey,
+    Take,
+    another_for,
+    changing,
+    devices_of,
+    exchanged,
+    first,
+    losses,
+    second_and_third,
+)
+from privet.engine.tape import tensors_in
 from privet.errors import Unsupported
 
 TOLERANCE = 1e-5  # relative: kernels may add in another order
@@ -79,6 +93,12 @@ def check_buffers(base: Survey, other: Survey) -> None:
             raise Unsupported(
                 f"{name}: the model writes its data into this buffer, without noise. Leave it out, or freeze it by "
                 "eval()."
+            )
+    for name, state in base.extra.items():
+        if state != other.extra[name]:
+            raise Unsupported(
+                f"{name or 'the model itself'}: get_extra_state() holds data of the batch, and is saved without noise. "
+                "Leave it out."
             )
 
 
@@ -162,3 +182,39 @@ def check_whole_batch(model: nn.Module, run: Run) -> None:
         other = losses(model, run, exchanged(rows))
         if bool(moved(base, other, 0).cpu()[~rows].any()):
             raise Unsupported(f"the loss of one example depends on the others in a batch of {len(base)}. {ADVICE}")
+
+
+FACTORS = 1.25, -4.0  # of an example that is changed: a little, and so that what was likely is not
+
+
+def check_losses(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> None:
+    """Raise if the loss of one example depends on the outputs or targets of others, also where no gradient tells.
+
+    A detached mean of the batch and classes counted in it move the losses, and autograd does not see it.
+    """
+    if type(outputs) not in (Tensor, tuple, list, dict):
+        return  # a class of its own, which cannot be taken apart here
+    rows = len(tensors_in([outputs])[0])
+
+    def at(take: Take) -> Tensor:
+        torch.manual_seed(0)
+        return loss_fn(*mapped((outputs, targets), lambda t: take(t) if t.dim() and len(t) == rows else t))
+
+    def changed(which: int, factor: float) -> Tensor:
+        try:
+            return at(changing(which, factor))
+        except Exception:  # it takes no other values than those of the data
+            return at(another_for(which))
+
+    with torch.no_grad(), torch.random.fork_rng(devices=devices_of(tensors_in([outputs]))):
+        base = at(first(MANY))
+        others = {(which, factor): changed(which, factor) for which in range(MANY) for factor in FACTORS}
+        alone = at(second_and_third)
+    still = torch.arange(MANY)
+    if any(bool(moved(base, other, 0).cpu()[still != which].any()) for (which, _), other in others.items()):
+        raise Unsupported(f"the loss of one example depends on the others. {ADVICE}")
+    if bool(moved(base[1:], alone, 0, ROUGH.get(base.dtype, 0.1), SMALL).any()):
+        raise Unsupported(
+            "the loss of one example depends on the size of the batch, so the others move when one is "
+            "added. Leave len(batch) out of the loss; the plan divides by the batch it expects."
+        )

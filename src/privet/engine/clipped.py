@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from privet import _check
 from privet.engine import layer as _layer  # registers the rules
+from privet.engine.analysis import MANY
 from privet.engine.batches import kinds, mapped, size_of
 from privet.engine.clip import Rule, rule_for
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import Known, known_of, shares_of, trainable
 from privet.engine.share import Share
+from privet.engine.state import Held
 from privet.engine.summing import ClippedSum, clipped, nothing
 from privet.engine.tape import Facts, Tape, Unforeseen, names_of
 from privet.engine.whole import WAYS, shares_in_chunks
@@ -80,8 +82,13 @@ def clipped_sum(
         if known.facts is None:
             break
         with suppress(Unforeseen):  # the model took another way with this batch
-            return clipped(work.shares(known.facts), work.named, work.size, chosen, clip)
+            held = Held(work.model, known.writes)
+            shares = work.shares(known.facts)
+            held.check()
+            return clipped(shares, work.named, work.size, chosen, clip)
+    held = Held(work.model, known.writes)
     parts = [clipped(shares, work.named, count, chosen, clip) for shares, count in work.in_chunks()]
+    held.check()
     return sum(parts[1:], parts[0])
 
 
@@ -116,10 +123,10 @@ class Work:
     def known(self, *, again: bool = False) -> Known:
         """What is known of the model; a way that is forced is taken only once no example sees another."""
         signature = (tuple(self.named), tuple(sorted(self.forced)), kinds((self.inputs, self.targets)),
-                     kind_of_loss(self.loss_fn))  # fmt: skip
+                     kind_of_loss(self.loss_fn), self.size * self.views > MANY)  # fmt: skip
         found = known_of(self.model, signature, self.losses, self.forced, again=again)
         if isinstance(self.force, str) and self.force != "auto":
-            return Known(None, [], f"force={self.force!r}")
+            return replace(found, facts=None, calls=[], why=f"force={self.force!r}")
         return found
 
     @property

@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from privet.engine.derived import share_of
 from privet.engine.intercept import tracking
 from privet.engine.layer.base import TooHard
 from privet.engine.share import Share, without_autocast
+from privet.engine.state import NONE, Writes, writes_of
 from privet.engine.survey import first, same_start, set_aside
 from privet.engine.tape import Facts, Tape, Unforeseen, Use, name_of, names_of, roots
 from privet.errors import Unsupported
@@ -34,6 +35,7 @@ class Known:
     calls: list[Call]
     why: str = ""
     is_sure: bool = True  # some example was finite, so that the rules could be compared with autograd
+    writes: Writes = NONE
 
 
 _known: "weakref.WeakKeyDictionary[nn.Module, dict[Any, Known]]" = weakref.WeakKeyDictionary()
@@ -59,9 +61,10 @@ def _find_out(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Known:
         try:
             facts, calls = analyse(model, run, forced=forced)
             is_sure = _agree(model, run, facts, forced)
+            known = Known(facts, calls, is_sure=is_sure)
         except (TooHard, Unforeseen) as error:
-            return Known(None, [], str(error))
-    return Known(facts, calls, is_sure=is_sure)
+            known = Known(None, [], str(error))
+        return replace(known, writes=writes_of(model, run))
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

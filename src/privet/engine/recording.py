@@ -14,17 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from privet.engine.analysis import MANY
 from privet.engine.batches import kinds, mapped, size_of
 from privet.engine.clip import Rule
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import AGREE, ROUGH, known_of, shares_of, trainable
+from privet.engine.state import Held
 from privet.engine.summing import ClippedSum, clipped
 from privet.engine.tape import Tape, Unforeseen, Use, names_of, tensors_in
 from privet.errors import InvalidValue, Unsupported
 
 _finished: "weakref.WeakKeyDictionary[nn.Module, Recording]" = weakref.WeakKeyDictionary()
-_apart: "weakref.WeakKeyDictionary[nn.Module, set[tuple[str, ...]]]" = weakref.WeakKeyDictionary()
-MOST_NODES = 200
+Way = tuple[Any, ...]
+_apart: "weakref.WeakKeyDictionary[nn.Module, set[Way]]" = weakref.WeakKeyDictionary()
+MOST_NODES, MOST_WAYS = 200, 1000
 WAY_OUT = "Give the loss function and the batch in place of losses."
 
 
@@ -36,6 +39,7 @@ class Recording:
     uses: list[Use] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     tape: Tape | None = None
+    held: Held | None = None
     probing: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Recording":
@@ -63,7 +67,8 @@ class Recording:
         self.probing = True
         try:
             named = trainable(model)
-            signature = ("recorded", model.training, tuple(named), tuple(sorted(self.forced)), kinds((args, kwargs)))
+            signature = ("recorded", model.training, tuple(named), tuple(sorted(self.forced)), kinds((args, kwargs)),
+                         rows > MANY)  # fmt: skip
 
             def run(model: nn.Module, take: Callable[[Tensor], Tensor]) -> Tensor:
                 return _probe_loss(model(*mapped(args, take), **mapped(kwargs, take)), size_of((args, kwargs)), take)
@@ -74,10 +79,12 @@ class Recording:
         if known.facts is None:
             raise Unsupported(f"the rules do not cover this model: {known.why}. {WAY_OUT}")
         self.tape = Tape(names_of(named), known.facts, rows, rows, self.forced, self.uses)
+        self.held = Held(model, known.writes)
 
     def after(self, model: nn.Module, args: Any, out: Any) -> None:
-        if not self.probing and self.tape is not None:
-            self.tape = None
+        if not self.probing and self.tape is not None and self.held is not None:
+            self.held.check()
+            self.tape = self.held = None
             self.outputs += tensors_in(out)
 
 
@@ -149,7 +156,10 @@ def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -
                 "the loss of one example depends on the outputs of others, so no clip bounds what one of them does. "
                 "Use a loss of one example at a time."
             )
-    _apart[model].add(way)
+    if len(losses) >= MANY:  # of one row or two it would not say much of larger batches
+        if len(_apart[model]) >= MOST_WAYS:  # a number that changes in each step
+            _apart[model].clear()
+        _apart[model].add(way)
 
 
 def _table(t: Tensor) -> Tensor:
@@ -164,13 +174,33 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return bool(((one - other)[fine].abs() > AGREE.get(one.dtype, ROUGH) * scale).any())
 
 
-def _way(losses: Tensor, ends: set[Any]) -> tuple[str, ...]:
-    """The names of autograd's nodes from the losses down to the model's outputs."""
-    names: list[str] = []
+def _way(losses: Tensor, ends: set[Any]) -> Way:
+    """Autograd's nodes from the losses down to the model's outputs: their names and the numbers they were given.
+
+    A mean over dimension 1 and one over dimension 0 are called alike.
+    """
+    found: list[Any] = []
     left = [losses.grad_fn]
-    while left and len(names) < MOST_NODES:
+    while left and len(found) < MOST_NODES:
         node = left.pop()
         if node is not None and node not in ends:
-            names.append(node.name())
+            found.append((node.name(), *[_plain(getattr(node, name)) for name in _numbers(node)]))
             left += [below for below, _ in node.next_functions]
-    return tuple(names)
+    return tuple(found)
+
+
+_names: dict[type, tuple[str, ...]] = {}
+
+
+def _numbers(node: Any) -> tuple[str, ...]:
+    """The names of what a node of this kind keeps and is no tensor."""
+    kind = type(node)
+    if kind not in _names:
+        kept = [name for name in dir(node) if name.startswith("_saved_")]
+        _names[kind] = tuple(name for name in kept if not tensors_in([getattr(node, name)]))
+    return _names[kind]
+
+
+def _plain(value: Any) -> Any:
+    """What can be compared and holds no tensor."""
+    return value if isinstance(value, (int, float, str, tuple, type(None))) and not tensors_in([value]) else type(value)

@@ -48,6 +48,7 @@ class Survey:
     modules: list[tuple[str, list[Tensor], list[Tensor]]] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)  # what modules save beside parameters and buffers
     decisions: list[str] = field(default_factory=list)  # by values of the data
     is_random: bool = False
 
@@ -84,10 +85,21 @@ def survey(model: nn.Module, run: Run, take: Take, uses: Any, forced: Any) -> Su
                 found.outputs = copies(tensors_in(run(model, seen.of(take))))
             found.is_random = not torch.equal(before, torch.get_rng_state())
             found.buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+            found.extra = {name: _extra(module) for name, module in model.named_modules() if _has_extra(module)}
     finally:
         for hook in hooks:
             hook.remove()
     return found
+
+
+def _has_extra(module: nn.Module) -> bool:
+    return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _extra(module: nn.Module) -> Any:
+    """A copy that can be compared: the tensors, or the words for what has none."""
+    state = module.get_extra_state()
+    return [t.tolist() for t in copies(tensors_in([state]))] or repr(state)
 
 
 def losses(model: nn.Module, run: Run, take: Take, *, seed: int = 0) -> Tensor:
@@ -160,7 +172,7 @@ def _is_data(t: Tensor) -> bool:
 def set_aside(model: nn.Module) -> Iterator[None]:
     """Parameters moved a little, then put back, unseen by autograd: its graphs of earlier passes stay good."""
     kept = {name: p.detach().clone() for name, p in model.named_parameters()}
-    with torch.random.fork_rng(devices=_devices(kept.values())):
+    with torch.random.fork_rng(devices=devices_of(kept.values())):
         torch.manual_seed(1)
         try:
             for p in model.parameters():
@@ -178,7 +190,7 @@ def same_start(model: nn.Module, seed: int = 0) -> Iterator[None]:
     kept = [(module, name, b, b.detach().clone()) for module in model.modules()
             for name, b in module._buffers.items() if b is not None]  # fmt: skip
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=_devices(model.parameters())):
+    with torch.random.fork_rng(devices=devices_of(model.parameters())):
         torch.manual_seed(seed)
         try:
             yield
@@ -191,7 +203,7 @@ def same_start(model: nn.Module, seed: int = 0) -> Iterator[None]:
                     buffer.data.copy_(before)
 
 
-def _devices(tensors: Any) -> list[int]:
+def devices_of(tensors: Any) -> list[int]:
     return sorted({t.device.index or 0 for t in tensors if t.device.type == "cuda"})
 
 
@@ -212,7 +224,7 @@ def second_and_third(t: Tensor) -> Tensor:
     return first(MANY)(t)[1:]
 
 
-def changing(which: int) -> Take:
+def changing(which: int, factor: float = 1.25) -> Take:
     """The first examples, one of them replaced by something else of the same kind."""
 
     def take(t: Tensor) -> Tensor:
@@ -220,7 +232,7 @@ def changing(which: int) -> Take:
         row = found[which]
         if t.is_floating_point() or t.is_complex():
             moved = torch.randn(row.shape, generator=torch.Generator().manual_seed(which + 1)).to(row)
-            found[which] = 1.25 * row + moved * (row.abs().mean() + 0.1)
+            found[which] = factor * row + moved * (row.abs().mean() + 0.1)
         elif t.dtype == torch.bool:
             found[which] = ~row
         else:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from privet.accounting import Guarantee
 from privet.accounting.sampling import Shuffled
+from privet.engine.apart import check_losses
 from privet.training import checkpoint
 from privet.training.distributed import Group
 from privet.training.evaluate import Scores, evaluate, moved
@@ -26,6 +27,7 @@ from privet.training.steps import Training
 from privet.training.stopping import Interrupt
 
 SAVE_SECONDS = 30.0  # between two checkpoints, where every evaluation would make one
+CHECKED = 8  # batches whose losses are looked at, one example changed: one batch may have one class alone
 EVALUATIONS = 100  # at most so many by default, however short the epochs
 
 
@@ -58,8 +60,10 @@ class Rounds:
         self._watcher.begin(number=training.number, steps=len(training))
         try:
             parts.pace.catch_up(training.number)
-            for inputs, targets in training:
+            for turn, (inputs, targets) in enumerate(training):
                 outputs, targets = parts.model(moved(inputs, parts.device)), moved(targets, parts.device)
+                if turn < CHECKED:
+                    check_losses(parts.task.losses, outputs, targets)
                 losses = parts.task.losses(outputs, targets)
                 if self._raw is not None:
                     self._raw.add(losses, parts.task.measure.each(outputs, targets))

@@ -1,0 +1,102 @@
+"""State: what a model holds beside its trained weights is published without noise, so no pass may write data there.
+
+A trial pass shows which buffers a pass moves whatever the data are, as spectral norm and counters do: `check_buffers`
+compares what other data leave in them. Everything else must be after each pass what it was before: a running maximum
+that the trial did not move, say, or a frozen table that `max_norm` writes into.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from privet.engine.survey import MANY, Run, first, same_start
+from privet.errors import Unsupported
+
+Mark = tuple[int, int, int]
+_NEW: Mark = (0, 0, 0)  # of a buffer that was not there
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """The buffers that a pass writes into whatever the data are: with other values, or with those they have."""
+
+    moved: frozenset[str] = frozenset()
+    steady: frozenset[str] = frozenset()
+
+
+NONE = Writes()
+
+
+class Held:
+    """What a model holds before a pass; `check` after it."""
+
+    __slots__ = ("_buffers", "_model", "_parameters", "_writes")
+
+    def __init__(self, model: nn.Module, writes: Writes) -> None:
+        self._model, self._writes = model, writes
+        with torch._C.DisableTorchFunctionSubclass():  # parameters may be tracked, and this is no use of them
+            self._parameters = [(name, p, _mark(p)) for name, p in model.named_parameters()]
+            self._buffers = {
+                name: (_mark(b), b.detach().clone() if name in writes.steady else None)
+                for name, b in _buffers(model)
+                if name not in writes.moved
+            }
+
+    def check(self) -> None:
+        """Raise if the pass wrote where it must not."""
+        with torch._C.DisableTorchFunctionSubclass():
+            for name, p, mark in self._parameters:
+                if _mark(p) != mark:
+                    raise _written(name)
+            for name, b in _buffers(self._model):
+                mark, before = self._buffers.get(name, (_NEW, None))
+                if name in self._writes.moved or _mark(b) == mark or (before is not None and _equal(b, before)):
+                    continue
+                raise Unsupported(
+                    f"{name}: the model wrote into this buffer now, and not in the trial pass: its data decide what is "
+                    "there, without noise. Leave it out, or freeze it by eval()."
+                )
+
+
+def writes_of(model: nn.Module, run: Run) -> Writes:
+    """What a trial pass writes; raises if it writes into a parameter."""
+    with same_start(model), torch.enable_grad():
+        held = [(name, p, p.detach().clone(), _mark(p)) for name, p in model.named_parameters()]
+        before: dict[str, tuple[Mark, Tensor | None]] = {n: (_mark(b), b.detach().clone()) for n, b in _buffers(model)}
+        run(model, first(MANY))
+        for name, p, old, mark in held:
+            if _mark(p) != mark or not _equal(p.detach(), old):
+                raise _written(name)
+        moved, steady = set(), set()
+        for name, b in _buffers(model):
+            mark, value = before.get(name, (_NEW, None))
+            if value is None or not _equal(b.detach(), value):
+                moved.add(name)
+            elif _mark(b) != mark:
+                steady.add(name)
+    return Writes(frozenset(moved), frozenset(steady))
+
+
+def _written(name: str) -> Unsupported:
+    return Unsupported(
+        f"{name}: the forward pass writes into this parameter, before any noise, as max_norm of an embedding does. "
+        "Leave that out."
+    )
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    for start, module in model.named_modules():
+        for name, b in module._buffers.items():
+            if b is not None:
+                yield f"{start}.{name}" if start else name, b
+
+
+def _mark(t: Tensor) -> Mark:
+    """What changes when a tensor is written into, or another is put in its place; not for writes by `.data`."""
+    return id(t), t.data_ptr(), 0 if t.is_inference() else t._version
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bool(torch.equal(a, b))
