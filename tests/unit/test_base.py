@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from privet.accounting.base import as_poisson, epochs_of, overflow, representatives, spent
+from privet.accounting.base import as_poisson, epochs_of, joined, overflow, representatives, spent
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.pld import delta_at
 from privet.accounting.sampling import TruncatedPoisson
@@ -143,6 +143,18 @@ def test_a_rate_that_changes_within_an_epoch_is_refused():
     ledger.extend(noise=1.0, rate=[0.25, 0.25, 0.5], sampling="shuffled")
     with pytest.raises(InvalidValue, match="within a shuffled epoch"):
         epochs_of(ledger)
+
+
+def test_a_shuffled_epoch_ends_with_its_run():
+    """All other records blank, a run of one step at rate 1/2 takes a record by a fair coin; two runs toss two."""
+    one, coins = ledger_of("shuffled", rate=0.5, count=1), ledger_of(rate=0.5, count=2)
+    assert spent(joined(one, one), DELTA).epsilon >= spent(coins, DELTA).epsilon_lower
+    run = Ledger()
+    run.extend(noise=[9.0, 3.0, 8.0, 7.0, 6.0], rate=1 / 3, sampling="shuffled")
+    run.add(Step(noise=4.0))  # a step of another kind does not end the epoch
+    assert epochs_of(joined(run)) == epochs_of(run) == [3.0, 6.0]
+    assert epochs_of(joined(run, one, run)) == [3.0, 6.0, 1.0, 3.0, 6.0]  # the rate may change between runs
+    assert joined(ledger_of(), ledger_of()) == ledger_of(count=2 * STEPS)
 
 
 def test_shuffling_is_never_cheaper_than_poisson():
