@@ -103,8 +103,9 @@ def test_delta_at_an_epsilon() -> None:
     found = answer(line, "2.382")
     assert found["delta_lower"] <= found["delta"] == pytest.approx(1e-5, rel=0.01)
     assert found["label"] == "certified"
-    result = run(line, "2.382")
+    result = run(line, "2.3820001")
     assert result.stdout.startswith("delta <= ")
+    assert " at epsilon 2.38201 [" in result.stdout
     assert "[certified: pld" in result.stdout.splitlines()[0]
 
 

@@ -2,13 +2,17 @@
 
 import math
 import warnings
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from scipy import stats
 
-from privet.accounting.base import as_poisson, epochs_of, overflow, representatives, spent
+from privet.accounting.base import as_poisson, epochs_of, joined, overflow, representatives, spent
 from privet.accounting.ledger import Ledger, Step
+from privet.accounting.pld import delta_at
 from privet.accounting.sampling import TruncatedPoisson
+from privet.accounting.tradeoff import tradeoff
 from privet.errors import InvalidValue, Unsupported
 
 DELTA = 1e-5
@@ -21,8 +25,8 @@ def ledger_of(sampling="poisson", noise: float = 1.0, rate: float = RATE, count:
     return ledger
 
 
-def capped(cap: int) -> Ledger:
-    return ledger_of(TruncatedPoisson(cap=cap, size=SIZE))
+def capped(cap: int, count: int = STEPS) -> Ledger:
+    return ledger_of(TruncatedPoisson(cap=cap, size=SIZE), count=count)
 
 
 # --- truncated Poisson --------------------------------------------------------------------------------
@@ -53,9 +57,55 @@ def test_the_lower_bound_of_a_capped_run_stays_below_the_plain_one():
         assert cut.epsilon_lower <= plain.epsilon <= cut.epsilon
 
 
+def two_records() -> tuple[Ledger, Callable[[float], float], Callable[[float], float]]:
+    """Gradients -1 and +1 at rate 1/2, one at most in the batch; the neighbour lacks the second. Its two laws beyond x.
+
+    A batch that holds both keeps either: the record that is there pushes the other one out, which no sum shows.
+    """
+    beyond = stats.norm.sf
+    ledger = ledger_of("truncated-poisson:cap=1,size=2", rate=0.5, count=1)
+    return (
+        ledger,
+        lambda x: 0.25 * beyond(x) + 0.375 * beyond(x, -1) + 0.375 * beyond(x, 1),
+        lambda x: 0.5 * beyond(x) + 0.5 * beyond(x, -1),
+    )
+
+
+def test_what_a_cut_reveals_is_in_delta_and_in_the_curve():
+    ledger, there, gone = two_records()
+    curve = tradeoff(ledger, relation="add-remove")
+    for x in (0.0, 0.5, 1.0, 1.68, 2.0, 3.0):  # a test that alarms beyond x
+        assert curve(gone(x)) <= 1 - there(x)
+        for epsilon in (0.0, 0.3, 0.5, 1.0):
+            assert there(x) - math.exp(epsilon) * gone(x) <= delta_at(ledger, epsilon, "add-remove")[1]
+
+
+def test_delta_epsilon_and_curve_of_a_capped_run_agree():
+    ledger, plain = capped(140, count=1), ledger_of(count=1)
+    epsilon = spent(ledger, 1e-3).epsilon
+    lower, upper = delta_at(ledger, epsilon)
+    assert upper == pytest.approx(1e-3, rel=1e-4)
+    assert 0 < lower < delta_at(plain, epsilon)[0] < upper
+    curve = tradeoff(ledger)
+    assert curve.delta[1] == pytest.approx(delta_at(ledger, curve.epsilon[1])[1], rel=1e-9)
+
+
 def test_a_cap_that_overflows_too_often_is_refused():
     with pytest.raises(Unsupported, match="larger cap"):
         spent(capped(120), DELTA)
+    with pytest.raises(Unsupported, match=r"no delta below 1 at epsilon=1.0. Use a larger cap"):
+        delta_at(capped(100, count=1), 1.0)
+    with pytest.raises(Unsupported, match=r"no delta below 1 at epsilon=0.0. Use a larger cap"):
+        tradeoff(capped(90, count=1))
+    with pytest.raises(Unsupported, match="Use 'pld'"):
+        tradeoff(capped(140, count=1), accountant="gdp")
+
+
+def test_a_cap_above_the_size_cuts_nothing():
+    assert overflow(capped(2 * SIZE)) == 0
+    assert spent(capped(2 * SIZE, count=1), DELTA) == replace(
+        spent(ledger_of(count=1), DELTA), sampling=f"truncated-poisson:cap={2 * SIZE},size={SIZE}"
+    )
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
@@ -93,6 +143,18 @@ def test_a_rate_that_changes_within_an_epoch_is_refused():
     ledger.extend(noise=1.0, rate=[0.25, 0.25, 0.5], sampling="shuffled")
     with pytest.raises(InvalidValue, match="within a shuffled epoch"):
         epochs_of(ledger)
+
+
+def test_a_shuffled_epoch_ends_with_its_run():
+    """All other records blank, a run of one step at rate 1/2 takes a record by a fair coin; two runs toss two."""
+    one, coins = ledger_of("shuffled", rate=0.5, count=1), ledger_of(rate=0.5, count=2)
+    assert spent(joined(one, one), DELTA).epsilon >= spent(coins, DELTA).epsilon_lower
+    run = Ledger()
+    run.extend(noise=[9.0, 3.0, 8.0, 7.0, 6.0], rate=1 / 3, sampling="shuffled")
+    run.add(Step(noise=4.0))  # a step of another kind does not end the epoch
+    assert epochs_of(joined(run)) == epochs_of(run) == [3.0, 6.0]
+    assert epochs_of(joined(run, one, run)) == [3.0, 6.0, 1.0, 3.0, 6.0]  # the rate may change between runs
+    assert joined(ledger_of(), ledger_of()) == ledger_of(count=2 * STEPS)
 
 
 def test_shuffling_is_never_cheaper_than_poisson():

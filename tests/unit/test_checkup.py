@@ -158,7 +158,7 @@ USERS = torch.arange(200) // 2
         ({"relation": "add-remove"}, 201, None),
         ({"sampling": "fixed-size", "accountant": "rdp"}, 200, None),
         ({"sampling": "truncated-poisson:cap=40,size=200"}, 200, None),
-        ({"sampling": "truncated-poisson:cap=40,size=200", "relation": "add-remove"}, 300, None),
+        ({"sampling": "truncated-poisson:cap=40,size=201", "relation": "add-remove"}, 300, None),
         ({"unit": "client"}, 200, None),
         ({"unit": "user"}, 200, None),
         ({"unit": "user", "size": 100}, 200, USERS),

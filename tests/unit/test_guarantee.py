@@ -25,6 +25,19 @@ def test_what_is_printed_still_encloses(upper, share):
     assert Decimal(lower) <= Decimal(upper * share)
 
 
+@pytest.mark.parametrize(
+    ("delta", "label", "words"),
+    [
+        (1e-5, "certified", "at delta 1e-05 "),
+        (1.2345641e-5, "certified", "at delta 1.23457e-05 "),
+        (1.2345641e-5, "claimed", "at delta 1.23457e-05 "),
+        (1.2345671e-5, "empirical", "at delta 1.23456e-05 "),
+    ],
+)
+def test_delta_is_printed_on_the_safe_side_too(delta, label, words):
+    assert words in str(guarantee(delta=delta, label=label))
+
+
 def test_each_label_says_what_it_means():
     assert set(MEANING) == set(LABELS)
     signs = {label: str(guarantee(label=label)).split()[1] for label in LABELS}

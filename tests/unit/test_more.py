@@ -54,6 +54,13 @@ def test_none_fit_if_one_is_too_many():
     assert found.rows[0].noise > p.scale
 
 
+def test_more_shuffled_rounds_begin_a_new_epoch():
+    """Ten steps are an epoch: five more than five are not free, for they are of another permutation."""
+    half = plan(noise=1.0, steps=5, solve="epsilon", sampling="shuffled", **GIVEN)
+    whole = plan(noise=1.0, steps=20, solve="epsilon", sampling="shuffled", **GIVEN)
+    assert more(half, [5]).rows[0].guarantee.epsilon == pytest.approx(whole.guarantee.epsilon)
+
+
 def test_a_schedule_goes_on_as_it_ended():
     p = plan(epsilon=2.0, steps=1500, noise="exponential:end=0.5", clip="linear:end=0.5", **GIVEN)
     found = more(p, [10])

@@ -4,7 +4,7 @@ Importing this package registers every accountant.
 """
 
 from privet.accounting import composition, exchange, gdp, proactive, rdp, tcdp, tradeoff, zcdp
-from privet.accounting.base import Accountant, register, registry, spent
+from privet.accounting.base import Accountant, joined, register, registry, spent
 from privet.accounting.curve import EpsilonCurve, epsilon_curve
 from privet.accounting.guarantee import Budget, Guarantee
 from privet.accounting.ledger import Ledger, Step
@@ -22,6 +22,7 @@ __all__ = [
     "epsilon_curve",
     "exchange",
     "gdp",
+    "joined",
     "proactive",
     "rdp",
     "register",

@@ -9,6 +9,7 @@ import warnings
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from privet import _check
@@ -17,6 +18,8 @@ from privet.accounting.guarantee import RELATIONS, UNITS, Guarantee, Label, Rela
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.errors import InvalidValue, Unsupported
+
+Floats = NDArray[np.float64]
 
 
 class Accountant(Protocol):
@@ -152,7 +155,7 @@ def truncated(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float |
     plain = as_poisson(ledger)
     lower, upper = chosen.bounds(plain, delta)
     for _ in range(100):
-        left = delta - (1 + math.exp(min(upper, 700.0))) * chance
+        left = delta - float(_added(chance, upper))
         if left <= 0:
             raise Unsupported(
                 f"cap: a batch overflows with chance {chance:.3g} over the run, more than delta={delta!r} can "
@@ -166,17 +169,40 @@ def truncated(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float |
     else:
         raise Unsupported(f"cap: no epsilon absorbs an overflow chance of {chance:.3g}. Use a larger cap.")
     if lower is not None:
-        more = delta + (1 + math.exp(min(upper, 700.0))) * chance
+        more = delta + float(_added(chance, upper))
         lower = chosen.bounds(plain, more)[0] if more < 1 else 0.0
     return lower, upper
 
 
+def truncated_deltas(ledger: Ledger, epsilon: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> tuple[Floats, Floats]:
+    """Bounds on delta at each `epsilon` for batches cut to a cap, from those of the untruncated run.
+
+    The same coupling as in `truncated`, read the other way: (1 + e^eps) sum_t P[Bin(n, q_t) > cap] goes to both sides.
+    """
+    chance = overflow(ledger)
+    added = _added(chance, epsilon)
+    if added.size and added.min() >= 1:
+        raise Unsupported(
+            f"cap: a batch overflows with chance {chance:.3g} over the run, which leaves no delta below 1 at "
+            f"epsilon={float(np.min(epsilon))!r}. Use a larger cap."
+        )
+    return np.maximum(np.subtract(lower, added), 0.0), np.minimum(np.add(upper, added), 1.0)
+
+
+def _added(chance: float, epsilon: ArrayLike) -> Floats:
+    """What cut batches add to delta at `epsilon`, (1 + e^eps) chance, and 1 at most."""
+    if not chance:
+        return np.zeros(np.shape(epsilon))
+    return np.asarray(np.exp(np.minimum(np.logaddexp(0.0, epsilon) + math.log(chance), 0.0)))
+
+
 def overflow(ledger: Ledger) -> float:
-    """An upper bound on the chance that some batch of the run is larger than its cap."""
+    """An upper bound on the chance that some batch of the run is larger than its cap; 0 if none can be."""
     total = 0.0
     for step, count in ledger:
-        if isinstance(step.sampling, TruncatedPoisson):
-            total += count * float(special.bdtrc(step.sampling.cap, step.sampling.size, step.rate))
+        kind = step.sampling
+        if isinstance(kind, TruncatedPoisson) and kind.cap < kind.size:
+            total += count * (float(special.bdtrc(kind.cap, kind.size, step.rate)) + 1e-300)  # what may underflow
     return total * (1 + 1e-9)
 
 
@@ -189,8 +215,38 @@ def as_poisson(ledger: Ledger) -> Ledger:
     return plain
 
 
+# --- shuffled epochs ---------------------------------------------------------------------------------
+
+
+def joined(*ledgers: Ledger) -> Ledger:
+    """One ledger of several runs on the same records, one after the other: what they cost together.
+
+    Each run draws permutations of its own, so a shuffled epoch ends with its run. What is left of the last one is
+    charged with the run, for nothing, since a record takes part once in an epoch; the next run begins a new one. Steps
+    put together by `add` are taken for steps of one run.
+
+    >>> run = Ledger()
+    >>> run.add(Step(noise=2.0, rate=0.25, sampling="shuffled"), count=3)
+    >>> [round(spent(ledger, delta=1e-5).epsilon, 2) for ledger in (run, joined(run, run))]
+    [1.99, 2.94]
+    """
+    whole = Ledger()
+    for ledger in ledgers:
+        for step, count in ledger:
+            whole.add(step, count)
+        left = _epochs(ledger)[1]
+        if left:
+            whole.add([step for step, _ in ledger if step.sampling.name == "shuffled"][-1], left)
+    return whole
+
+
 def epochs_of(ledger: Ledger) -> list[float]:
-    """For shuffled steps: the least noise of each epoch, an epoch being ceil(1/rate) consecutive steps."""
+    """For shuffled steps: the least noise of each epoch, an epoch being ceil(1/rate) consecutive steps of one run."""
+    return _epochs(ledger)[0]
+
+
+def _epochs(ledger: Ledger) -> tuple[list[float], int]:
+    """The least noise of each shuffled epoch, and how many steps of the last one are still to come."""
     left, least, found = 0, math.inf, []
     rate_before = None
     for step, count in ledger:
@@ -213,4 +269,4 @@ def epochs_of(ledger: Ledger) -> list[float]:
                 found.append(least)
     if left:
         found.append(least)
-    return found
+    return found, left

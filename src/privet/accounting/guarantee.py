@@ -68,6 +68,11 @@ class Guarantee:
             return None
         return (self.epsilon - self.epsilon_lower) / self.epsilon if self.epsilon > 0 else 0.0
 
+    @property
+    def delta_text(self) -> str:
+        """Delta in print, on the safe side: up for an upper bound of epsilon, down for a lower one."""
+        return printed(self.delta, up=self.label != "empirical")
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
@@ -76,7 +81,7 @@ class Guarantee:
         side = {"certified": "<=", "approximate": "~", "claimed": "claimed", "empirical": ">="}[self.label]
         known = "" if self.epsilon_lower is None else f", true value >= {rounded(self.epsilon_lower, up=False)}"
         return (
-            f"epsilon {side} {rounded(self.epsilon, up=self.label != 'empirical')} at delta {self.delta:g} "
+            f"epsilon {side} {rounded(self.epsilon, up=self.label != 'empirical')} at delta {self.delta_text} "
             f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}]"
         )
 
@@ -92,3 +97,13 @@ def rounded(value: float, *, up: bool, digits: int = 6) -> str:
     context = Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR)
     kept = context.create_decimal(Decimal(value)).normalize()
     return f"{kept:{'f' if 1e-4 <= abs(value) < 1e9 else 'e'}}"
+
+
+def printed(value: float, *, up: bool, digits: int = 6) -> str:
+    """A number that somebody chose, as `g` has it: exact if so few digits say it, else rounded outward.
+
+    >>> printed(1e-5, up=True), printed(1.2345641e-5, up=True), printed(1.2345671e-5, up=False)
+    ('1e-05', '1.23457e-05', '1.23456e-05')
+    """
+    nearest = f"{value:.{digits}g}"
+    return nearest if float(nearest) == value else f"{float(rounded(value, up=up, digits=digits)):.{digits}g}"

@@ -61,7 +61,7 @@ class Ledger:
     _samplings: list[Sampling] = field(default_factory=list)
 
     def add(self, step: Step, count: int = 1) -> None:
-        """Charge `count` releases like `step`."""
+        """Charge `count` releases like `step`, of the same run; `accounting.joined` puts runs together."""
         _check.whole(count=count)
         kind = self._kind_of(step.sampling)
         if self._noise and (step.noise, step.rate, step.clip, kind) == (

@@ -16,7 +16,14 @@ from scipy import special
 
 from privet import _check
 from privet.accounting.aim import Line, line_for
-from privet.accounting.base import gaussian_refuses, refuse_unsupported, register, representatives, shuffled_refuses
+from privet.accounting.base import (
+    gaussian_refuses,
+    refuse_unsupported,
+    register,
+    representatives,
+    shuffled_refuses,
+    truncated_deltas,
+)
 from privet.accounting.crossing import LogDelta, epsilon_between
 from privet.accounting.fourier import spectrum
 from privet.accounting.frequencies import EFFORTS
@@ -88,13 +95,17 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
     >>> lower, upper = delta_at(ledger, 2.0)
     >>> f"{lower:.4g} {upper:.4g}"
     '0.0001191 0.0001191'
+
+    Raises:
+        Unsupported: no theorem covers a step, or batches are cut so often that nothing is left to prove.
     """
     _check.non_negative(epsilon=epsilon)
     refuse_unsupported(Pld(), ledger, relation=relation, accountant="pld")
     levels = levels_of(ledger)
     with np.errstate(over="ignore", under="ignore"):
         found = [directed_delta(levels, direction, epsilon) for direction in DIRECTIONS]
-    return 0.0 if is_hidden(ledger) else max(low for low, _ in found), max(high for _, high in found)
+    lower, upper = truncated_deltas(ledger, epsilon, *np.max(found, axis=0))
+    return 0.0 if is_hidden(ledger) else float(lower), float(upper)
 
 
 def directed_delta(levels: Levels, direction: Direction, epsilon: float) -> tuple[float, float]:
@@ -182,11 +193,13 @@ def _total(levels: Levels) -> float:
 def delta_curve(ledger: Ledger, epsilons: Floats) -> tuple[Floats, Floats]:
     """(lower, upper) for delta at each of the rising `epsilons`, the larger of both directions, certified.
 
-    One Fourier sum serves its neighbourhood; a new one is made where its interval grows wide.
+    Where batches are cut to a cap, the chance of a cut is charged. One Fourier sum serves its neighbourhood; a new one
+    is made where its interval grows wide.
     """
     levels = levels_of(ledger)
     found = [_directed_curve(levels, direction, epsilons) for direction in DIRECTIONS]
-    return np.maximum(found[0][0], found[1][0]), np.maximum(found[0][1], found[1][1])
+    lower, upper = truncated_deltas(ledger, epsilons, *np.max(found, axis=0))
+    return np.zeros_like(lower) if is_hidden(ledger) else lower, upper
 
 
 def _directed_curve(levels: Levels, direction: Direction, epsilons: Floats) -> tuple[Floats, Floats]:

@@ -58,7 +58,7 @@ class FixedSize(Sampling):
 @register("shuffled")
 @dataclass(frozen=True, slots=True)
 class Shuffled(Sampling):
-    """Epochs of ceil(1 / rate) consecutive steps; each record takes part in one step of each epoch."""
+    """Epochs of ceil(1 / rate) consecutive steps of one run; each record takes part in one step of each epoch."""
 
     name = "shuffled"
 

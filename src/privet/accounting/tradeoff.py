@@ -15,10 +15,10 @@ from scipy import special
 
 from privet import _check
 from privet.accounting import gdp, pld
-from privet.accounting.base import refuse_unsupported, registry
+from privet.accounting.base import overflow, refuse_unsupported, registry
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, Unsupported
 
 Floats = NDArray[np.float64]
 Curve = Callable[[ArrayLike], Floats]
@@ -75,6 +75,9 @@ def tradeoff(
 ) -> Tradeoff | Gaussian:
     """The trade-off curve of a ledger: certified from `pld`, approximate from `gdp` (the CLT).
 
+    Where batches are cut to a cap, with chance tau at most, the errors are those of the uncut run moved by tau:
+    f(a + tau) - tau, by the deltas of `pld.delta_curve`.
+
     >>> from privet.accounting.ledger import Step
     >>> ledger = Ledger()
     >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
@@ -86,6 +89,10 @@ def tradeoff(
     chosen = registry.make(accountant)
     refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
     if accountant == "gdp":
+        if overflow(ledger):
+            raise Unsupported(
+                "accountant='gdp' has no trade-off curve for batches cut to a cap. A cut is no Gaussian. Use 'pld'."
+            )
         return Gaussian(mu=gdp.extended_clt_mu(ledger), label=chosen.label(ledger, 0.5))
     _check.whole(least=2, points=points)
     if not ledger:

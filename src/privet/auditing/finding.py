@@ -46,7 +46,7 @@ class Finding:
         if self.empirical is not None:
             g = self.empirical
             least = rounded(g.epsilon, up=False, digits=4)
-            lines.append(f"         epsilon >= {least} at delta {g.delta:g} [empirical: {g.method}]")
+            lines.append(f"         epsilon >= {least} at delta {g.delta_text} [empirical: {g.method}]")
         return "\n".join(lines)
 
 

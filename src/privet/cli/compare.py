@@ -148,7 +148,7 @@ def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
         ("steps", [str(len(row.plan.steps)) for row in rows]),
         ("batch", [f"{row.plan.batch:.6g}" for row in rows]),
     ]
-    deltas = [f"{row.plan.guarantee.delta:g}" for row in rows]
+    deltas = [row.plan.guarantee.delta_text for row in rows]
     return [*lines, ("delta", deltas)]
 
 

@@ -53,7 +53,7 @@ def _rank(answer: Answer) -> tuple[int, int, float]:
 
 def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, run: "Reading | None") -> None:
     from privet.accounting import delta_at
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import printed, rounded
 
     start = time.perf_counter()
     with warnings_as_lines():
@@ -64,7 +64,7 @@ def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, run:
                        "relation": relation, "steps": ledger.steps, "seconds": seconds} | _run_json(run))  # fmt: skip
         return
     click.echo(
-        f"delta <= {rounded(upper, up=True)} at epsilon {at:g} "
+        f"delta <= {rounded(upper, up=True)} at epsilon {printed(at, up=True)} "
         f"[certified: pld, true value >= {rounded(lower, up=False)}; {relation}]"
     )
     click.echo(f"  releases  {_described(ledger)}\n  time      {seconds:.3f} s")
@@ -140,9 +140,9 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from privet.accounting.guarantee import MEANING, rounded
+    from privet.accounting.guarantee import MEANING, printed, rounded
 
-    table = Table(title=f"epsilon at delta {delta:g} after {_described(ledger)}", title_justify="left",
+    table = Table(title=f"epsilon at delta {printed(delta, up=True)} after {_described(ledger)}", title_justify="left",
                   title_style="bold", box=box.SIMPLE_HEAD)  # fmt: skip
     for name in ("method", "label"):
         table.add_column(name, no_wrap=True)

@@ -133,13 +133,15 @@ def _said(one: "Best", line: "Line") -> str:
 
 
 def _print_all(found: "Sequence[tuple[Best, Line]]") -> None:
+    from privet.accounting.guarantee import printed
+
     names = ("recipe", "epsilon (certified)", "delta", "measure", "reached", "published", "command")
     rows = [names]
     for one, line in found:
         budget = one.recipe().budget
         published = "–" if one.published is None else f"{one.published:g}"
-        rows.append((one.name, f"{budget.epsilon:g}", f"{budget.delta:.2g}", one.measure, _said(one, line), published,
-                     one.command))  # fmt: skip
+        epsilon, delta = printed(budget.epsilon, up=True), printed(budget.delta, up=True, digits=2)
+        rows.append((one.name, epsilon, delta, one.measure, _said(one, line), published, one.command))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -147,13 +149,16 @@ def _print_all(found: "Sequence[tuple[Best, Line]]") -> None:
 
 
 def _print_one(one: "Best", line: "Line") -> None:
+    from privet.accounting.guarantee import printed
+
     recipe = one.recipe()
     budget, training = recipe.budget, recipe.training
     _, _, seeds = _reached(one, line)
     plan = f"{recipe.count} steps, batch {recipe.batch:g} of {recipe.size:,}, clip {recipe.clip}"
     lines = {
         "what": one.says,
-        "budget": f"epsilon {budget.epsilon:g} at delta {budget.delta:.3g}, certified by pld from the run's ledger",
+        "budget": f"epsilon {printed(budget.epsilon, up=True)} at delta {printed(budget.delta, up=True, digits=3)}, "
+        "certified by pld from the run's ledger",
         "plan": plan,
         "training": ", ".join(f"{key} {value}" for key, value in training.items()),
         "reached": f"{one.measure} {_said(one, line)}" + (f" over {seeds} seeds" if seeds else ""),

@@ -298,10 +298,15 @@ def _name_of(rule: str) -> str:
 
 
 def check_rule(rule: str, *, as_published: bool) -> None:
-    """Raise unless `rule` is a clipping rule's name, and a sound one unless as published."""
+    """Raise unless `rule` is a clipping rule's name or a user's own address, and a sound one unless as published."""
     known = (*SOUND_RULES, *UNSOUND_RULES)
     if not isinstance(rule, str) or (rule not in known and ":" not in rule):
         raise InvalidValue(f"rule={rule!r} is not known.{_check.suggestion(rule, known)} Known: {', '.join(known)}.")
+    if rule.strip().startswith("privet."):
+        raise InvalidValue(
+            f"rule={rule!r} is the address of a rule of ours. A name says whether a proof covers it. Use one of "
+            f"{', '.join(known)}."
+        )
     if is_unsound(rule) and not as_published:
         raise Unsupported(
             f"rule={rule!r} has no guarantee: {UNSOUND_RULES[_name_of(rule)]}. Use one of {', '.join(SOUND_RULES)}, or "

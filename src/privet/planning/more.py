@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from privet import _check
-from privet.accounting import Guarantee, Step, spent
+from privet.accounting import Guarantee, Ledger, Step, joined, spent
 from privet.accounting.guarantee import rounded
 from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
 from privet.planning.calibrate import calibrate
@@ -88,11 +88,15 @@ def more(plan: Plan, rounds: Sequence[int], *, within: float | None = None) -> O
 
 
 def _priced(plan: Plan, rounds: int, noise: float | None = None) -> Guarantee:
-    """The guarantee of the plan's steps and `rounds` more, like the last one but for the noise."""
+    """The guarantee of the plan's steps and `rounds` more, like the last one but for the noise.
+
+    The rounds more are a run of their own: where batches are shuffled they begin with a new epoch.
+    """
     ledger, budget = plan.ledger(), plan.recipe.budget
     if rounds:
-        last = plan.steps[-1]
-        ledger.add(last if noise is None else replace(last, noise=noise), rounds)
+        last, further = plan.steps[-1], Ledger()
+        further.add(last if noise is None else replace(last, noise=noise), rounds)
+        ledger = joined(ledger, further)
     accountant = "pld" if plan.certified is not None else plan.guarantee.method
     return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
 

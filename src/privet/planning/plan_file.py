@@ -85,6 +85,11 @@ def agreeing(name: str, ours: Guarantee | None, stored: Any) -> Guarantee | None
                 f"{name}.{key}={shortened(str(stored[key]))} does not follow from the steps, which give {value}. "
                 f"The plan was edited, or made by another version. {AGAIN}"
             )
+    # The file's number is kept, for a plan has one hash on every machine; but none below what is proven to be spent.
+    if ours.epsilon_lower is not None and stored["epsilon"] < ours.epsilon_lower:
+        raise InvalidValue(
+            f"{name}.epsilon={stored['epsilon']} is below {ours.epsilon_lower}, which the steps spend at least. {AGAIN}"
+        )
     return Guarantee(**stored)
 
 

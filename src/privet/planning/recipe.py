@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from privet import _check
 from privet.accounting import Budget
 from privet.accounting.base import registry as accountants
+from privet.accounting.sampling import TruncatedPoisson
 from privet.accounting.sampling import sampling as sampling_of
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.methods import check_rule, method
@@ -106,7 +107,7 @@ class Recipe:
         ):  # 60 and 60.0 are one recipe, with one hash
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
-        object.__setattr__(self, "sampling", str(sampling_of(self.sampling)))
+        _check_sampling(self)
         object.__setattr__(self, "training", plain(self.training))
 
     @property
@@ -259,6 +260,19 @@ def _check_numbers(recipe: Recipe) -> None:
             "Use a smaller batch."
         )
     _ = recipe.count  # refuses an endless number of epochs
+
+
+def _check_sampling(recipe: Recipe) -> None:
+    """Raise if a cap is priced for fewer records than there are: it would overflow more often than was charged."""
+    chosen = sampling_of(recipe.sampling)
+    object.__setattr__(recipe, "sampling", str(chosen))
+    joins = recipe.budget.relation == "add-remove"  # then a neighbour may have one record more
+    least = recipe.size + joins
+    if isinstance(chosen, TruncatedPoisson) and chosen.size < least:
+        raise InvalidValue(
+            f"sampling={str(chosen)!r} has a size below {least}, the number of records{' and one more' * joins}. Its "
+            f"cap would overflow more often than was priced. Write size={least}."
+        )
 
 
 def _check_tuning(recipe: Recipe) -> None:

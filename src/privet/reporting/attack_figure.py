@@ -140,4 +140,4 @@ def _cost(one: "Membership") -> str:
     if one.guarantee is None:
         return "no guarantee"
     g = one.guarantee
-    return f"epsilon <= {rounded(g.epsilon, up=True, digits=3)} at delta {g.delta:g} ({g.label})"
+    return f"epsilon <= {rounded(g.epsilon, up=True, digits=3)} at delta {g.delta_text} ({g.label})"

@@ -29,7 +29,7 @@ def _promise(facts: RunFacts) -> list[Check]:
     return [
         _check("Is the guarantee proven?", facts.is_guaranteed, (g, f", by {g.method}")),
         Check(question="Is delta small against the number of records?", state=_smallness(g.delta * size),
-              answer=f"δ = {g.delta:g}, and 1/n = {1 / size:.2g}"),
+              answer=f"δ = {g.delta_text}, and 1/n = {1 / size:.2g}"),
         _check("Is the unit of privacy stated?", True, UNIT[g.unit]),
         Check(question="Does each person have one unit?", state="yes" if g.unit == "user" else "open",
               answer={"user": "the unit is a user's whole share", "client": "not known to Privet: a client may hold "

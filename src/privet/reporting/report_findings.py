@@ -18,7 +18,7 @@ def _audit(facts: RunFacts) -> list[Block]:
     tone = "warning" if found.verdict == "violation" else "plain"
     rows: tuple[tuple[Words, ...], ...] = tuple(
         (one.kind, one.verdict, one.says + "".join(f" {reason}" for reason in one.reasons),
-         "–" if one.empirical is None else (one.empirical, f" at δ = {one.empirical.delta:g}"),
+         "–" if one.empirical is None else (one.empirical, f" at δ = {one.empirical.delta_text}"),
          f"{100 * one.confidence:g} %")
         for one in found.findings
     )  # fmt: skip

@@ -97,7 +97,7 @@ def spent(facts: RunFacts) -> Section:
     given = "was given out" if run.together is None else "this run alone gave out"
     rows: list[tuple[str, Words]] = [
         ("charged", f"{run.steps:,} of {len(run.plan.steps):,} planned steps"),
-        ("the ledger adds up to", (run.spent, f" at δ = {run.spent.delta:g}, by {run.spent.method}")),
+        ("the ledger adds up to", (run.spent, f" at δ = {run.spent.delta_text}, by {run.spent.method}")),
         ("what holds", (run.guarantee, f" for everything that {given}")),
         ("state", _state(facts)),
     ]

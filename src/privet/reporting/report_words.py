@@ -72,7 +72,7 @@ def promise(facts: RunFacts) -> Promise:
     """The large number."""
     g = facts.run.guarantee
     holds = "guarantee: none" not in g.method
-    lines: list[Words] = [f"at δ = {g.delta:g}, per {noun(g.unit)}, neighbours: {g.relation}"]
+    lines: list[Words] = [f"at δ = {g.delta_text}, per {noun(g.unit)}, neighbours: {g.relation}"]
     if g.epsilon_lower is not None:
         lines.append(f"The true value lies between {_interval(g)} (certified).")
     lines.append(f"{g.label}: {MEANING[g.label]}; by {g.method}")
@@ -145,7 +145,7 @@ def summary(facts: RunFacts) -> tuple[Words, ...]:
     run = facts.run
     found: list[Words] = []
     if facts.is_guaranteed:
-        found.append(("Private, with proof: ", run.guarantee, f" at δ = {run.guarantee.delta:g}."))
+        found.append(("Private, with proof: ", run.guarantee, f" at δ = {run.guarantee.delta_text}."))
         if run.together is not None:
             found.append((f"That is one run. All runs of the tuning together: {run.together}.",))
     else:
