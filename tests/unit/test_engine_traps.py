@@ -229,7 +229,7 @@ def test_data_written_into_a_frozen_parameter_are_refused(way):
         way(model, torch.randint(9, (7,)), torch.randint(3, (7,)))
     model = Fn(averaged, l=nn.Linear(4, 3))
     model.seen = nn.Parameter(torch.zeros(4), requires_grad=False)
-    with pytest.raises(Unsupported, match="seen: .* writes into this parameter"):
+    with pytest.raises(Unsupported, match=r"seen: .* writes into this parameter"):
         way(model, *data(4))
 
 
