@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,10 +61,9 @@ def _find_out(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Known:
         try:
             facts, calls = analyse(model, run, forced=forced)
             is_sure = _agree(model, run, facts, forced)
-            known = Known(facts, calls, is_sure=is_sure)
         except (TooHard, Unforeseen) as error:
-            known = Known(None, [], str(error))
-        return replace(known, writes=writes_of(model, run))
+            return Known(None, [], str(error), writes=writes_of(model, run))
+        return Known(facts, calls, is_sure=is_sure, writes=writes_of(model, run))
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from privet.engine.survey import MANY, Run, first, same_start
+from privet.engine.survey import MANY, Run, first, own_parameters, same_start
 from privet.errors import Unsupported
 
 Mark = tuple[int, int, int]
@@ -37,7 +37,7 @@ class Held:
     def __init__(self, model: nn.Module, writes: Writes) -> None:
         self._model, self._writes = model, writes
         with torch._C.DisableTorchFunctionSubclass():  # parameters may be tracked, and this is no use of them
-            self._parameters = [(name, p, _mark(p)) for name, p in model.named_parameters()]
+            self._parameters = [(name, p, _mark(p)) for name, p in own_parameters(model)]
             self._buffers = {
                 name: (_mark(b), b.detach().clone() if name in writes.steady else None)
                 for name, b in _buffers(model)
@@ -63,7 +63,7 @@ class Held:
 def writes_of(model: nn.Module, run: Run) -> Writes:
     """What a trial pass writes; raises if it writes into a parameter."""
     with same_start(model), torch.enable_grad():
-        held = [(name, p, p.detach().clone(), _mark(p)) for name, p in model.named_parameters()]
+        held = [(name, p, p.detach().clone(), _mark(p)) for name, p in own_parameters(model)]
         before: dict[str, tuple[Mark, Tensor | None]] = {n: (_mark(b), b.detach().clone()) for n, b in _buffers(model)}
         run(model, first(MANY))
         for name, p, old, mark in held:

@@ -168,20 +168,43 @@ def _is_data(t: Tensor) -> bool:
 # --- before and after -------------------------------------------------------------------------------
 
 
+def own_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Each once, but for those that FSDP gathers and drops again around a pass: they are other objects after it."""
+    sharded: tuple[str, ...] = ()
+    seen: set[int] = set()
+    for start, module in model.named_modules():
+        start = f"{start}." if start else ""
+        sharded += (start,) if _is_sharded(type(module)) else ()
+        if not start.startswith(sharded):
+            for name, p in module._parameters.items():
+                if p is not None and id(p) not in seen:
+                    seen.add(id(p))
+                    yield f"{start}{name}", p
+
+
+_sharded: dict[type, bool] = {}
+
+
+def _is_sharded(kind: type) -> bool:
+    if kind not in _sharded:
+        _sharded[kind] = any(one.__name__ == "FSDPModule" for one in kind.__mro__)
+    return _sharded[kind]
+
+
 @contextmanager
 def set_aside(model: nn.Module) -> Iterator[None]:
     """Parameters moved a little, then put back, unseen by autograd: its graphs of earlier passes stay good."""
-    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
-    with torch.random.fork_rng(devices=devices_of(kept.values())):
+    kept = [(p, p.detach().clone()) for _, p in own_parameters(model)]
+    with torch.random.fork_rng(devices=devices_of(p for p, _ in kept)):
         torch.manual_seed(1)
         try:
-            for p in model.parameters():
+            for p, _ in kept:
                 if p.requires_grad and p.numel():
                     p.data.add_(torch.randn_like(p.data) * (0.1 * p.data.float().abs().mean() + 0.01).to(p.dtype))
             yield
         finally:
-            for name, p in model.named_parameters():
-                p.data.copy_(kept[name])
+            for p, value in kept:
+                p.data.copy_(value)
 
 
 @contextmanager
