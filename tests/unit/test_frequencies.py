@@ -1,6 +1,7 @@
 """The frequencies left out: a blur that costs what it says, and a rest that is at least what it stands for."""
 
 import math
+from types import SimpleNamespace
 
 import mpmath
 import numpy as np
@@ -142,3 +143,10 @@ def test_a_transform_is_within_its_error(direction, rate, mu, c):
     assert log_moment == pytest.approx(expected, abs=1e-12)
     assert (np.abs(values[j] - truth) <= error[j] + 1e-13).all()
     assert error.max() < 1e-11
+
+
+def test_a_blur_beyond_all_numbers_is_too_hard_and_no_overflow():
+    """As in the last steps of a noise that falls to 0.004: another route takes over."""
+    line = SimpleNamespace(saddle=1e-9, epsilon=1e6, period=1e7, value=lambda: 1e-5)
+    with pytest.raises(TooHard, match="wide"):
+        frequencies._by_blur(line, 1e-3, 1 << 11)

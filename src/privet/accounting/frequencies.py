@@ -35,6 +35,7 @@ Complexes = NDArray[np.complex128]
 Transform = tuple[float, Complexes, Floats]
 
 EFFORTS = ((1e-7, 1 << 17), (1e-5, 1 << 14), (1e-3, 1 << 11))  # relative width in epsilon, and how many frequencies
+WIDEST = 5000.0  # blur: beyond it nothing is left to say, and e^(blur / 8) is soon no number
 LEFT_OUT = 0.01  # of that width, what each other source may add
 FAR = 1.5  # more than so many times what is needed is worth shortening
 
@@ -99,6 +100,8 @@ def _by_blur(line: Line, width: float, most: int) -> Frequencies:
 
 def _blurred(line: Line, width: float) -> Frequencies:
     blur, h = width / (line.saddle * (line.saddle + 1)), 2 * math.pi / line.period
+    if blur > WIDEST:
+        raise TooHard("a blur so wide that it says nothing")
     goal, reach = LEFT_OUT * min(width, 0.1) * line.value(), 4.0
     for _ in range(6):  # e^(-reach^2 / 2) / (pi u) = goal
         reach = math.sqrt(2 * max(1.0, -math.log(math.pi * goal * reach / math.sqrt(blur))))
