@@ -5,7 +5,6 @@ compares what other data leave in them. Everything else must be after each pass 
 that the trial did not move, say, or a frozen table that `max_norm` writes into.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -40,7 +39,7 @@ class Held:
             self._parameters = [(name, p, _mark(p)) for name, p in own_parameters(model)]
             self._buffers = {
                 name: (_mark(b), b.detach().clone() if name in writes.steady else None)
-                for name, b in _buffers(model)
+                for name, b in model.named_buffers(remove_duplicate=False)
                 if name not in writes.moved
             }
 
@@ -50,7 +49,7 @@ class Held:
             for name, p, mark in self._parameters:
                 if _mark(p) != mark:
                     raise _written(name)
-            for name, b in _buffers(self._model):
+            for name, b in self._model.named_buffers(remove_duplicate=False):
                 mark, before = self._buffers.get(name, (_NEW, None))
                 if name in self._writes.moved or _mark(b) == mark or (before is not None and _equal(b, before)):
                     continue
@@ -64,13 +63,15 @@ def writes_of(model: nn.Module, run: Run) -> Writes:
     """What a trial pass writes; raises if it writes into a parameter."""
     with same_start(model), torch.enable_grad():
         held = [(name, p, p.detach().clone(), _mark(p)) for name, p in own_parameters(model)]
-        before: dict[str, tuple[Mark, Tensor | None]] = {n: (_mark(b), b.detach().clone()) for n, b in _buffers(model)}
+        before: dict[str, tuple[Mark, Tensor | None]] = {
+            n: (_mark(b), b.detach().clone()) for n, b in model.named_buffers(remove_duplicate=False)
+        }
         run(model, first(MANY))
         for name, p, old, mark in held:
             if _mark(p) != mark or not _equal(p.detach(), old):
                 raise _written(name)
         moved, steady = set(), set()
-        for name, b in _buffers(model):
+        for name, b in model.named_buffers(remove_duplicate=False):
             mark, value = before.get(name, (_NEW, None))
             if value is None or not _equal(b.detach(), value):
                 moved.add(name)
@@ -84,13 +85,6 @@ def _written(name: str) -> Unsupported:
         f"{name}: the forward pass writes into this parameter, before any noise, as max_norm of an embedding does. "
         "Leave that out."
     )
-
-
-def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    for start, module in model.named_modules():
-        for name, b in module._buffers.items():
-            if b is not None:
-                yield f"{start}.{name}" if start else name, b
 
 
 def _mark(t: Tensor) -> Mark:
