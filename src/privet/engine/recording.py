@@ -5,11 +5,12 @@ with recording(model):
 c = clipped_sum(model, losses, (x, y))
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from privet.engine.batches import kinds, mapped, size_of
 from privet.engine.clip import Rule
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import AGREE, ROUGH, known_of, shares_of, trainable
+from privet.engine.shadow import Shadow
 from privet.engine.state import Held
 from privet.engine.summing import ClippedSum, clipped
 from privet.engine.tape import Tape, Unforeseen, Use, names_of, tensors_in
@@ -27,7 +29,9 @@ from privet.errors import InvalidValue, Unsupported
 _finished: "weakref.WeakKeyDictionary[nn.Module, Recording]" = weakref.WeakKeyDictionary()
 Way = tuple[Any, ...]
 _apart: "weakref.WeakKeyDictionary[nn.Module, set[Way]]" = weakref.WeakKeyDictionary()
-MOST_NODES, MOST_WAYS = 200, 1000
+_sizes: "weakref.WeakKeyDictionary[nn.Module, dict[int, set[float]]]" = weakref.WeakKeyDictionary()
+MOST_NODES, MOST_WAYS, ENOUGH_SIZES = 200, 1000, 4
+POWERS = 1.0, -1.0, 0.5, -0.5  # of the number of rows
 WAY_OUT = "Give the loss function and the batch in place of losses."
 
 
@@ -40,6 +44,7 @@ class Recording:
     outputs: list[Tensor] = field(default_factory=list)
     tape: Tape | None = None
     held: Held | None = None
+    shadow: Shadow | None = None
     probing: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Recording":
@@ -59,7 +64,11 @@ class Recording:
             raise Unsupported(f"the model took another way than before: {error}. {WAY_OUT}") from None
 
     def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.probing or not torch.is_grad_enabled():
+        if self.probing:
+            return
+        if self.shadow is not None:
+            self.shadow.before_model(model, (args, kwargs))
+        if not torch.is_grad_enabled():
             return
         rows = size_of((args, kwargs))
         if rows == 0:
@@ -81,11 +90,19 @@ class Recording:
         self.tape = Tape(names_of(named), known.facts, rows, rows, self.forced, self.uses)
         self.held = Held(model, known.writes)
 
-    def after(self, model: nn.Module, args: Any, out: Any) -> None:
-        if not self.probing and self.tape is not None and self.held is not None:
+    def after(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if self.probing:
+            return
+        if self.tape is not None and self.held is not None:
             self.held.check()
             self.tape = self.held = None
             self.outputs += tensors_in(out)
+        if self.shadow is not None:
+            self.probing = True
+            try:
+                self.shadow.after_model(model, (args, kwargs), out)
+            finally:
+                self.probing = False
 
 
 def _probe_loss(out: Any, rows: int, take: Callable[[Tensor], Tensor]) -> Tensor:
@@ -102,12 +119,17 @@ def _probe_loss(out: Any, rows: int, take: Callable[[Tensor], Tensor]) -> Tensor
 
 
 @contextmanager
-def recording(model: nn.Module, *, force: Mapping[str, str] | None = None) -> Iterator[None]:
+def recording(
+    model: nn.Module, *, force: Mapping[str, str] | None = None, shadow: Shadow | None = None
+) -> Iterator[None]:
     """Watch the model's calls inside, until `clipped_sum(model, losses, ...)` takes what was seen."""
-    watch = Recording(force or {})
-    hooks = [model.register_forward_pre_hook(watch.before, with_kwargs=True), model.register_forward_hook(watch.after)]
+    watch = Recording(force or {}, shadow=shadow)
+    hooks = [
+        model.register_forward_pre_hook(watch.before, with_kwargs=True),
+        model.register_forward_hook(watch.after, with_kwargs=True),
+    ]
     try:
-        with tracking(list(trainable(model).values()), watch):
+        with tracking(list(trainable(model).values()), watch), nullcontext() if shadow is None else shadow.following():
             yield
         _finished[model] = watch
     finally:
@@ -144,7 +166,9 @@ def recorded(model: nn.Module, losses: Tensor, *, views: int, rule: Rule, clip: 
 def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -> None:
     """Raise if the loss of one example depends on another example's output; asked once for each way of computing it."""
     watched = [t for t in outputs if t.requires_grad and t.dim() and t.shape[0] == len(losses)]
-    way = _way(losses, {t.grad_fn for t in watched})
+    nodes = _nodes(losses, {t.grad_fn for t in watched})
+    _check_size(model, nodes, len(losses))
+    way = _way(nodes)
     if way in _apart.setdefault(model, set()):
         return
     signs = torch.randn(len(losses), generator=torch.Generator().manual_seed(0)).to(losses)
@@ -174,19 +198,39 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return bool(((one - other)[fine].abs() > AGREE.get(one.dtype, ROUGH) * scale).any())
 
 
-def _way(losses: Tensor, ends: set[Any]) -> Way:
-    """Autograd's nodes from the losses down to the model's outputs: their names and the numbers they were given.
-
-    A mean over dimension 1 and one over dimension 0 are called alike.
-    """
+def _nodes(losses: Tensor, ends: set[Any]) -> list[Any]:
+    """Autograd's nodes from the losses down to the model's outputs."""
     found: list[Any] = []
     left = [losses.grad_fn]
     while left and len(found) < MOST_NODES:
         node = left.pop()
         if node is not None and node not in ends:
-            found.append((node.name(), *[_plain(getattr(node, name)) for name in _numbers(node)]))
+            found.append(node)
             left += [below for below, _ in node.next_functions]
-    return tuple(found)
+    return found
+
+
+def _way(nodes: list[Any]) -> Way:
+    """The nodes' names and the numbers they were given: a mean over dimension 1 and one over 0 are called alike."""
+    return tuple((node.name(), *[_plain(getattr(node, name)) for name in _numbers(node)]) for node in nodes)
+
+
+def _check_size(model: nn.Module, nodes: list[Any], rows: int) -> None:
+    """Raise if losses are scaled by the number of rows or its root, in batches of two sizes: that is no chance."""
+    seen = _sizes.setdefault(model, {})
+    if rows < MANY or rows in seen or len(seen) >= ENOUGH_SIZES:
+        return
+    factors = [float(t) for t in (getattr(node, "_saved_other", None) for node in nodes) if _is_number(t)]
+    seen[rows] = {power for power in POWERS if any(math.isclose(f, rows**power, rel_tol=1e-6) for f in factors)}
+    if any(sum(power in powers for powers in seen.values()) > 1 for power in POWERS):
+        raise Unsupported(
+            "the losses are scaled by the number of rows of the batch, which is private: the others move when one is "
+            "added. Leave len(batch) out of the loss; the plan divides by the batch it expects."
+        )
+
+
+def _is_number(value: Any) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and not value.dim() and not value.is_complex()
 
 
 _names: dict[type, tuple[str, ...]] = {}

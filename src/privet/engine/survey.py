@@ -124,12 +124,16 @@ _DECISIVE = {  # the argument that decides what comes next: which number Python 
 _NAMES = {"_local_scalar_dense": "a number taken out of a tensor (if, int, item)", "_unique2": "unique"}
 
 
-class _Decisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the data through a pass, to see where its values, not its shapes, decide what is done next."""
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation of torch."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # to skip it torch would import its compiler, which takes a second
+
+
+class _Decisions(Mode):
+    """Follows the data through a pass, to see where its values, not its shapes, decide what is done next."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -17,6 +17,7 @@ from privet.engine.contribution import Ids
 from privet.engine.loading import Chooser
 from privet.engine.randomness import Randomness
 from privet.engine.recording import recording
+from privet.engine.shadow import Shadow
 from privet.engine.tape import tensors_in
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan
@@ -208,11 +209,12 @@ def leads_to(node: Node | None, ends: set[Node]) -> bool:
 
 
 class Watch:
-    """The user's forward pass on one piece, recorded until it is ended."""
+    """The user's forward pass on one piece, recorded until it is ended; with a shadow, if one is given."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, shadow: Shadow | None = None) -> None:
+        self.shadow = shadow
         self.outputs: list[Node] = []
-        self._context: AbstractContextManager[None] = recording(model)
+        self._context: AbstractContextManager[None] = recording(model, shadow=shadow)
         self._context.__enter__()
         outputs = self.outputs  # the hook must not hold this object: models are copied with their hooks
         self._hook = model.register_forward_hook(lambda _, __, out: outputs.extend(_nodes(out)))

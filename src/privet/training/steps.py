@@ -22,6 +22,7 @@ from privet.engine.loading import Chooser, Piece, batches
 from privet.engine.randomness import Randomness
 from privet.engine.release import laid_as, release
 from privet.engine.sampling import sampler
+from privet.engine.shadow import Shadow
 from privet.engine.summing import nothing
 from privet.errors import InvalidValue
 from privet.planning import Plan
@@ -47,6 +48,8 @@ from privet.training.joint import JointAccount, Part, Turn, check_group, checksu
 from privet.training.joint_release import joint_release
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
+
+SHADOWED = 8  # steps in a row, from the first; then those whose numbers are powers of two
 
 
 class Training:
@@ -244,7 +247,7 @@ class Training:
                 self._release(self._nothing())
                 continue
             self._piece, self._is_done = piece, False
-            self._watch = Watch(self._inner)
+            self._watch = Watch(self._inner, self._shadow(piece))
             yield piece.data
             if not self._is_done:
                 raise InvalidValue(
@@ -287,6 +290,13 @@ class Training:
             watch.end(keep=False)
         return due
 
+    def _shadow(self, piece: Piece[Any]) -> Shadow | None:
+        """In the first steps and ever more rarely later, since a loop may begin to mix its records late."""
+        number = self.number
+        if self._sum is not None or (number >= SHADOWED and number & (number - 1)):
+            return None
+        return Shadow(piece.data, rows=len(piece.indices), views=self._views, turn=number)
+
     def _nothing(self) -> ClippedSum:
         return nothing(self._named, self.rule, self.plan.steps[self.number].clip)
 
@@ -315,6 +325,8 @@ class Training:
                 check_losses(losses, rows, None if watch is None else watch.outputs)
             else:
                 check_batch(losses, batch, rows)
+            if watch is not None and watch.shadow is not None:
+                watch.shadow.check(losses if isinstance(losses, Tensor) else list(batch))
             fits = True
         finally:  # the model is itself again, whatever was wrong
             if watch is not None:

@@ -1,0 +1,226 @@
+"""Loops of one's own that couple records by values alone, which no gradient tells of: half of them are exchanged."""
+
+import copy
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from privet import Training, plan
+from privet.engine.randomness import seeded
+from privet.errors import Unsupported
+
+SIZE, CLASSES, STEPS = 120, 3, 10
+OWN = torch.Generator().manual_seed(0)
+
+
+def each(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Dropout(0.2), nn.Linear(6, CLASSES))
+
+
+def loop(losses, *, model=None, **options):
+    """A training whose body gives `losses(model, x, y)` to `step`."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(SIZE, 5, generator=generator), torch.randint(CLASSES, (SIZE,), generator=generator)
+    model = network() if model is None else model
+    planned = plan(delta=1e-3, size=SIZE, batch=30, steps=STEPS, noise=2.0, solve="epsilon")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        with Training(model, optimizer, (x, y), planned, generator=seeded(1), **options) as training:
+            for inputs, targets in training:
+                given = losses(model, inputs, targets)
+                training.step(*given) if isinstance(given, tuple) else training.step(given)
+    finally:
+        assert not _get_current_dispatch_mode_stack()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def over_the_mean(m, x, y):
+    return each(m(x), y) / each(m(x), y).mean().detach()
+
+
+def over_the_largest(m, x, y):
+    losses = each(m(x), y)
+    return losses / losses.detach().max()
+
+
+def the_hardest(m, x, y):
+    losses = each(m(x), y)
+    return losses * (losses >= losses.detach().topk(5).values[-1])
+
+
+def weights_written_into_a_new_tensor(m, x, y):
+    losses, weights = each(m(x), y), torch.zeros(len(x))
+    weights[losses.detach() > losses.detach().median()] = 1.0
+    return losses * weights
+
+
+def counted_classes(m, x, y):
+    return each(m(x), y) / torch.bincount(y, minlength=CLASSES)[y]
+
+
+def mixed_inputs(m, x, y):
+    other = torch.randperm(len(x))
+    return each(m(0.7 * x + 0.3 * x[other]), y)
+
+
+def mixed_targets(m, x, y):
+    other = torch.randperm(len(x))
+    outputs = m(x)
+    return 0.7 * each(outputs, y) + 0.3 * each(outputs, y[other])
+
+
+def scaled_inputs(m, x, y):
+    return each(m((x - x.mean(0)) / x.std(0)), y)
+
+
+def scaled_in_place(m, x, y):
+    x -= x.mean(0)
+    return each(m(x), y)
+
+
+def scaled_for_a_loss_function(m, x, y):
+    return each, x - x.mean(0), y
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        over_the_mean, over_the_largest, the_hardest, weights_written_into_a_new_tensor, counted_classes, mixed_inputs,
+        mixed_targets, scaled_inputs, scaled_in_place, scaled_for_a_loss_function,
+    ],
+)  # fmt: skip
+def test_coupling_by_values_is_refused(losses):
+    with pytest.raises(Unsupported, match="depends on the records of others"):
+        loop(losses)
+
+
+def test_coupling_that_begins_late_is_refused_later():
+    turn = iter(range(100))
+
+    def losses(m, x, y):
+        return (each if next(turn) < 8 else lambda o, t: each(o, t) / each(o, t).mean().detach())(m(x), y)
+
+    with pytest.raises(Unsupported, match="depends on the records of others"):
+        loop(losses)
+
+
+@pytest.mark.parametrize("scaled", [lambda n: n, lambda n: 1 / n, lambda n: n**0.5], ids=["n", "1/n", "root"])
+def test_losses_scaled_by_the_rows_of_the_batch_are_refused(scaled):
+    with pytest.raises(Unsupported, match="scaled by the number of rows"):
+        loop(lambda m, x, y: each(m(x), y) * scaled(len(x)))
+
+
+# --- what is sound is let be ------------------------------------------------------------------------
+
+
+def by_class(m, x, y):
+    return each(m(x), y) * torch.tensor([1.0, 2.0, 3.0])[y]
+
+
+def with_noise(m, x, y):
+    return each(m(x + 0.1 * torch.randn_like(x) + 0.1 * torch.randn(x.shape, generator=OWN)), y)
+
+
+def masked(m, x, y):
+    return each(m(F.dropout(x, 0.3)), y)
+
+
+def written(m, x, y):
+    weights = torch.zeros(len(x))
+    weights[y == 1], weights[:2] = 2.0, 1.0
+    losses = each(m(x), y)
+    losses.mean().item()  # to be looked at
+    return losses * weights
+
+
+def by_length(m, x, y):
+    order = (10 * x[:, 0]).long().argsort()
+    return each(m(x[order]), y[order])
+
+
+def two_calls(m, x, y):
+    with torch.no_grad():
+        sure = m(x).softmax(1).amax(1)
+    return each(m(x), y) * sure
+
+
+def copied(m, x, y):
+    copy.deepcopy(m)(x)
+    return each(m(x), y)
+
+
+def in_a_mode(m, x, y):
+    with TorchDispatchModeOfOnesOwn():
+        return each(m(x), y)
+
+
+class TorchDispatchModeOfOnesOwn(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+SOUND = [by_class, with_noise, masked, written, by_length, two_calls, copied, in_a_mode]
+
+
+@pytest.mark.parametrize("losses", SOUND)
+def test_sound_loops_are_followed_and_nothing_of_it_is_left(losses, monkeypatch):
+    """The same weights as without a shadow: random numbers, buffers and data are as they were."""
+    OWN.manual_seed(0)
+    torch.manual_seed(3)
+    watched = loop(losses)
+    OWN.manual_seed(0)
+    torch.manual_seed(3)
+    monkeypatch.setattr(Training, "_shadow", lambda *_: None)
+    alone = loop(losses)
+    assert all(torch.equal(a, b) for a, b in zip(watched, alone, strict=True))
+
+
+class Drifting(nn.Module):
+    """A buffer that every pass moves, whatever the data; and Python's coins decide."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, CLASSES)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        self.scale.mul_(1.01)
+        return self.layer(x) * self.scale.clone() * (1 + (random.random() < 0.5))
+
+
+def test_a_model_that_moves_its_buffers_is_as_without_a_shadow(monkeypatch):
+    def run():
+        torch.manual_seed(0)
+        random.seed(0)
+        model = Drifting()
+        return [*loop(lambda m, x, y: each(m(x), y), model=model), model.scale.clone()]
+
+    watched = run()
+    monkeypatch.setattr(Training, "_shadow", lambda *_: None)
+    assert all(torch.equal(a, b) for a, b in zip(watched, run(), strict=True))
+
+
+def test_views_of_a_record_may_be_alike():
+    """The rows of a record are exchanged together: what they share is not another's."""
+    loop(lambda m, x, y: each(m(x - x.view(-1, 2, 5).mean(1).repeat_interleave(2, 0)), y), views=2)
+
+
+def test_a_step_inside_of_a_mode_leaves_that_mode():
+    model = network()
+    x, y = torch.randn(SIZE, 5), torch.randint(CLASSES, (SIZE,))
+    planned = plan(delta=1e-3, size=SIZE, batch=30, steps=2, noise=2.0, solve="epsilon")
+    with Training(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), planned) as training:
+        for inputs, targets in training:
+            with TorchDispatchModeOfOnesOwn() as mine:
+                training.step(each(model(inputs), targets))
+                assert _get_current_dispatch_mode_stack() == [mine]
+    assert not _get_current_dispatch_mode_stack()
