@@ -5,6 +5,7 @@ The paper states everything that its private runs need: noise, clip R, learning 
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -74,19 +75,24 @@ def _table2() -> list[Row]:
 
 
 def _table3() -> list[Row]:
-    imdb = {"size": 25000, "batch": 512}
+    imdb, adam = {"size": 25000, "batch": 512}, {"optimizer": "adam", "lr": 0.02}
+    recipe = {**imdb, "noise": 0.56, "clip": 1.0, "epochs": 9, "delta": DELTA, "method": "noisy-adam"}
+    start = "Adam's constants: not in the paper, those of PyTorch; the embedding starts as one of Keras does"
+    private = _trains(
+        "table3", "private", "Table 3, private networks", task="imdb", model="embedding-mlp", training=adam,
+        recipe=recipe, published={"accuracy": 83.8} | _privacy(2.07, 10.43, 15.24),
+        notes=("words are hashed into 10,000: the paper counts the most frequent, which is not private", start),
+    )  # fmt: skip
+    counted = "the most frequent words are counted, as in the paper: no epsilon covers what they tell"
+    plain = _baseline("table3", "imdb", "embedding-mlp", 84.7, imdb, adam)
     return [
-        _trains(
-            "table3", "private", "Table 3, private networks", task="imdb", model="embedding-mlp",
-            published={"accuracy": 83.8} | _privacy(2.07, 10.43, 15.24),
-            recipe={**imdb, "noise": 0.56, "clip": 1.0, "epochs": 9, "delta": DELTA, "method": "noisy-adam"},
-            training={"optimizer": "adam", "lr": 0.02},
-            notes=(
-                "words are hashed into 10,000: the paper counts the most frequent ones, which is not private",
-                "Adam's constants: not in the paper, those of PyTorch; the embedding starts as one of Keras does",
-            ),
+        private,
+        replace(
+            private, name="private-counted", task="imdb:vocabulary=counted", recipe={**recipe, "as_published": True},
+            published={"accuracy": 83.8}, label="claimed", notes=(counted, start),
         ),
-        _baseline("table3", "imdb", "embedding-mlp", 84.7, imdb, {"optimizer": "adam", "lr": 0.02}),
+        plain,
+        replace(plain, name="non-private-counted", task="imdb:vocabulary=counted"),
         *_quoted("table3", {"lstm": 85.4}, "accuracy", "a TensorFlow tutorial"),
     ]  # fmt: skip
 
