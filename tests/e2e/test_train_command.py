@@ -223,7 +223,7 @@ BAD = {
     "--task no.such:task --epsilon 1 --steps 1": "cannot be imported",
     "--task tiny_task:not_a_task --epsilon 1 --steps 1": "must be a function that says it returns a Task",
     f"{TINY} --steps 2": "epsilon is missing",
-    f"{TINY} --epsilon 3 --steps 2 --size 77 --batch 20": "Plan again with --size 200",
+    f"{TINY} --epsilon 3 --steps 2 --size 77 --batch 20": "plan again with --size 200",
     f"{TINY} --epsilon 3 --steps 2 --relation add-remove": "size is missing",
     f"{GOOD} --optimizer sdg": "Did you mean 'sgd'",
     f"{GOOD} --optimizer sgd:speed=3": "has no option 'speed'",

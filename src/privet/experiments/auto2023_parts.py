@@ -39,9 +39,10 @@ def trains(table: str, name: str, place: str, data: str, recipe: dict[str, Any],
 
 
 def absent(table: str, name: str, place: str, published: dict[str, float], why: str = _ABSENT) -> Row:
-    """A row that is listed and not run."""
+    """A row that is listed and not run; its epsilon is of a Rényi bound, of the CLT, or claimed."""
+    label = "certified" if "rdp epsilon" in published else "approximate" if "gdp epsilon" in published else "claimed"
     return Row(
-        paper=NAME, table=table, name=name, place=place, kind="not run", published=published, label="claimed", why=why
+        paper=NAME, table=table, name=name, place=place, kind="not run", published=published, label=label, why=why
     )
 
 

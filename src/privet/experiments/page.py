@@ -24,7 +24,10 @@ standard deviation over seeds.
 - *label of the paper's epsilon*: `approximate` (a central limit theorem, no bound), `claimed` (its proof does not cover
   the algorithm) or `certified`.
 - The command of a row runs it again if its `--out` names another folder than the one that has this result. Its data
-  is looked for in `PRIVET_DATA` and fetched where it can be.
+  is looked for in `PRIVET_DATA` and fetched where it can be. Later code may draw other random numbers for a seed: then
+  the run is another one of the same kind. `about.source` in a result's file is a hash of the code that made it.
+- Where `runs` is 1 there is no spread: a difference as large as the `±` of like rows says nothing.
+- Figures that are curves alone are not here; `privet reproduce PAPER:FIGURE --plot FILE` draws them.
 - Times are of one CPU core, which other work shared.
 """
 

@@ -1,9 +1,11 @@
 """Running rows: what is in the results folder is taken as it is, the rest is run, and a run that stopped goes on."""
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -317,7 +319,18 @@ def _traced(job: Job, row: Row, *, where: Where | None) -> Result:
 
 
 def _about(row: Row, evaluation: str) -> dict[str, Any]:
-    return {"task": row.task, "model": row.model, "evaluation": evaluation, "versions": versions()}
+    made_by = {"versions": versions(), "source": source()}
+    return {"task": row.task, "model": row.model, "evaluation": evaluation, **made_by}
+
+
+@cache
+def source() -> str:
+    """A hash of Privet's own code: by other code, one seed may draw other random numbers."""
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package).as_posix()}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 # --- figures ----------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def check_size(plan: Plan, task: Task) -> None:
     if found != plan.recipe.size:
         raise InvalidValue(
             f"task={task.name!r} has {found} records, the plan is for size={plan.recipe.size}. Its rate and noise are "
-            f"for that size. Plan again with --size {found}."
+            f"for that size. Give all of the set, or plan again with --size {found}."
         )
 
 
