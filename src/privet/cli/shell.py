@@ -123,7 +123,18 @@ def integer(text: str | int) -> int:
     return int(found)
 
 
-OUT = click.Path(path_type=Path)
+class Place(click.Path):
+    """A file or folder. An empty name is none: as a path it would be the folder one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail(
+                f"{value!r} is not a name. It would be the current folder. Give one: `.` for that folder", param, ctx
+            )
+        return super().convert(value, param, ctx)
+
+
+OUT = Place(path_type=Path)
 
 
 def check_scheduled(steps: int) -> None:
