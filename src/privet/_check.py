@@ -35,6 +35,13 @@ def between(low: float, high: float, **values: float) -> None:
             raise InvalidValue(f"{name}={value!r} must lie strictly between {low:g} and {high:g}.")
 
 
+def fraction(**values: float) -> None:
+    """Raise unless each named value is >= 0 and < 1."""
+    for name, value in values.items():
+        if not _is_number(value) or not 0 <= value < 1:
+            raise InvalidValue(f"{name}={value!r} must be >= 0 and < 1. From 1 on its sum has no end. Give 0.9, say.")
+
+
 def rate(**values: float) -> None:
     """Raise unless each named value is a sampling rate: 0 < q <= 1."""
     for name, value in values.items():

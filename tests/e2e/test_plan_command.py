@@ -237,6 +237,8 @@ RECIPES = {
     "a list for a rate": ("rate = [1, 2]", "rate"),
     "true for steps": ("steps = true", "steps=True must be a whole number"),
     "a shape of nothing": ("noise = ''", "noise"),
+    "misspelt in training": ("[training]\nlerning = 1", "training.lerning is not known"),
+    "momentum without end": ("[training]\nmomentum = 2", "training.momentum=2 must be >= 0 and < 1"),
     "a date": ("[training]\nday = 2020-01-01", "training"),
     "trials in words": ("trials = 'three'", "trials='three' must be a whole number"),
     "a law of no kind": ("trials_mean = 3\ntrials_law = ['geometric']", "trials_law=['geometric'] must be one of"),

@@ -96,6 +96,7 @@ def test_show_runs_nothing(tmp_path):
         ("reproduce bu2019 --plot a.png", "--plot draws one table or figure"),
         ("reproduce bu2019:table1 --plot a.gif", "must end in .png"),
         ("reproduce bu2019:table1 --seeds 0", "--seeds"),
+        ("reproduce bu2019:table1 --quick --full", "--quick and --full are both given"),
         ("reproduce --page page.md --out nowhere", "has no full result"),
         ("reproduce bu2019:fig5 --out /dev/null/x", "cannot be made"),
     ],

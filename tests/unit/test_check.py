@@ -14,6 +14,7 @@ NOT_NUMBERS = ["1", None, True, math.nan, math.inf, -math.inf, 10**400]
         (_check.finite, [0, -1.5, 1e300], []),
         (_check.positive, [1, 1e-300], [0, -1.0]),
         (_check.non_negative, [0, 0.0, 2.5], [-1e-300]),
+        (_check.fraction, [0, 0.9], [-0.1, 1, 2]),
         (_check.rate, [1, 1e-9, 256 / 60000], [0, 1.0000001, -0.1]),
         (lambda **v: _check.between(0, 1, **v), [0.5], [0, 1, 2]),
     ],

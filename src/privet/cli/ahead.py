@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _registry
+from privet.cli.recipe_options import recipe_in
 from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe"
     given |= {key: values[0] for key, values in first.items() if values}
     if is_plan(file):
         return Recipe.of(**overridden(Plan.load(file).recipe.as_dict(), given))
-    return Recipe.load(file, **given)
+    return recipe_in(file, given)
 
 
 def _print_view(found: "Frontier", seconds: float) -> None:

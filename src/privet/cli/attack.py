@@ -61,7 +61,7 @@ def attack_command(
     given = {"--method": methods, "--plan": plan_file, "--run": folder}
     if sum(value is not None for value in given.values()) > 1:
         raise click.UsageError("Give one of --method, --plan and --run.")
-    _check_options(options, membership=membership, is_named=plan_file is None and folder is None)
+    _check_options(options, membership=membership, is_plan=plan_file is not None, is_run=folder is not None)
     if plot is not None:
         from privet.reporting.drawing import check_path
 
@@ -87,15 +87,18 @@ def _keep(run: Any, found: Any) -> None:
         click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
 
 
-def _check_options(options: dict[str, Any], *, membership: bool, is_named: bool) -> None:
+def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, is_run: bool) -> None:
     """Raise if an option is given that has no say here."""
     idle = dict.fromkeys(_LEAKAGE, "has no part in --membership") if membership else dict.fromkeys(
         _MEMBERSHIP, "needs --membership"
     )  # fmt: skip
-    if not is_named:
-        idle |= dict.fromkeys(("noise", "clip", "rate", "steps"), "needs --method: a plan has its own")
+    if is_plan or is_run:
+        idle |= dict.fromkeys(("noise", "clip", "rate", "steps", "as_published"), "needs --method: a plan has its own")
+    if is_run:
+        idle |= {"at_steps": "has no part in --run: a run is attacked where its checkpoint stands"}
+        idle |= {"model": "has no part in --run: a run has its own network"}
     for key, why in idle.items():
-        if options[key] is not None:
+        if options[key] not in (None, False):
             name = "--attack" if key == "attacks" else f"--{key.replace('_', '-')}"
             raise click.UsageError(f"{name} {why}.")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import budget_options, profile_of, profile_options, words_of
+from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
 from privet.cli.shell import OUT, print_object, warnings_as_lines
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) 
     named: dict[str, Plan | Recipe] = {}
     for file in files:
         is_json = is_plan(file) or file.suffix.lower() == ".json"
-        named[numbered(file.stem, list(named))] = Plan.load(file) if is_json else Recipe.load(file)
+        named[numbered(file.stem, list(named))] = Plan.load(file) if is_json else recipe_in(file, {})
     if methods is not None:
         published = " as published" if flags["as_published"] else ""
         for name, recipe in recipes(words_of("--methods", methods), **flags).items():

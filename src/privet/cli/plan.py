@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _registry
-from privet.cli.recipe_options import budget_options, shape_options, with_shapes
+from privet.cli.recipe_options import budget_options, recipe_in, shape_options, with_shapes
 from privet.cli.shell import OUT, print_object, warnings_as_lines
 
 if TYPE_CHECKING:
@@ -33,13 +33,12 @@ def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flag
       privet plan --size 60000 --batch 256 --noise 1.1 --epsilon 2 --solve steps
       privet plan --size 60000 --epochs 15 --epsilon 2 --trials-mean 10 --trials-law geometric
     """
-    from privet.planning import Recipe, plan
+    from privet.planning import plan
 
     start = time.perf_counter()
     given = with_shapes(flags)
     with warnings_as_lines():
-        asked = Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given)
-        found = plan(asked)
+        found = plan(recipe_in(recipe, given))
         closed = _closed_form(found)
     seconds = time.perf_counter() - start
     if out is not None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @click.command("reproduce", short_help="The papers' tables: the published figure beside ours.")
 @click.argument("paper", required=False, metavar="[PAPER[:TABLE]]")
-@click.option("--quick", "mode", flag_value="quick", default="quick", help="The same recipes on `digits`, at most 100 "
+@click.option("--quick", is_flag=True, help="The same recipes on `digits`, at most 100 "
               "steps: minutes, no download (default).")  # fmt: skip
-@click.option("--full", "mode", flag_value="full", help="The paper's data and number of steps.")
+@click.option("--full", is_flag=True, help="The paper's data and number of steps.")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each row, seeds 0, 1, ...")
 @click.option("--rows", metavar="PATTERN", help="Only rows whose name is like this: 'sigma-*', or several with commas.")
 @click.option("--steps", type=integer, help="At most so many steps of each row; kept apart from whole runs.")
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--list", "listed", is_flag=True, help="The papers and their tables.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def reproduce_command(
-    *, paper: str | None, mode: "Mode", seeds: int, rows: str | None, steps: int | None, out: Path,
+    *, paper: str | None, quick: bool, full: bool, seeds: int, rows: str | None, steps: int | None, out: Path,
     data_dir: Path | None, show: bool, plot: Path | None, page: Path | None, listed: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a paper's table: its published figures beside ours, with the certified epsilon of what really ran.
@@ -53,6 +53,9 @@ def reproduce_command(
     """
     from privet.experiments.papers import rows_of
 
+    if quick and full:
+        raise click.UsageError("--quick and --full are both given. They say how far a row goes. Give one.")
+    mode: Mode = "full" if full else "quick"
     if listed:
         _list(paper, as_json=as_json)
         return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import budget_options, profile_of, profile_options, words_of
+from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
 from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
 
 if TYPE_CHECKING:
@@ -38,14 +38,12 @@ def search_command(*, recipe: Path | None, over: str, most: int, out: Path | Non
           --method dynamic --over rho-noise,rho-clip --out plan.json
       privet search recipe.toml --over batch=64..2048
     """
-    from privet.planning import Recipe
     from privet.planning.search import search
 
     start = time.perf_counter()
     profile, limits = profile_of(flags), _limits(over)
     with warnings_as_lines(), progress_bar("searching") as progress:
-        asked = Recipe.of(**flags) if recipe is None else Recipe.load(recipe, **flags)
-        found = search(asked, over=limits, profile=profile, most=most, progress=progress)
+        found = search(recipe_in(recipe, flags), over=limits, profile=profile, most=most, progress=progress)
     seconds = time.perf_counter() - start
     if out is not None:
         found.plan.save(out)

@@ -14,6 +14,10 @@ from privet.training.append_file import write_new
 
 NAME = "federation.json"
 FORMAT, VERSION = "privet-federation", 1
+READ = {  # what only one unit of privacy reads
+    "client": ("algorithm", "local_epochs", "local_batch"),
+    "example": ("local_steps", "sample"),
+}
 RATES = {"fedavg": 1.0, "fedsgd": 0.1}  # of the server: FedAvg goes all the way, FedSGD follows a gradient
 
 
@@ -54,7 +58,7 @@ class Settings:
         if self.lr is not None:
             _check.positive(lr=self.lr)
         if self.momentum is not None:
-            _check.non_negative(momentum=self.momentum)
+            _check.fraction(momentum=self.momentum)
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
             raise InvalidValue(f"dropout={self.dropout!r} must be from 0 to 1. It is a chance.")
         self.local  # noqa: B018  raises if one of the local ones cannot be
@@ -81,6 +85,16 @@ class Settings:
             if key not in known:
                 raise InvalidValue(f"{shortened(str(key))} is not known.{_check.suggestion(key, known)}")
         return cls(**{key: value for key, value in table.items() if value is not None})
+
+
+def check_read(given: Mapping[str, Any], unit: str) -> None:
+    """Raise if a setting is given that a federation of this unit would pass over."""
+    idle = dict.fromkeys(READ["example" if unit == "client" else "client"], f"is not for a plan with unit={unit!r}")
+    if given.get("algorithm") == "fedsgd":
+        idle |= dict.fromkeys(("local_epochs", "local_batch", "local_lr"), "is not for algorithm='fedsgd'")
+    for name, why in idle.items():
+        if given.get(name) is not None:
+            raise InvalidValue(f"{name}={given[name]!r} {why}. It would change nothing. Leave it out.")
 
 
 def write(folder: Path, settings: Settings, **more: Any) -> None:
