@@ -135,7 +135,7 @@ BAD = {
     "search: falling limits": (f"search {RUN} --over steps=9..2", "must rise"),
     "search: beyond": (f"search {RUN} --over batch=1..6001", "at most 6000"),
     "search: most 0": (f"{SEARCH} --most 0", "not a whole number"),
-    "search: out nowhere": (f"{SEARCH} --out no/such/folder/plan.json", "cannot be written"),
+    "search: out nowhere": (f"{SEARCH} --out no/such/folder/plan.json", "lies in a directory that does not exist"),
     "search: no recipe": ("search nowhere.toml", "there is no such file"),
     "search: no steps": ("search --epsilon 1 --size 600 --over steps=10..20", "steps or epochs is missing"),
 }  # fmt: skip

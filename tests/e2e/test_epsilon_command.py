@@ -36,6 +36,24 @@ def answer(line: str, *more: str) -> dict:  # type: ignore[type-arg]
 # --- answers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("line", [
+    "epsilon --rate 0.01 --noise 2 --steps 10 --delta 1e-5 --curve a.csv",
+    "compare --methods noisy-sgd --epsilon 1 --size 1000 --batch 10 --steps 5 --plot a.csv",
+    "ahead --epsilon 1 --size 1000 --batches 10 --steps 5 --plot a.csv",
+])  # fmt: skip
+def test_an_answer_is_not_lost_with_its_figure(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("csv.writer", full)
+    result = run(line)
+    assert result.exit_code == 2
+    assert "epsilon" in result.stdout
+    assert "wrote" not in result.stdout
+    assert result.stderr == "privet: a.csv: cannot be written: No space left on device.\n"
+
+
 def test_the_short_answer_carries_its_label() -> None:
     result = run(BASE)
     assert result.exit_code == 0

@@ -212,7 +212,7 @@ FLAGS = {
     ),
     "trials as published": ("--trials 3 --method noisy-sgd --as-published", "no paper's formula charges for tuning"),
     "option misspelt": ("--epsilom 3", "No such option"),
-    "out nowhere": ("--out no/such/folder/plan.json", "cannot be written"),
+    "out nowhere": ("--out no/such/folder/plan.json", "lies in a directory that does not exist"),
     "recipe nowhere": ("nowhere.toml", "there is no such file"),
 }  # fmt: skip
 

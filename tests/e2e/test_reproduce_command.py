@@ -97,6 +97,7 @@ def test_show_runs_nothing(tmp_path):
         ("reproduce bu2019:table1 --plot a.gif", "must end in .png"),
         ("reproduce bu2019:table1 --seeds 0", "--seeds"),
         ("reproduce bu2019:table1 --quick --full", "--quick and --full are both given"),
+        ("reproduce bu2019:table1 --page nowhere/page.md", "--page='nowhere/page.md' lies in a directory"),
         ("reproduce --page page.md --out nowhere", "has no full result"),
         ("reproduce bu2019:fig5 --out /dev/null/x", "cannot be made"),
     ],
@@ -107,8 +108,11 @@ def test_mistakes_are_one_line(line, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_to_draw_is_said(tmp_path):
-    refused(run(f"reproduce bu2019:fig4 --show --out {tmp_path} --plot {tmp_path / 'a.png'}"), "nothing to draw")
+def test_nothing_to_draw_is_said_behind_the_table(tmp_path):
+    result = run(f"reproduce bu2019:fig4 --show --out {tmp_path} --plot {tmp_path / 'a.csv'}")
+    assert result.exit_code == 2
+    assert "nothing to draw" in result.stderr
+    assert result.stdout.startswith("bu2019:fig4")
 
 
 def test_missing_data_is_told_and_the_exit_code_is_not_zero(tmp_path, monkeypatch):

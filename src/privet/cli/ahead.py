@@ -9,7 +9,7 @@ import click
 
 from privet import _registry
 from privet.cli.recipe_options import recipe_in
-from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan, Recipe
@@ -100,17 +100,16 @@ def ahead_command(
         check_path(plot, option="--plot")
     with warnings_as_lines():
         found = _found(file, flags, grid)
+    seconds = time.perf_counter() - start
+    if as_json:
+        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
+    else:
+        _print_view(found, seconds)
     if plot is not None:
         from privet.reporting.ahead_figure import save_ahead
 
         save_ahead(found, plot)
-    seconds = time.perf_counter() - start
-    if as_json:
-        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
-        return
-    _print_view(found, seconds)
-    if plot is not None:
-        click.echo(f"wrote {plot}")
+    say_written(plot, as_json=as_json)
 
 
 # --- the view ---------------------------------------------------------------------------------------

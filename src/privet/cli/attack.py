@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress_bar, say_written, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
@@ -71,10 +71,13 @@ def attack_command(
     options["where"] = Where(folder=data_dir)
     with warnings_as_lines(), progress_bar("attacking") as tell:
         what = _what(methods, plan_file, folder)
-        found = (_membership if membership else _leakage)(what, task, plot, options, tell)
+        found = (_membership if membership else _leakage)(what, task, options, tell)
     print_object(found.as_dict()) if as_json else click.echo(str(found))
     if folder is not None:
         _keep(what, found)
+    if plot is not None:
+        _draw(found, plot, membership=membership)
+    say_written(plot, as_json=as_json)
 
 
 def _keep(run: Any, found: Any) -> None:
@@ -115,19 +118,14 @@ def _what(methods: str | None, plan_file: Path | None, folder: Path | None) -> A
     return None if methods is None else words_of("--method", methods)
 
 
-def _leakage(what: Any, task: str | None, plot: Path | None, options: dict[str, Any], tell: Any) -> Any:
+def _leakage(what: Any, task: str | None, options: dict[str, Any], tell: Any) -> Any:
     from privet.attacks.attack import attack
 
     given = {key: value for key, value in options.items() if value is not None and key not in _MEMBERSHIP}
     for key, option in (("attacks", "--attack"), ("at_steps", "--at-steps")):
         if key in given:
             given[key] = _spellings(option, given[key])
-    found = attack(what, task, progress=tell, **given)
-    if plot is not None:
-        from privet.reporting.attack_figure import save_grid
-
-        save_grid(found, plot)
-    return found
+    return attack(what, task, progress=tell, **given)
 
 
 def _spellings(option: str, text: str) -> list[str]:
@@ -141,7 +139,7 @@ def _spellings(option: str, text: str) -> list[str]:
     return found
 
 
-def _membership(what: Any, task: str | None, plot: Path | None, options: dict[str, Any], tell: Any) -> Any:
+def _membership(what: Any, task: str | None, options: dict[str, Any], tell: Any) -> Any:
     from privet.attacks.membership import memberships
     from privet.training.run import Run
 
@@ -151,9 +149,11 @@ def _membership(what: Any, task: str | None, plot: Path | None, options: dict[st
             "plan.json."
         )
     given = {key: value for key, value in options.items() if value is not None and key not in _LEAKAGE}
-    found = memberships(what, task, progress=tell, **given)
-    if plot is not None:
-        from privet.reporting.attack_figure import save_roc
+    return memberships(what, task, progress=tell, **given)
 
-        save_roc(list(found.methods), plot)
-    return found
+
+def _draw(found: Any, plot: Path, *, membership: bool) -> None:
+    from privet.reporting.attack_figure import save_grid, save_roc
+
+    with warnings_as_lines():
+        save_roc(list(found.methods), plot) if membership else save_grid(found, plot)

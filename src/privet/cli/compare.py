@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
-from privet.cli.shell import OUT, print_object, warnings_as_lines
+from privet.cli.shell import OUT, print_object, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
@@ -45,17 +45,17 @@ def compare_command(
     profile = profile_of(flags)
     with warnings_as_lines():
         found = _compared(_named(files, methods, flags), profile)
-        if plot is not None:
-            from privet.reporting.compare_figure import save_comparison
-
-            save_comparison(found, plot)
     seconds = time.perf_counter() - start
     if as_json:
         print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
-        return
-    _print(found)
+    else:
+        _print(found)
     if plot is not None:
-        click.echo(f"wrote {plot}")
+        from privet.reporting.compare_figure import save_comparison
+
+        with warnings_as_lines():
+            save_comparison(found, plot)
+    say_written(plot, as_json=as_json)
 
 
 def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | None, flags: dict[str, Any]) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _registry
+from privet import _check, _registry
 from privet.cli.recipe_options import budget_options, recipe_in, shape_options, with_shapes
-from privet.cli.shell import OUT, print_object, warnings_as_lines
+from privet.cli.shell import OUT, print_object, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan
@@ -36,19 +36,20 @@ def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flag
     from privet.planning import plan
 
     start = time.perf_counter()
+    if out is not None:
+        _check.writable(out, name="--out")
     given = with_shapes(flags)
     with warnings_as_lines():
         found = plan(recipe_in(recipe, given))
         closed = _closed_form(found)
     seconds = time.perf_counter() - start
-    if out is not None:
-        found.save(out)
     if as_json:
         print_object(_plan_object(found, seconds, out, closed))
-        return
-    _print_plan(found, seconds, closed)
+    else:
+        _print_plan(found, seconds, closed)
     if out is not None:
-        click.echo(f"wrote {out}")
+        found.save(out)
+    say_written(out, as_json=as_json)
 
 
 def _closed_form(found: "Plan") -> "Plan | None":

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import OUT, integer, print_object, warnings_as_lines
+from privet import _check
+from privet.cli.shell import OUT, integer, print_object, say_written, warnings_as_lines
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -66,21 +67,22 @@ def reproduce_command(
         return 0
     if plot is not None:
         _check_plot(paper, plot)
+    if page is not None:
+        _check.writable(page, name="--page")
     chosen = _matching(rows_of(paper), rows)
     asked: dict[str, Any] = {"mode": mode, "steps": steps, "out": out}
     failed = 0 if show else run_rows(chosen, seeds=seeds, data_dir=data_dir, **asked)
     lines = _lines(chosen, **asked)
-    if plot is not None:
-        from privet.experiments.drawn import draw
-
-        draw(lines, plot)
     if as_json:
         said = {"paper": paper, "mode": mode, "steps": steps, "out": str(out), "plot": plot and str(plot)}
         print_object(said | {"rows": [line.as_dict() for line in lines]})
     else:
         _print(lines, mode=mode, steps=steps)
-        if plot is not None:
-            click.echo(f"wrote {plot}")
+    if plot is not None:
+        from privet.experiments.drawn import draw
+
+        draw(lines, plot)
+    say_written(plot, as_json=as_json)
     if page is not None:
         _write_page(out, page, quiet=as_json)
     return 1 if failed else 0

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privet import _check
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress_bar, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning.search import Best, Trial
@@ -41,18 +42,19 @@ def search_command(*, recipe: Path | None, over: str, most: int, out: Path | Non
     from privet.planning.search import search
 
     start = time.perf_counter()
+    if out is not None:
+        _check.writable(out, name="--out")
     profile, limits = profile_of(flags), _limits(over)
     with warnings_as_lines(), progress_bar("searching") as progress:
         found = search(recipe_in(recipe, flags), over=limits, profile=profile, most=most, progress=progress)
     seconds = time.perf_counter() - start
-    if out is not None:
-        found.plan.save(out)
     if as_json:
         print_object(_object(found, seconds, out))
-        return
-    _print(found, seconds)
+    else:
+        _print(found, seconds)
     if out is not None:
-        click.echo(f"wrote {out}")
+        found.plan.save(out)
+    say_written(out, as_json=as_json)
 
 
 def _limits(over: str) -> dict[str, tuple[float, float] | None]:

@@ -144,5 +144,12 @@ def check_scheduled(steps: int) -> None:
         )
 
 
+def say_written(*files: Path | None, as_json: bool) -> None:
+    """Tell of files that were written behind the answer, which is printed first: if writing fails, it is not lost."""
+    for file in files:
+        if file is not None and not as_json:
+            click.echo(f"wrote {file}")
+
+
 def print_object(value: dict[str, Any]) -> None:
     click.echo(json.dumps(value, allow_nan=False))
