@@ -114,6 +114,7 @@ def test_a_method_that_refuses_says_why_in_the_table() -> None:
     assert result.exit_code == 0
     assert "refused" in result.stdout
     assert "rdp" in result.stdout
+    assert result.stdout.endswith("  sampling  fixed-size; neighbours: replace; unit: example\n")
 
 
 def test_delta_at_an_epsilon() -> None:
@@ -125,6 +126,19 @@ def test_delta_at_an_epsilon() -> None:
     assert result.stdout.startswith("delta <= ")
     assert " at epsilon 2.38201 [" in result.stdout
     assert "[certified: pld" in result.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("text", [
+    '{"history": [], "mechanism": "rdp"}',
+    '{"format": "privet-ledger", "version": 1, "steps": []}',
+    '{"class_name": "ComposedDpEvent", "events": []}',
+    "noise,rate",
+])  # fmt: skip
+def test_a_file_without_steps_certifies_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    result = run("epsilon --delta 1e-5 --from", str(tmp_path / "file"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"privet: {tmp_path / 'file'}: has no steps.")
 
 
 def test_a_large_delta_draws_a_warning_on_standard_error() -> None:

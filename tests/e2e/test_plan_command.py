@@ -289,3 +289,5 @@ def test_a_plan_is_priced_at_its_own_delta(tmp_path: Path) -> None:
     run("plan --size 1000 --batch 10 --steps 20 --epsilon 1 --delta 1e-4 --out", str(file))
     own, said = (answer(f"epsilon {delta} --from", str(file)) for delta in ("", "--delta 1e-4"))
     assert (own["epsilon"], own["delta"]) == (said["epsilon"], 1e-4)
+    large = run("epsilon --delta 0.5 --from", str(file))
+    assert large.stderr.startswith("privet: warning: delta=0.5 is at least 1/size=0.001")

@@ -50,6 +50,8 @@ def test_a_plan_and_a_task_make_a_run(plan_file):
     assert all("epsilon <=" in line and "certified" in line and "accuracy" in line for line in log)
     spent = run("epsilon --from runs/a")
     assert "charged   20 of 20" in spent.output
+    assert spent.stderr == ""
+    assert "delta=0.5 is at least 1/size" in run("epsilon --from runs/a --delta 0.5").stderr
 
 
 def test_a_recipe_is_planned_then_trained_and_flags_win():

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress_bar, say_written, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
@@ -69,7 +69,7 @@ def attack_command(
     from privet.data import Where
 
     options["where"] = Where(folder=data_dir)
-    with warnings_as_lines(), progress_bar("attacking") as tell:
+    with warnings_as_lines(), progress("attacking") as tell:
         what = _what(methods, plan_file, folder)
         found = (_membership if membership else _leakage)(what, task, options, tell)
     print_object(found.as_dict()) if as_json else click.echo(str(found))

@@ -123,6 +123,8 @@ def _print(found: "Comparison") -> None:
         table.add_row(title, *cells)
     width = None if sys.stdout.isatty() else max(120, 40 + 24 * len(found.rows))
     Console(width=width, highlight=False, markup=False).print(table)
+    for terms, names in _terms(found.rows).items():
+        click.echo(f"{', '.join(names)}: {terms}")
     d, half = found.profile.dimension, found.profile.half_life
     click.echo(
         "Noise energy: the sum over the steps of d (noise clip / batch)^2. Utility: an estimate of the share of what\n"
@@ -131,6 +133,15 @@ def _print(found: "Comparison") -> None:
     )
     for note in found.notes:
         click.echo(f"Note: {note}")
+
+
+def _terms(rows: "tuple[Row, ...]") -> dict[str, list[str]]:
+    """What epsilons are for, and of which plans."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        g = row.plan.guarantee
+        said.setdefault(f"sampling {g.sampling}; neighbours: {g.relation}; unit: {g.unit}", []).append(row.name)
+    return said if len(said) > 1 else {terms: ["All"] for terms in said}
 
 
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import OUT, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import OUT, print_object, progress, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _audit(run: "Run", sizes: dict[str, Any]) -> None:
     from privet.engine.randomness import Randomness
     from privet.reporting.report_evidence import keep_audit
 
-    with progress_bar("auditing") as tell:
+    with progress("auditing") as tell:
         found = audit(run, kinds=sizes["kinds"], samples=SAMPLES, generator=Randomness(SEED), progress=tell)
     keep_audit(run, found, {"samples": SAMPLES, "seed": SEED})
 
@@ -181,7 +181,7 @@ def _attack(run: "Run", out: Path, sizes: dict[str, Any]) -> None:
     from privet.attacks.attack import attack
     from privet.reporting.report_evidence import keep_attack
 
-    with progress_bar("attacking") as tell:
+    with progress("attacking") as tell:
         found = attack(
             run.plan, TASK, attacks=sizes["attacks"], model="shallow-cnn", out=out / "attack",
             examples=sizes["examples"], seed=SEED, progress=tell,

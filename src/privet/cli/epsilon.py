@@ -69,9 +69,11 @@ def epsilon_command(
         _check_figure(f"--{name}", path)
     if run is not None:
         ledger, relation, unit = find.spent_ledger(run, source, relation, steps), run.header.relation, run.header.unit
+        size = size or run.header.size
     elif planned is not None:
         ledger = find.planned_ledger(planned, source, relation, steps)
         relation, unit = planned.guarantee.relation, planned.guarantee.unit
+        size = size or planned.recipe.size
     else:
         ledger = find.ledger_of(source, size, steps)
         relation, unit = relation or ("replace" if find.fixed_size(ledger) else "zero-out"), "example"

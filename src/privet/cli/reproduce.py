@@ -75,7 +75,8 @@ def reproduce_command(
     lines = _lines(chosen, **asked)
     if as_json:
         said = {"paper": paper, "mode": mode, "steps": steps, "out": str(out), "plot": plot and str(plot)}
-        print_object(said | {"rows": [line.as_dict() for line in lines]})
+        notes = _remarks(lines, mode=mode, steps=steps)
+        print_object(said | {"rows": [line.as_dict() for line in lines], "notes": notes})
     else:
         _print(lines, mode=mode, steps=steps)
     if plot is not None:
@@ -105,10 +106,10 @@ def run_rows(
     """Run what the folder lacks; how many could not be run, which is told."""
     from privet.data import Where
     from privet.experiments.runner import jobs, reproduce
-    from privet.training.progress import Live
+    from privet.training.progress import Live, Plain
 
     asked = jobs(rows, mode=mode, seeds=seeds, steps=steps)
-    watch = Live if sys.stderr.isatty() else None
+    watch = Live if sys.stderr.isatty() else lambda: Plain(sys.stderr)
     tell = lambda text: click.echo(text, err=True)  # noqa: E731
     with warnings_as_lines():
         done = sum(1 for _ in reproduce(asked, out=out, where=Where(folder=data_dir), watch=watch, tell=tell))
@@ -164,14 +165,20 @@ def _print(lines: "Sequence[Line]", *, mode: str, steps: int | None) -> None:
         click.echo(f"{key[0]}:{key[1]}  {table.title}")
         print_cells(cells(own))
         click.echo()
-    if any(line.row.is_trained for line in lines):
-        if mode == "quick":
-            most = 100 if steps is None else min(steps, 100)
-            click.echo(f"quick: trained on 4,000 digits for at most {most} steps, by rule; the paper's accuracy is of "
-                       "its own data and steps, so only directions compare")  # fmt: skip
-        elif steps is not None:
-            click.echo(f"at most {steps} steps of each row: not the paper's training")
-        click.echo("runs have seeds: reproducible, not private; certified epsilon: of the same mechanism, by pld")
+    for remark in _remarks(lines, mode=mode, steps=steps):
+        click.echo(remark)
+
+
+def _remarks(lines: "Sequence[Line]", *, mode: str, steps: int | None) -> list[str]:
+    """What a reader must know of all rows."""
+    if not any(line.row.is_trained for line in lines):
+        return []
+    said = ["runs have seeds: reproducible, not private; certified epsilon: of the same mechanism, by pld"]
+    if mode == "quick":
+        most = 100 if steps is None else min(steps, 100)
+        return [f"quick: trained on 4,000 digits for at most {most} steps, by rule; the paper's accuracy is of its own "
+                "data and steps, so only directions compare", *said]  # fmt: skip
+    return said if steps is None else [f"at most {steps} steps of each row: not the paper's training", *said]
 
 
 def print_cells(found: "Cells") -> None:

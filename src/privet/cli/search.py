@@ -9,7 +9,7 @@ import click
 
 from privet import _check
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress_bar, say_written, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning.search import Best, Trial
@@ -45,8 +45,8 @@ def search_command(*, recipe: Path | None, over: str, most: int, out: Path | Non
     if out is not None:
         _check.writable(out, name="--out")
     profile, limits = profile_of(flags), _limits(over)
-    with warnings_as_lines(), progress_bar("searching") as progress:
-        found = search(recipe_in(recipe, flags), over=limits, profile=profile, most=most, progress=progress)
+    with warnings_as_lines(), progress("searching") as tell:
+        found = search(recipe_in(recipe, flags), over=limits, profile=profile, most=most, progress=tell)
     seconds = time.perf_counter() - start
     if as_json:
         print_object(_object(found, seconds, out))

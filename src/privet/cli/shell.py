@@ -4,6 +4,8 @@ import json
 import math
 import os
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +19,7 @@ from privet import _registry
 from privet.errors import InvalidValue, PrivetError
 
 MOST_STEPS = 10**12
+OFTEN = 10.0  # seconds between two lines of progress in a log; a tenth of the time so far once that is more
 MOST_SCHEDULED = 10**7  # one value is held for each
 
 
@@ -96,6 +99,32 @@ def progress_bar(first: str) -> "Iterator[Callable[..., None] | None]":
             bar.update(line, description=what, completed=done, total=of)
 
         yield tell
+
+
+@contextmanager
+def progress(first: str) -> "Iterator[Callable[..., None]]":
+    """The same for work that says nothing else: where nobody watches, a line now and then, as in a log."""
+    with progress_bar(first) as bar:
+        if bar is not None:
+            yield bar
+            return
+        said, over = [first], threading.Event()
+
+        def tell(what: str, done: int = 0, of: int | None = None) -> None:
+            said[0] = f"{first}: {what}" + ("" if of is None else f" ({done} of {of} done)")
+
+        def repeat() -> None:
+            start = time.monotonic()
+            while not over.wait(max(OFTEN, (time.monotonic() - start) / 10)):
+                click.echo(f"{said[0]}, {time.monotonic() - start:.0f} s so far", err=True)
+
+        line = threading.Thread(target=repeat, daemon=True)
+        line.start()
+        try:
+            yield tell
+        finally:
+            over.set()
+            line.join()
 
 
 # --- values ------------------------------------------------------------------------------------------
