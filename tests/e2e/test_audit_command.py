@@ -66,6 +66,7 @@ def test_a_plan_is_run_once(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("audit", "Give one of --method"),
+        ("audit --method dynamic --alarm 2", "alarm=2.0 must lie strictly between 0 and 1"),
         ("audit --method noisy-sgd --control own-norm", "Give one of --method"),
         ("audit --method own-norm", "method='own-norm' is not known"),
         ("audit --control noisy-sgd", "control='noisy-sgd' is not known"),

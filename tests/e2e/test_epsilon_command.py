@@ -311,6 +311,12 @@ def test_a_mistake_is_one_line_and_exit_2(line: str, tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
+def test_noise_that_hides_nothing_is_named() -> None:
+    result = run("epsilon --rate 0.01 --noise 1e-200 --steps 10 --delta 1e-5")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("privet: noise=1e-200 must be at least 1e-100.")
+
+
 def test_a_misspelt_name_gets_a_suggestion() -> None:
     assert "pld" in run(BASE, "--accountant", "pdl").stderr
     assert "exponential" in run(BASE, "--noise-schedule", "exponentail:end=0.3").stderr

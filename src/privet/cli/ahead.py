@@ -145,11 +145,13 @@ def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe"
 
 
 def _print_view(found: "Frontier", seconds: float) -> None:
+    from privet.accounting.guarantee import WHO
+
     budget = found.budget
     shown = next(cell.guarantee for cell in found.cells if cell.guarantee is not None)
     click.echo(
         f"noise for epsilon {budget.epsilon:g} at delta {budget.delta:g} [{shown.label}: {shown.method}; "
-        f"{shown.sampling}, {budget.relation}, per {budget.unit}], {found.size} records"
+        f"{shown.sampling}, {budget.relation}, per {budget.unit}], {found.size} {WHO[budget.unit]}s"
         + (f", {found.method}" if found.method else "")
     )
     names = ("rounds", "batch", "epochs", "noise", "std", "signal", f"closed form {found.closed_noise:.4g}")

@@ -215,7 +215,15 @@ def _summary(found: "Report", out: Path, seconds: float) -> list[str]:
         what = "without privacy" if one.ceiling is None else "with the plan"
         lines.append((one.attack, f"{what}: {one.succeeded} of {one.victims} records; noise alone: {one.control}"))
     lines.append(("report", f"{out / 'report.html'}: open it in a browser"))
-    return [f"the demo took {seconds:.0f} s", *(f"  {name:<10}{text}" for name, text in lines)]
+    return [f"the demo took {seconds:.0f} s", *(_line(name, text) for name, text in lines)]
+
+
+def _line(name: str, text: str) -> str:
+    """
+    >>> _line("audit", "consistent"), _line("invert-l2:iterations=15", "2 of 2")
+    ('  audit     consistent', '  invert-l2:iterations=15 2 of 2')
+    """
+    return f"  {name:<9} {text}"
 
 
 def _score(score: float | None) -> str:

@@ -95,7 +95,7 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import WHO, rounded
 
     recipe, steps = found.recipe, found.steps
     click.echo(str(found.guarantee))
@@ -114,10 +114,10 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         f"  noise     {_span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height {found.scale:.6g})"
     )
     click.echo(f"  clip      {_span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
-    epochs = len(steps) * steps[0].rate
+    epochs, who = len(steps) * steps[0].rate, WHO[recipe.budget.unit]
     each = "" if recipe.tuning is None else " in each run"
     click.echo(
-        f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} records ({epochs:.4g} epochs){each}"
+        f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} {who}s ({epochs:.4g} epochs){each}"
     )
     click.echo(f"  time      {seconds:.3f} s")
 

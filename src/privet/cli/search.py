@@ -90,14 +90,16 @@ def _object(found: "Best", seconds: float, out: Path | None) -> dict[str, Any]:
 
 
 def _print(found: "Best", seconds: float) -> None:
-    steps = found.plan.steps
+    from privet.accounting.guarantee import WHO
+
+    steps, who = found.plan.steps, WHO[found.recipe.budget.unit]
     click.echo(str(found.plan.guarantee))
     click.echo(f"  found     {_shown(found.values)}")
     click.echo(f"  utility   {found.utility.utility:.4f} (estimate)")
     click.echo(
         f"  noise     {steps[0].noise:.6g} to {steps[-1].noise:.6g}; clip {steps[0].clip:.6g} to {steps[-1].clip:.6g}"
     )
-    click.echo(f"  releases  {len(steps)} steps of {found.plan.batch:.6g} of {found.recipe.size} records")
+    click.echo(f"  releases  {len(steps)} steps of {found.plan.batch:.6g} of {found.recipe.size} {who}s")
     click.echo(f"  tried     {len(found.trials)}, certified {sum(t.certified for t in found.trials)}; {seconds:.1f} s")
     for name in found.edges:
         click.echo(f"  note      {name.replace('_', '-')} is at its limit: the best may lie beyond it")

@@ -11,8 +11,9 @@ from privet._registry import shortened
 from privet.errors import InvalidValue
 from privet.federated.local import ALGORITHMS, Local
 from privet.training.append_file import write_new
+from privet.training.going_on import FEDERATION
 
-NAME = "federation.json"
+NAME = FEDERATION
 FORMAT, VERSION = "privet-federation", 1
 READ = {  # what only one unit of privacy reads
     "client": ("algorithm", "local_epochs", "local_batch"),

@@ -21,6 +21,7 @@ from privet.planning import Plan
 from privet.training import checkpoint, distributed, ledger_reading, metrics
 from privet.training.distributed import Group
 from privet.training.gate import check_covered
+from privet.training.going_on import going_on, is_federation
 from privet.training.parts import Parts, check_sound, drawing, measured_reserve, parts_for
 from privet.training.progress import Quiet, Watcher
 from privet.training.resume import resume as taken_up
@@ -245,8 +246,8 @@ def _check_new(folder: Path, plan: Plan) -> None:
         raise InvalidValue(f"out={str(folder)!r} is a file. A run has a folder of its own. Choose another name.")
     if (folder / ledger_reading.NAME).exists():
         raise InvalidValue(
-            f"out={str(folder)!r} holds a run already. Its steps are spent. Go on with it by "
-            f"`privet train --resume {folder}`, or choose another folder."
+            f"out={str(folder)!r} holds a {'federation' if is_federation(folder) else 'run'} already. Its steps are "
+            f"spent. Go on with it by `{going_on(folder)}`, or choose another folder."
         )
     left = [name for name in (checkpoint.NAME, f"{BEST}/{checkpoint.NAME}", metrics.NAME) if (folder / name).exists()]
     if left:
