@@ -189,7 +189,7 @@ FLAGS = {
     "clip 0": ("--clip 0", "clip=0.0 must be finite and > 0"),
     "clip shape reaches 0": ("--clip-schedule linear:decay=0.001", "values must be finite and > 0"),
     "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch and rate are both given"),
-    "batch shape above the size": ("--batch 40000 --batch-schedule linear:end=2 --steps 9", "steps and epochs are both"),
+    "batch shape above the size": ("--batch 40000 --batch-schedule linear:end=2 --steps 9", "steps and epochs are"),
     "rule misspelt": ("--rule flatt", "Did you mean 'flat'"),
     "rule unsound": ("--rule l2_max", "has no guarantee"),
     "accountant misspelt": ("--accountant pdl", "Did you mean 'pld'"),

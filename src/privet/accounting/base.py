@@ -102,8 +102,8 @@ def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation
     for step in representatives(ledger):
         if step.noise < LEAST_NOISE:
             raise Unsupported(
-                f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it nothing is hidden, and no epsilon is "
-                "a number that a computer has. Use more noise."
+                f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it nothing is hidden, and no "
+                "epsilon is a number that a computer has. Use more noise."
             )
         reason = chosen.refuses(step, relation)
         if reason:

@@ -57,12 +57,12 @@ def bound(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        wrong_host = (
-            isinstance(error, socket.gaierror | UnicodeError) or getattr(error, "errno", 0) == errno.EADDRNOTAVAIL
-        )
-        said = f"host={host!r}" if wrong_host else f"host={host!r}, port={port}"
-        way_out = "Give an address of this machine: --host 127.0.0.1" if wrong_host else "Choose another --port"
-        raise InvalidValue(f"{said}: cannot listen: {reason}. {way_out}.") from None
+        is_elsewhere = isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL
+        if is_elsewhere or isinstance(error, socket.gaierror | UnicodeError):
+            raise InvalidValue(
+                f"host={host!r}: cannot listen: {reason}. Give an address of this machine: --host 127.0.0.1."
+            ) from None
+        raise InvalidValue(f"host={host!r}, port={port}: cannot listen: {reason}. Choose another --port.") from None
     return found
 
 
