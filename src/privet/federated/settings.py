@@ -88,12 +88,17 @@ class Settings:
         return cls(**{key: value for key, value in table.items() if value is not None})
 
 
+def unread(unit: str, algorithm: str | None) -> dict[str, str]:
+    """The settings that a federation of this unit and algorithm passes over, and why."""
+    found = dict.fromkeys(READ["example" if unit == "client" else "client"], f"is not for a plan with unit={unit!r}")
+    if unit == "client" and algorithm == "fedsgd":
+        found |= dict.fromkeys(("local_epochs", "local_batch", "local_lr"), "is not for algorithm='fedsgd'")
+    return found
+
+
 def check_read(given: Mapping[str, Any], unit: str) -> None:
-    """Raise if a setting is given that a federation of this unit would pass over."""
-    idle = dict.fromkeys(READ["example" if unit == "client" else "client"], f"is not for a plan with unit={unit!r}")
-    if given.get("algorithm") == "fedsgd":
-        idle |= dict.fromkeys(("local_epochs", "local_batch", "local_lr"), "is not for algorithm='fedsgd'")
-    for name, why in idle.items():
+    """Raise if a setting is given that would be passed over."""
+    for name, why in unread(unit, given.get("algorithm")).items():
         if given.get(name) is not None:
             raise InvalidValue(f"{name}={given[name]!r} {why}. It would change nothing. Leave it out.")
 
