@@ -29,7 +29,6 @@ SEED = 0  # of the audit and the attack, which are repeatable; the two runs are 
 FULL: dict[str, Any] = {"steps": 188, "kinds": None, "examples": 40, "attacks": ["invert-l2", "prior"]}
 QUICK: dict[str, Any] = {"steps": 4, "kinds": ["replay"], "examples": 2, "attacks": ["invert-l2:iterations=15"]}
 SAMPLES = 4000
-_OURS = ("ledger.", "plan.json", "run.json")  # in a run that never began
 
 
 @click.command("demo", short_help="The whole story on real digits, in about two minutes.")
@@ -118,10 +117,14 @@ def _ends(planned: "Plan") -> str:
 
 def _clear(folder: Path) -> None:
     """Remove what a run left that was killed before its first step: run.json is written before any noise is drawn."""
+    from privet.training.ledger_reading import NAME as LEDGER
+    from privet.training.run import PLAN
+
     if not folder.is_symlink() and not folder.exists():
         return
+    ours = ("ledger.", PLAN) if (folder / LEDGER).exists() else ("ledger.",)  # a plan comes after its ledger
     strange = folder.is_symlink() or not folder.is_dir() or [
-        file.name for file in folder.iterdir() if not file.name.startswith(_OURS)
+        file.name for file in folder.iterdir() if not file.name.startswith(ours)
     ]  # fmt: skip
     if strange or _is_charged(folder):
         raise InvalidValue(f"{folder}: is not a run of the demo. It would be in the way. Choose another --out.")
