@@ -1,8 +1,11 @@
 """Checks on values: no two range errors in the library are worded differently."""
 
 import difflib
+import errno
+import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from privet.errors import InvalidValue
 
@@ -35,6 +38,13 @@ def between(low: float, high: float, **values: float) -> None:
             raise InvalidValue(f"{name}={value!r} must lie strictly between {low:g} and {high:g}.")
 
 
+def fraction(**values: float) -> None:
+    """Raise unless each named value is >= 0 and < 1."""
+    for name, value in values.items():
+        if not _is_number(value) or not 0 <= value < 1:
+            raise InvalidValue(f"{name}={value!r} must be >= 0 and < 1. From 1 on its sum has no end. Give 0.9, say.")
+
+
 def rate(**values: float) -> None:
     """Raise unless each named value is a sampling rate: 0 < q <= 1."""
     for name, value in values.items():
@@ -50,6 +60,22 @@ def whole(*, least: int = 1, **values: int) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidValue(f"{name}={value!r} must be a whole number >= {least}.")
+
+
+def writable(path: Path, *, name: str) -> None:
+    """Raise unless a file can be written at `path`: asked before long work, by trying. Nothing is left there."""
+    try:
+        if path.is_dir() or not path.parent.is_dir():
+            what = "is a directory" if path.is_dir() else "lies in a directory that does not exist"
+            raise InvalidValue(f"{name}={str(path)!r} {what}. Give a file in a directory that exists.")
+        if path.exists():  # not opened: it may be a pipe
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        elif not path.is_symlink():
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            path.unlink()
+    except OSError as error:
+        raise InvalidValue(f"{name}={str(path)!r} cannot be written: {error.strerror}. Choose another place.") from None
 
 
 def one_of(allowed: Iterable[str], **values: str) -> None:

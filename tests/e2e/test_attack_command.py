@@ -31,11 +31,13 @@ def test_methods_are_compared_with_training_without_privacy() -> None:
     assert "certified" in found["guarantees"]["adaclip"]
 
 
-def test_the_table_says_what_is_trivially_met_and_shows_the_paper() -> None:
+def test_the_table_says_what_is_trivially_met_and_shows_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privet.cli.shell.OFTEN", 0.001)
     result = run("attack --task digits:size=100 --attack invert-l2:iterations=2 --examples 2 --candidates 50 --steps 2")
     assert result.exit_code == 0, result.output
     for words in ("trivially met", "black image", "Table III", "non-private", "2 victims of 1 unknown record"):
         assert words in result.stdout
+    assert "attacking: non-private, step 1, invert-l2:iterations=2 (0 of 1 done), 0 s so far" in result.stderr
 
 
 def test_a_whole_run_is_attacked_where_it_has_one() -> None:
@@ -143,6 +145,9 @@ def test_members_are_looked_for(tmp_path: Path) -> None:
         ("attack --records 5", "--records needs --membership"),
         ("attack --membership --examples 5", "--examples has no part in --membership"),
         ("attack --run x --noise 3", "--noise needs --method"),
+        ("attack --run x --at-steps last", "--at-steps has no part in --run: a run is attacked where its checkpoint"),
+        ("attack --run x --model mlp", "--model has no part in --run"),
+        ("attack --plan x --as-published", "--as-published needs --method"),
         ("attack --plot grid.gif", "--plot='grid.gif' must end in"),
         ("attack --attack analytic --task digits:size=50 --examples 1 --candidates 9", "no closed form"),
     ],

@@ -1,5 +1,6 @@
 """`privet audit` as a user types it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,15 @@ def test_a_sound_method() -> None:
     assert found["verdict"] == "consistent"
     assert found["mechanism"] == "method noisy-sgd"
     assert found["findings"][0]["scenes"] == 30
+
+
+def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privet.cli.shell.OFTEN", 0.001)
+    result = run("audit --method noisy-sgd --kind replay --json")
+    assert result.stdout.count("\n") == 1
+    assert any(re.fullmatch(r"auditing: .*, \d+ s so far", line) for line in result.stderr.splitlines())
+    monkeypatch.setattr("privet.cli.shell.OFTEN", 60.0)
+    assert run("audit --method noisy-sgd --kind replay").stderr == ""
 
 
 def test_a_violation_is_a_finding_and_not_a_failure() -> None:
@@ -56,6 +66,7 @@ def test_a_plan_is_run_once(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("audit", "Give one of --method"),
+        ("audit --method dynamic --alarm 2", "alarm=2.0 must lie strictly between 0 and 1"),
         ("audit --method noisy-sgd --control own-norm", "Give one of --method"),
         ("audit --method own-norm", "method='own-norm' is not known"),
         ("audit --control noisy-sgd", "control='noisy-sgd' is not known"),

@@ -72,6 +72,14 @@ def test_different_budgets_are_shown_with_a_note(files: tuple[str, str]) -> None
     assert answer(BASE.replace("1.2", "2"), files[0])["same_budget"] is False
 
 
+def test_what_epsilons_are_for_is_said_below_the_table(files: tuple[str, str], tmp_path: Path) -> None:
+    assert "\nAll: sampling poisson; neighbours: zero-out; unit: example\n" in run("compare", *files).stdout
+    run(f"plan --size 600 --steps 2 --epsilon 1 --unit client --relation add-remove --out {tmp_path / 'other.json'}")
+    said = run("compare", *files, str(tmp_path / "other.json")).stdout
+    assert "\nmade, mine: sampling poisson; neighbours: zero-out; unit: example\n" in said
+    assert "\nother: sampling poisson; neighbours: add-remove; unit: client\n" in said
+
+
 def test_a_claim_is_a_claim() -> None:
     result = run(f"compare {RUN.replace('6000 --batch 6000', '60000 --batch 600')} --methods auto-exp --as-published")
     assert result.exit_code == 0, result.output
@@ -135,7 +143,7 @@ BAD = {
     "search: falling limits": (f"search {RUN} --over steps=9..2", "must rise"),
     "search: beyond": (f"search {RUN} --over batch=1..6001", "at most 6000"),
     "search: most 0": (f"{SEARCH} --most 0", "not a whole number"),
-    "search: out nowhere": (f"{SEARCH} --out no/such/folder/plan.json", "cannot be written"),
+    "search: out nowhere": (f"{SEARCH} --out no/such/folder/plan.json", "lies in a directory that does not exist"),
     "search: no recipe": ("search nowhere.toml", "there is no such file"),
     "search: no steps": ("search --epsilon 1 --size 600 --over steps=10..20", "steps or epochs is missing"),
 }  # fmt: skip

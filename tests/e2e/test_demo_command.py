@@ -62,8 +62,9 @@ def test_a_broken_off_run_goes_on(small: Path, monkeypatch: pytest.MonkeyPatch) 
     assert read(small / "dynamic").ledger.steps == read(small / "constant").ledger.steps == 2
 
 
-def test_what_is_not_ours_is_left_alone(small: Path) -> None:
-    mine = small / "dynamic" / "thesis.txt"
+@pytest.mark.parametrize("name", ["thesis.txt", "plan.json"])
+def test_what_is_not_ours_is_left_alone(small: Path, name: str) -> None:
+    mine = small / "dynamic" / name
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     refused_line = run("demo --quick")

@@ -36,6 +36,24 @@ def answer(line: str, *more: str) -> dict:  # type: ignore[type-arg]
 # --- answers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("line", [
+    "epsilon --rate 0.01 --noise 2 --steps 10 --delta 1e-5 --curve a.csv",
+    "compare --methods noisy-sgd --epsilon 1 --size 1000 --batch 10 --steps 5 --plot a.csv",
+    "ahead --epsilon 1 --size 1000 --batches 10 --steps 5 --plot a.csv",
+])  # fmt: skip
+def test_an_answer_is_not_lost_with_its_figure(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("csv.writer", full)
+    result = run(line)
+    assert result.exit_code == 2
+    assert "epsilon" in result.stdout
+    assert "wrote" not in result.stdout
+    assert result.stderr == "privet: a.csv: cannot be written: No space left on device.\n"
+
+
 def test_the_short_answer_carries_its_label() -> None:
     result = run(BASE)
     assert result.exit_code == 0
@@ -96,6 +114,7 @@ def test_a_method_that_refuses_says_why_in_the_table() -> None:
     assert result.exit_code == 0
     assert "refused" in result.stdout
     assert "rdp" in result.stdout
+    assert result.stdout.endswith("  sampling  fixed-size; neighbours: replace; unit: example\n")
 
 
 def test_delta_at_an_epsilon() -> None:
@@ -107,6 +126,19 @@ def test_delta_at_an_epsilon() -> None:
     assert result.stdout.startswith("delta <= ")
     assert " at epsilon 2.38201 [" in result.stdout
     assert "[certified: pld" in result.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("text", [
+    '{"history": [], "mechanism": "rdp"}',
+    '{"format": "privet-ledger", "version": 1, "steps": []}',
+    '{"class_name": "ComposedDpEvent", "events": []}',
+    "noise,rate",
+])  # fmt: skip
+def test_a_file_without_steps_certifies_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(text)
+    result = run("epsilon --delta 1e-5 --from", str(tmp_path / "file"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"privet: {tmp_path / 'file'}: has no steps.")
 
 
 def test_a_large_delta_draws_a_warning_on_standard_error() -> None:
@@ -277,6 +309,12 @@ def test_a_mistake_is_one_line_and_exit_2(line: str, tmp_path: Path, monkeypatch
         assert len(result.stderr) < 500
         assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_noise_that_hides_nothing_is_named() -> None:
+    result = run("epsilon --rate 0.01 --noise 1e-200 --steps 10 --delta 1e-5")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("privet: noise=1e-200 must be at least 1e-100.")
 
 
 def test_a_misspelt_name_gets_a_suggestion() -> None:

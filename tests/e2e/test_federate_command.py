@@ -12,6 +12,7 @@ import crashes
 from privet import plan
 from privet.federated.federate import Federated, federate
 from privet.planning import Plan
+from privet.training import metrics
 from privet.training.ledger_reading import read
 from typed import answer, refused, run
 
@@ -107,11 +108,15 @@ def test_a_signal_ends_it_after_the_round_and_it_goes_on(tmp_path: Path) -> None
     ("line", "says"),
     [
         ("federate", "--plan is missing"),
-        (f"federate --plan plan.json {TINY} --clients 11", "records=11 must be the plan's size=10"),
+        (f"federate --plan plan.json {TINY} --clients 11", "clients=11 must be the plan's size=10"),
         (f"federate --plan plan.json {TINY} --rounds 9", "rounds=9 must be at most 4"),
         (f"federate --plan plan.json {TINY} --split user", "split='user' needs the owner"),
         (f"federate --plan plan.json {TINY} --algorithm fedprox", "algorithm='fedprox' must be one of"),
         (f"federate --plan plan.json {TINY} --dropout 2", "dropout=2.0 must be from 0 to 1"),
+        (f"federate --plan plan.json {TINY} --sample 0.5", "sample=0.5 is not for a plan with unit='client'"),
+        (f"federate --plan plan.json {TINY} --local-steps 2", "local_steps=2 is not for a plan with unit='client'"),
+        (f"federate --plan plan.json {TINY} --algorithm fedsgd --local-lr 1", "local_lr=1.0 is not for algorithm="),
+        (f"federate --plan plan.json {TINY} --momentum 1", "momentum=1.0 must be >= 0 and < 1"),
         ("federate --plan plan.json --task nowhere", "nowhere"),
         ("federate --resume nowhere", "there is no such file"),
         ("federate --resume nowhere --clients 3", "--clients is given beside --resume"),
@@ -124,6 +129,22 @@ def test_a_mistake_is_one_line(tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "full" / "file").touch()
     refused(run(line), says)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_federation_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    client_plan(tmp_path, steps=2)
+    assert run(f"federate --plan plan.json {TINY} --rounds 1 --out f").exit_code == 0
+    way_on = "`privet federate --resume f`"
+    refused(run("report f"), way_on)
+    refused(run("train --resume f"), way_on)
+    refused(run(f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 2 --out f"), way_on)
+    assert way_on in str(metrics._unwritable(Path("f/metrics.jsonl"), OSError("full")))
+
+
+@pytest.mark.parametrize("option", ["local-epochs 2", "local-batch 8", "algorithm fedavg"])
+def test_what_belongs_to_the_protection_of_clients_is_not_passed_over(tmp_path: Path, option: str) -> None:
+    record_plan(tmp_path)
+    refused(run(f"federate --plan plan.json {TINY} --{option}"), "is not for a plan with unit='example'")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,13 @@ def test_methods_are_listed_with_what_is_wrong() -> None:
     assert answer("methods auto-linear")["as_published"]["label"] == "claimed"
 
 
+def test_clients_are_not_called_records() -> None:
+    result = run("plan --unit client --size 100 --batch 100 --steps 10 --delta 0.01 --epsilon 1")
+    assert "10 steps of 100 of 100 clients" in result.stdout
+    assert "publishing one client at random" in result.stderr
+    refused(run("plan --unit client --steps 10 --epsilon 1"), "It is the public number of clients.")
+
+
 def test_a_large_delta_draws_one_warning() -> None:
     result = run("plan --size 100 --batch 100 --steps 10 --delta 0.01 --epsilon 1 --json")
     assert result.exit_code == 0
@@ -161,8 +168,9 @@ FLAGS = {
     "batch 0": ("--batch 0", "batch=0.0 must be finite and > 0"),
     "batch below 0": ("--batch -3", "batch=-3.0"),
     "batch by zero": ("--batch 1/0", "not a finite number"),
-    "rate and batch": ("--rate 0.1", "batch or rate are both given"),
-    "steps and epochs": ("--steps 5", "steps or epochs are both given"),
+    "rate and batch": ("--rate 0.1", "batch and rate are both given"),
+    "a client twice": ("--unit client --batch 99999", "A client takes part at most once in a step"),
+    "steps and epochs": ("--steps 5", "steps and epochs are both given"),
     "epochs 0": ("--epochs 0", "epochs=0.0 must be finite and > 0"),
     "epochs endless": ("--epochs 1e300", "more than 1e+12 steps"),
     "method misspelt": ("--method dynamc", "Did you mean 'dynamic'"),
@@ -180,8 +188,8 @@ FLAGS = {
     "shape with a method": ("--method noisy-sgd --noise-schedule cosine", "has no place in method='noisy-sgd'"),
     "clip 0": ("--clip 0", "clip=0.0 must be finite and > 0"),
     "clip shape reaches 0": ("--clip-schedule linear:decay=0.001", "values must be finite and > 0"),
-    "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch or rate are both given"),
-    "batch shape above the size": ("--batch 40000 --batch-schedule linear:end=2 --steps 9", "steps or epochs are both"),
+    "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch and rate are both given"),
+    "batch shape above the size": ("--batch 40000 --batch-schedule linear:end=2 --steps 9", "steps and epochs are"),
     "rule misspelt": ("--rule flatt", "Did you mean 'flat'"),
     "rule unsound": ("--rule l2_max", "has no guarantee"),
     "accountant misspelt": ("--accountant pdl", "Did you mean 'pld'"),
@@ -212,7 +220,7 @@ FLAGS = {
     ),
     "trials as published": ("--trials 3 --method noisy-sgd --as-published", "no paper's formula charges for tuning"),
     "option misspelt": ("--epsilom 3", "No such option"),
-    "out nowhere": ("--out no/such/folder/plan.json", "cannot be written"),
+    "out nowhere": ("--out no/such/folder/plan.json", "lies in a directory that does not exist"),
     "recipe nowhere": ("nowhere.toml", "there is no such file"),
 }  # fmt: skip
 
@@ -237,6 +245,8 @@ RECIPES = {
     "a list for a rate": ("rate = [1, 2]", "rate"),
     "true for steps": ("steps = true", "steps=True must be a whole number"),
     "a shape of nothing": ("noise = ''", "noise"),
+    "misspelt in training": ("[training]\nlerning = 1", "training.lerning is not known"),
+    "momentum without end": ("[training]\nmomentum = 2", "training.momentum=2 must be >= 0 and < 1"),
     "a date": ("[training]\nday = 2020-01-01", "training"),
     "trials in words": ("trials = 'three'", "trials='three' must be a whole number"),
     "a law of no kind": ("trials_mean = 3\ntrials_law = ['geometric']", "trials_law=['geometric'] must be one of"),
@@ -287,3 +297,5 @@ def test_a_plan_is_priced_at_its_own_delta(tmp_path: Path) -> None:
     run("plan --size 1000 --batch 10 --steps 20 --epsilon 1 --delta 1e-4 --out", str(file))
     own, said = (answer(f"epsilon {delta} --from", str(file)) for delta in ("", "--delta 1e-4"))
     assert (own["epsilon"], own["delta"]) == (said["epsilon"], 1e-4)
+    large = run("epsilon --delta 0.5 --from", str(file))
+    assert large.stderr.startswith("privet: warning: delta=0.5 is at least 1/size=0.001")

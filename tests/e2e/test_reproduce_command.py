@@ -1,5 +1,7 @@
 """`privet reproduce` as a user types it: quick runs of each paper, what they must show, and mistakes."""
 
+import json
+
 import pytest
 
 from typed import answer, refused, run
@@ -32,19 +34,24 @@ def test_bu_quick_private_training_learns_less_than_plain_training(tmp_path):
 @pytest.mark.slow
 def test_bu_quick_reproduces_epsilons_and_noise_buys_privacy(tmp_path):
     line = f"reproduce bu2019:table1 --quick --steps 5 --rows sigma-1.3,sigma-0.5 --out {tmp_path}"
-    loud, soft = answer(line)["rows"]
+    found = answer(line)
+    loud, soft = found["rows"]
+    assert "only directions compare" in found["notes"][0]
     for row in (loud, soft):
         for name in ("gdp mu", "gdp epsilon", "moments epsilon"):
             assert row["ours"][name]["mean"] == pytest.approx(row["published"][name], abs=0.01)
         assert row["certified"][0] <= row["certified"][1]
         assert row["label"] == "approximate"
+        assert row["notes"][-1] == "epsilon and mu, but the certified one: of the paper's steps, not of this run"
     assert loud["certified"][1] < soft["certified"][0]
 
 
 @pytest.mark.slow
 def test_du_quick_keeps_each_budget(tmp_path):
     rows = "mnist-0.4-constant,mnist-1.2-dynamic,mnist-0.4-noise-decay-*"
-    found = answer(f"reproduce du2021:table1 --quick --steps 5 --rows {rows} --out {tmp_path}")["rows"]
+    result = run(f"reproduce du2021:table1 --quick --steps 5 --rows {rows} --out {tmp_path} --json")
+    assert result.stderr.count("step 5/5  ") == 4  # in a log, a line for each evaluation
+    found = json.loads(result.stdout)["rows"]
     zcdp, tcdp, constant, dynamic = found
     for row, budget in ((constant, 0.4), (dynamic, 1.2)):
         assert 0.99 * budget <= row["certified"][0] <= row["certified"][1] <= budget
@@ -96,6 +103,8 @@ def test_show_runs_nothing(tmp_path):
         ("reproduce bu2019 --plot a.png", "--plot draws one table or figure"),
         ("reproduce bu2019:table1 --plot a.gif", "must end in .png"),
         ("reproduce bu2019:table1 --seeds 0", "--seeds"),
+        ("reproduce bu2019:table1 --quick --full", "--quick and --full are both given"),
+        ("reproduce bu2019:table1 --page nowhere/page.md", "--page='nowhere/page.md' lies in a directory"),
         ("reproduce --page page.md --out nowhere", "has no full result"),
         ("reproduce bu2019:fig5 --out /dev/null/x", "cannot be made"),
     ],
@@ -106,8 +115,11 @@ def test_mistakes_are_one_line(line, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_to_draw_is_said(tmp_path):
-    refused(run(f"reproduce bu2019:fig4 --show --out {tmp_path} --plot {tmp_path / 'a.png'}"), "nothing to draw")
+def test_nothing_to_draw_is_said_behind_the_table(tmp_path):
+    result = run(f"reproduce bu2019:fig4 --show --out {tmp_path} --plot {tmp_path / 'a.csv'}")
+    assert result.exit_code == 2
+    assert "nothing to draw" in result.stderr
+    assert result.stdout.startswith("bu2019:fig4")
 
 
 def test_missing_data_is_told_and_the_exit_code_is_not_zero(tmp_path, monkeypatch):

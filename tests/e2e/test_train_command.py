@@ -50,6 +50,8 @@ def test_a_plan_and_a_task_make_a_run(plan_file):
     assert all("epsilon <=" in line and "certified" in line and "accuracy" in line for line in log)
     spent = run("epsilon --from runs/a")
     assert "charged   20 of 20" in spent.output
+    assert spent.stderr == ""
+    assert "delta=0.5 is at least 1/size" in run("epsilon --from runs/a --delta 0.5").stderr
 
 
 def test_a_recipe_is_planned_then_trained_and_flags_win():
@@ -66,6 +68,27 @@ def test_a_recipe_is_planned_then_trained_and_flags_win():
 def test_flags_alone_are_enough_and_folders_are_numbered():
     line = f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 2"
     assert [answer(line)["folder"] for _ in range(2)] == ["runs/tiny_task", "runs/tiny_task-2"]
+
+
+@pytest.mark.parametrize("name", ["plan.json", "run.json"])
+def test_a_file_of_someones_own_is_not_overwritten(tiny, name):
+    tiny.save("p.json")
+    Path("mine").mkdir()
+    Path("mine", name).write_text('{"mine": true}')
+    refused(run(f"train --plan p.json {TINY} --out mine"), f"out='mine' holds a {name} that is not of this run.")
+    assert [file.name for file in Path("mine").iterdir()] == [name]
+    assert Path("mine", name).read_text() == '{"mine": true}'
+
+
+def test_the_plan_itself_may_lie_in_the_folder(plan_file):
+    assert run(f"train --plan plan.json {TINY} --out .").exit_code == 0
+    assert Run.load(".").is_over
+
+
+def test_an_empty_name_is_not_the_folder_one_is_in(tiny):
+    tiny.save("p.json")
+    refused(run(f"train --plan p.json {TINY} --out", ""), "'' is not a name.")
+    assert [file.name for file in Path().iterdir()] == ["p.json"]
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def test_nobody_chosen_is_a_step():
 
 def test_the_plan_must_be_for_so_many_users():
     user_sampler(PLAN, users=IDS).check(PLAN)
-    with pytest.raises(InvalidValue, match=r"records=3 must be the plan's size=4.*users is public"):
+    with pytest.raises(InvalidValue, match=r"users=3 must be the plan's size=4.*users is public"):
         user_sampler(PLAN, users=IDS[:-1])
     examples = replace(PLAN, recipe=replace(PLAN.recipe, budget=replace(PLAN.recipe.budget, unit="example")))
     with pytest.raises(InvalidValue, match="unit='example' protects records"):

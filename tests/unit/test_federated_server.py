@@ -177,7 +177,7 @@ def test_a_round_whose_noise_was_drawn_is_over_even_if_the_optimizer_fails(monke
     ("given", "error", "says"),
     [
         ({"unit": "example"}, InvalidValue, "unit='example'"),
-        ({"size": 30}, InvalidValue, "records=20 must be the plan's size=30"),
+        ({"size": 30}, InvalidValue, "clients=20 must be the plan's size=30"),
     ],
 )
 def test_what_does_not_fit_is_refused(given: dict[str, object], error: type[Exception], says: str) -> None:

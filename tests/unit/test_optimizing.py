@@ -80,6 +80,7 @@ def test_every_optimizer_and_scheduler_of_torch_has_a_name():
         ({"optimizer": "adm"}, "Did you mean 'adam'"),
         ({"optimizer": "adam", "momentum": 0.9}, "has no option 'momentum'"),
         ({"optimizer": "sgd:lr=0.1", "lr": 0.2}, "Give one"),
+        ({"optimizer": "sgd:momentum=2"}, "momentum=2 must be >= 0 and < 1"),
         ({"optimizer": "sgd:nesterov=true", "momentum": 0}, "refused by torch"),
         ({"optimizer": "adam:betas=(a,b)"}, "numbers with commas"),
         ({"optimizer": "os:system"}, "must be a class made from torch's Optimizer"),

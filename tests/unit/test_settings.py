@@ -52,6 +52,7 @@ def test_any_table_is_settings_or_one_line(table):
         ({"lr": float("nan")}, "lr=nan"),
         ({"lr": True}, "lr=True"),
         ({"momentum": -0.1}, "momentum=-0.1"),
+        ({"momentum": 1}, "momentum=1 must be >= 0 and < 1"),
         ({"weight_decay": "0"}, "weight_decay='0'"),
         ({"average": 1.0}, "average=1.0 must lie strictly between"),
         ({"views": 0}, "views=0 must be a whole number >= 1"),

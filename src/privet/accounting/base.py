@@ -14,12 +14,13 @@ from scipy import special
 
 from privet import _check
 from privet._registry import Registry
-from privet.accounting.guarantee import RELATIONS, UNITS, Guarantee, Label, Relation, Unit
+from privet.accounting.guarantee import RELATIONS, UNITS, WHO, Guarantee, Label, Relation, Unit
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.errors import InvalidValue, Unsupported
 
 Floats = NDArray[np.float64]
+LEAST_NOISE = 1e-100  # its square, over any number of steps, is still a number
 
 
 class Accountant(Protocol):
@@ -68,7 +69,7 @@ def spent(
     _check.one_of(UNITS, unit=unit)
     _check.whole(least=0, steps=ledger.steps)
     if size is not None:
-        warn_large_delta(delta, size)
+        warn_large_delta(delta, size, unit=unit)
     chosen = registry.make(accountant)
     refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
     lower, upper = truncated(chosen, ledger, delta) if is_truncated(ledger) else chosen.bounds(ledger, delta)
@@ -85,12 +86,12 @@ def spent(
     )
 
 
-def warn_large_delta(delta: float, size: int) -> None:
-    """Warn when delta is so large that publishing a random record whole would meet it."""
+def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None:
+    """Warn when delta is so large that publishing a random record (or client) whole would meet it."""
     _check.whole(size=size)
     if delta >= 1 / size:
         warnings.warn(
-            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one record at random would "
+            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one {WHO[unit]} at random would "
             f"satisfy it. Use 1/(10 size)={0.1 / size:.3g} or less.",
             stacklevel=3,
         )
@@ -99,6 +100,11 @@ def warn_large_delta(delta: float, size: int) -> None:
 def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation, accountant: str) -> None:
     """Raise Unsupported with the accountant's reason, if it has no theorem for a step of the ledger."""
     for step in representatives(ledger):
+        if step.noise < LEAST_NOISE:
+            raise Unsupported(
+                f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it nothing is hidden, and no "
+                "epsilon is a number that a computer has. Use more noise."
+            )
         reason = chosen.refuses(step, relation)
         if reason:
             raise Unsupported(f"accountant={accountant!r} does not cover this ledger: {reason}")

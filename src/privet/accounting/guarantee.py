@@ -14,6 +14,7 @@ RELATIONS: tuple[str, ...] = get_args(Relation)
 LABELS: tuple[str, ...] = get_args(Label)
 UNITS: tuple[str, ...] = get_args(Unit)
 
+WHO: dict[str, str] = {"example": "record", "client": "client", "user": "user"}  # one of those that a size counts
 MEANING: dict[str, str] = {
     "certified": "a proven upper bound (real arithmetic)",
     "approximate": "an asymptotic formula that may under-report",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _registry
-from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.cli.recipe_options import recipe_in
+from privet.cli.shell import OUT, integer, number, print_object, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan, Recipe
@@ -99,17 +100,16 @@ def ahead_command(
         check_path(plot, option="--plot")
     with warnings_as_lines():
         found = _found(file, flags, grid)
+    seconds = time.perf_counter() - start
+    if as_json:
+        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
+    else:
+        _print_view(found, seconds)
     if plot is not None:
         from privet.reporting.ahead_figure import save_ahead
 
         save_ahead(found, plot)
-    seconds = time.perf_counter() - start
-    if as_json:
-        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
-        return
-    _print_view(found, seconds)
-    if plot is not None:
-        click.echo(f"wrote {plot}")
+    say_written(plot, as_json=as_json)
 
 
 # --- the view ---------------------------------------------------------------------------------------
@@ -141,15 +141,17 @@ def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe"
     given |= {key: values[0] for key, values in first.items() if values}
     if is_plan(file):
         return Recipe.of(**overridden(Plan.load(file).recipe.as_dict(), given))
-    return Recipe.load(file, **given)
+    return recipe_in(file, given)
 
 
 def _print_view(found: "Frontier", seconds: float) -> None:
+    from privet.accounting.guarantee import WHO
+
     budget = found.budget
     shown = next(cell.guarantee for cell in found.cells if cell.guarantee is not None)
     click.echo(
         f"noise for epsilon {budget.epsilon:g} at delta {budget.delta:g} [{shown.label}: {shown.method}; "
-        f"{shown.sampling}, {budget.relation}, per {budget.unit}], {found.size} records"
+        f"{shown.sampling}, {budget.relation}, per {budget.unit}], {found.size} {WHO[budget.unit]}s"
         + (f", {found.method}" if found.method else "")
     )
     names = ("rounds", "batch", "epochs", "noise", "std", "signal", f"closed form {found.closed_noise:.4g}")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
@@ -61,7 +61,7 @@ def attack_command(
     given = {"--method": methods, "--plan": plan_file, "--run": folder}
     if sum(value is not None for value in given.values()) > 1:
         raise click.UsageError("Give one of --method, --plan and --run.")
-    _check_options(options, membership=membership, is_named=plan_file is None and folder is None)
+    _check_options(options, membership=membership, is_plan=plan_file is not None, is_run=folder is not None)
     if plot is not None:
         from privet.reporting.drawing import check_path
 
@@ -69,12 +69,15 @@ def attack_command(
     from privet.data import Where
 
     options["where"] = Where(folder=data_dir)
-    with warnings_as_lines(), progress_bar("attacking") as tell:
+    with warnings_as_lines(), progress("attacking") as tell:
         what = _what(methods, plan_file, folder)
-        found = (_membership if membership else _leakage)(what, task, plot, options, tell)
+        found = (_membership if membership else _leakage)(what, task, options, tell)
     print_object(found.as_dict()) if as_json else click.echo(str(found))
     if folder is not None:
         _keep(what, found)
+    if plot is not None:
+        _draw(found, plot, membership=membership)
+    say_written(plot, as_json=as_json)
 
 
 def _keep(run: Any, found: Any) -> None:
@@ -87,15 +90,18 @@ def _keep(run: Any, found: Any) -> None:
         click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
 
 
-def _check_options(options: dict[str, Any], *, membership: bool, is_named: bool) -> None:
+def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, is_run: bool) -> None:
     """Raise if an option is given that has no say here."""
     idle = dict.fromkeys(_LEAKAGE, "has no part in --membership") if membership else dict.fromkeys(
         _MEMBERSHIP, "needs --membership"
     )  # fmt: skip
-    if not is_named:
-        idle |= dict.fromkeys(("noise", "clip", "rate", "steps"), "needs --method: a plan has its own")
+    if is_plan or is_run:
+        idle |= dict.fromkeys(("noise", "clip", "rate", "steps", "as_published"), "needs --method: a plan has its own")
+    if is_run:
+        idle |= {"at_steps": "has no part in --run: a run is attacked where its checkpoint stands"}
+        idle |= {"model": "has no part in --run: a run has its own network"}
     for key, why in idle.items():
-        if options[key] is not None:
+        if options[key] not in (None, False):
             name = "--attack" if key == "attacks" else f"--{key.replace('_', '-')}"
             raise click.UsageError(f"{name} {why}.")
 
@@ -112,19 +118,14 @@ def _what(methods: str | None, plan_file: Path | None, folder: Path | None) -> A
     return None if methods is None else words_of("--method", methods)
 
 
-def _leakage(what: Any, task: str | None, plot: Path | None, options: dict[str, Any], tell: Any) -> Any:
+def _leakage(what: Any, task: str | None, options: dict[str, Any], tell: Any) -> Any:
     from privet.attacks.attack import attack
 
     given = {key: value for key, value in options.items() if value is not None and key not in _MEMBERSHIP}
     for key, option in (("attacks", "--attack"), ("at_steps", "--at-steps")):
         if key in given:
             given[key] = _spellings(option, given[key])
-    found = attack(what, task, progress=tell, **given)
-    if plot is not None:
-        from privet.reporting.attack_figure import save_grid
-
-        save_grid(found, plot)
-    return found
+    return attack(what, task, progress=tell, **given)
 
 
 def _spellings(option: str, text: str) -> list[str]:
@@ -138,7 +139,7 @@ def _spellings(option: str, text: str) -> list[str]:
     return found
 
 
-def _membership(what: Any, task: str | None, plot: Path | None, options: dict[str, Any], tell: Any) -> Any:
+def _membership(what: Any, task: str | None, options: dict[str, Any], tell: Any) -> Any:
     from privet.attacks.membership import memberships
     from privet.training.run import Run
 
@@ -148,9 +149,11 @@ def _membership(what: Any, task: str | None, plot: Path | None, options: dict[st
             "plan.json."
         )
     given = {key: value for key, value in options.items() if value is not None and key not in _LEAKAGE}
-    found = memberships(what, task, progress=tell, **given)
-    if plot is not None:
-        from privet.reporting.attack_figure import save_roc
+    return memberships(what, task, progress=tell, **given)
 
-        save_roc(list(found.methods), plot)
-    return found
+
+def _draw(found: Any, plot: Path, *, membership: bool) -> None:
+    from privet.reporting.attack_figure import save_grid, save_roc
+
+    with warnings_as_lines():
+        save_roc(list(found.methods), plot) if membership else save_grid(found, plot)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import integer, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import integer, number, print_object, progress, warnings_as_lines
 from privet.errors import PrivetError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def audit_command(
     if as_published and method is None:
         raise click.UsageError("--as-published needs --method.")
     asked = None if kinds is None else words_of("--kind", kinds)
-    with warnings_as_lines(), progress_bar("auditing") as tell:
+    with warnings_as_lines(), progress("auditing") as tell:
         found = _audited(given[0], chosen[given[0]], asked, as_published=as_published, tell=tell, **options)
     if as_json:
         print_object(found.as_dict())

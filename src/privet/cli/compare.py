@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import budget_options, profile_of, profile_options, words_of
-from privet.cli.shell import OUT, print_object, warnings_as_lines
+from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
+from privet.cli.shell import OUT, print_object, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
@@ -45,17 +45,17 @@ def compare_command(
     profile = profile_of(flags)
     with warnings_as_lines():
         found = _compared(_named(files, methods, flags), profile)
-        if plot is not None:
-            from privet.reporting.compare_figure import save_comparison
-
-            save_comparison(found, plot)
     seconds = time.perf_counter() - start
     if as_json:
         print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
-        return
-    _print(found)
+    else:
+        _print(found)
     if plot is not None:
-        click.echo(f"wrote {plot}")
+        from privet.reporting.compare_figure import save_comparison
+
+        with warnings_as_lines():
+            save_comparison(found, plot)
+    say_written(plot, as_json=as_json)
 
 
 def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | None, flags: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) 
     named: dict[str, Plan | Recipe] = {}
     for file in files:
         is_json = is_plan(file) or file.suffix.lower() == ".json"
-        named[numbered(file.stem, list(named))] = Plan.load(file) if is_json else Recipe.load(file)
+        named[numbered(file.stem, list(named))] = Plan.load(file) if is_json else recipe_in(file, {})
     if methods is not None:
         published = " as published" if flags["as_published"] else ""
         for name, recipe in recipes(words_of("--methods", methods), **flags).items():
@@ -123,6 +123,8 @@ def _print(found: "Comparison") -> None:
         table.add_row(title, *cells)
     width = None if sys.stdout.isatty() else max(120, 40 + 24 * len(found.rows))
     Console(width=width, highlight=False, markup=False).print(table)
+    for terms, names in _terms(found.rows).items():
+        click.echo(f"{', '.join(names)}: {terms}")
     d, half = found.profile.dimension, found.profile.half_life
     click.echo(
         "Noise energy: the sum over the steps of d (noise clip / batch)^2. Utility: an estimate of the share of what\n"
@@ -131,6 +133,15 @@ def _print(found: "Comparison") -> None:
     )
     for note in found.notes:
         click.echo(f"Note: {note}")
+
+
+def _terms(rows: "tuple[Row, ...]") -> dict[str, list[str]]:
+    """What epsilons are for, and of which plans."""
+    said: dict[str, list[str]] = {}
+    for row in rows:
+        g = row.plan.guarantee
+        said.setdefault(f"sampling {g.sampling}; neighbours: {g.relation}; unit: {g.unit}", []).append(row.name)
+    return said if len(said) > 1 else {terms: ["All"] for terms in said}
 
 
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:

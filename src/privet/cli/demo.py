@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import OUT, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import OUT, print_object, progress, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ SEED = 0  # of the audit and the attack, which are repeatable; the two runs are 
 FULL: dict[str, Any] = {"steps": 188, "kinds": None, "examples": 40, "attacks": ["invert-l2", "prior"]}
 QUICK: dict[str, Any] = {"steps": 4, "kinds": ["replay"], "examples": 2, "attacks": ["invert-l2:iterations=15"]}
 SAMPLES = 4000
-_OURS = ("ledger.", "plan.json", "run.json")  # in a run that never began
 
 
 @click.command("demo", short_help="The whole story on real digits, in about two minutes.")
@@ -118,10 +117,14 @@ def _ends(planned: "Plan") -> str:
 
 def _clear(folder: Path) -> None:
     """Remove what a run left that was killed before its first step: run.json is written before any noise is drawn."""
+    from privet.training.ledger_reading import NAME as LEDGER
+    from privet.training.run import PLAN
+
     if not folder.is_symlink() and not folder.exists():
         return
+    ours = ("ledger.", PLAN) if (folder / LEDGER).exists() else ("ledger.",)  # a plan comes after its ledger
     strange = folder.is_symlink() or not folder.is_dir() or [
-        file.name for file in folder.iterdir() if not file.name.startswith(_OURS)
+        file.name for file in folder.iterdir() if not file.name.startswith(ours)
     ]  # fmt: skip
     if strange or _is_charged(folder):
         raise InvalidValue(f"{folder}: is not a run of the demo. It would be in the way. Choose another --out.")
@@ -172,7 +175,7 @@ def _audit(run: "Run", sizes: dict[str, Any]) -> None:
     from privet.engine.randomness import Randomness
     from privet.reporting.report_evidence import keep_audit
 
-    with progress_bar("auditing") as tell:
+    with progress("auditing") as tell:
         found = audit(run, kinds=sizes["kinds"], samples=SAMPLES, generator=Randomness(SEED), progress=tell)
     keep_audit(run, found, {"samples": SAMPLES, "seed": SEED})
 
@@ -181,7 +184,7 @@ def _attack(run: "Run", out: Path, sizes: dict[str, Any]) -> None:
     from privet.attacks.attack import attack
     from privet.reporting.report_evidence import keep_attack
 
-    with progress_bar("attacking") as tell:
+    with progress("attacking") as tell:
         found = attack(
             run.plan, TASK, attacks=sizes["attacks"], model="shallow-cnn", out=out / "attack",
             examples=sizes["examples"], seed=SEED, progress=tell,
@@ -215,7 +218,15 @@ def _summary(found: "Report", out: Path, seconds: float) -> list[str]:
         what = "without privacy" if one.ceiling is None else "with the plan"
         lines.append((one.attack, f"{what}: {one.succeeded} of {one.victims} records; noise alone: {one.control}"))
     lines.append(("report", f"{out / 'report.html'}: open it in a browser"))
-    return [f"the demo took {seconds:.0f} s", *(f"  {name:<10}{text}" for name, text in lines)]
+    return [f"the demo took {seconds:.0f} s", *(_line(name, text) for name, text in lines)]
+
+
+def _line(name: str, text: str) -> str:
+    """
+    >>> _line("audit", "consistent"), _line("invert-l2:iterations=15", "2 of 2")
+    ('  audit     consistent', '  invert-l2:iterations=15 2 of 2')
+    """
+    return f"  {name:<9} {text}"
 
 
 def _score(score: float | None) -> str:

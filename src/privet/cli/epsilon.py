@@ -8,7 +8,7 @@ import click
 from privet import _check
 from privet.cli import epsilon_answer as answer
 from privet.cli import epsilon_source as find
-from privet.cli.shell import OUT, integer, number, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, say_written, warnings_as_lines
 
 
 @click.command("epsilon", short_help="What a run costs: epsilon with its label.")
@@ -69,9 +69,11 @@ def epsilon_command(
         _check_figure(f"--{name}", path)
     if run is not None:
         ledger, relation, unit = find.spent_ledger(run, source, relation, steps), run.header.relation, run.header.unit
+        size = size or run.header.size
     elif planned is not None:
         ledger = find.planned_ledger(planned, source, relation, steps)
         relation, unit = planned.guarantee.relation, planned.guarantee.unit
+        size = size or planned.recipe.size
     else:
         ledger = find.ledger_of(source, size, steps)
         relation, unit = relation or ("replace" if find.fixed_size(ledger) else "zero-out"), "example"
@@ -81,17 +83,17 @@ def epsilon_command(
     assert delta is not None
     with warnings_as_lines():
         answers = answer.answers_of(ledger, delta, accountant, relation, size, unit)
-        if curve is not None:
-            answer.draw_curve(ledger, delta, accountant, relation, curve)
-        if tradeoff is not None:
-            answer.draw_tradeoff(ledger, relation, tradeoff)
     if as_json:
         answer.print_json(answers, accountant, delta, figures, run)
     else:
         answer.print_answers(answers, accountant, ledger, delta)
         answer.print_run(run)
-        for path in figures.values():
-            click.echo(f"wrote {path}")
+    with warnings_as_lines():
+        if curve is not None:
+            answer.draw_curve(ledger, delta, accountant, relation, curve)
+        if tradeoff is not None:
+            answer.draw_tradeoff(ledger, relation, tradeoff)
+    say_written(*figures.values(), as_json=as_json)
 
 
 def _check_question(*, delta: float | None, at: float | None, accountant: str, figures: bool) -> None:

@@ -92,7 +92,10 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
 
     if source is not None:
         _check_nothing_beside(given)
-        return exchange.read(source)
+        ledger = exchange.read(source)
+        if not ledger.steps:
+            raise InvalidValue(f"{source}: has no steps. Its epsilon would be 0, of nothing. Give the file of a run.")
+        return ledger
     rate = _rate_of(given["rate"], given["batch"], size)
     _check.rate(rate=rate)
     steps = _steps_of(given["steps"], given["epochs"], rate)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _registry
-from privet.cli.recipe_options import budget_options, shape_options, with_shapes
-from privet.cli.shell import OUT, print_object, warnings_as_lines
+from privet import _check, _registry
+from privet.cli.recipe_options import budget_options, recipe_in, shape_options, with_shapes
+from privet.cli.shell import OUT, print_object, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan
@@ -33,23 +33,23 @@ def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flag
       privet plan --size 60000 --batch 256 --noise 1.1 --epsilon 2 --solve steps
       privet plan --size 60000 --epochs 15 --epsilon 2 --trials-mean 10 --trials-law geometric
     """
-    from privet.planning import Recipe, plan
+    from privet.planning import plan
 
     start = time.perf_counter()
+    if out is not None:
+        _check.writable(out, name="--out")
     given = with_shapes(flags)
     with warnings_as_lines():
-        asked = Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given)
-        found = plan(asked)
+        found = plan(recipe_in(recipe, given))
         closed = _closed_form(found)
     seconds = time.perf_counter() - start
-    if out is not None:
-        found.save(out)
     if as_json:
         print_object(_plan_object(found, seconds, out, closed))
-        return
-    _print_plan(found, seconds, closed)
+    else:
+        _print_plan(found, seconds, closed)
     if out is not None:
-        click.echo(f"wrote {out}")
+        found.save(out)
+    say_written(out, as_json=as_json)
 
 
 def _closed_form(found: "Plan") -> "Plan | None":
@@ -95,7 +95,7 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import WHO, rounded
 
     recipe, steps = found.recipe, found.steps
     click.echo(str(found.guarantee))
@@ -114,10 +114,10 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         f"  noise     {_span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height {found.scale:.6g})"
     )
     click.echo(f"  clip      {_span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
-    epochs = len(steps) * steps[0].rate
+    epochs, who = len(steps) * steps[0].rate, WHO[recipe.budget.unit]
     each = "" if recipe.tuning is None else " in each run"
     click.echo(
-        f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} records ({epochs:.4g} epochs){each}"
+        f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} {who}s ({epochs:.4g} epochs){each}"
     )
     click.echo(f"  time      {seconds:.3f} s")
 

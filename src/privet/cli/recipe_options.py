@@ -8,8 +8,10 @@ import click
 
 from privet._registry import number as number_of
 from privet.cli.shell import integer, number
+from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from privet.planning import Recipe
     from privet.planning.utility import Profile
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -72,6 +74,24 @@ def with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
         if shape is not None:
             given[name] = shape if given[name] is None else f"{given[name]!r} * ({shape})"
     return given
+
+
+def recipe_in(file: Path | None, given: dict[str, Any]) -> "Recipe":
+    """The recipe in a file with flags on top, or of the flags alone. What training would refuse of it is refused here.
+
+    Planning itself knows nothing of training, and keeps the [training] table as it is.
+    """
+    from privet.planning import Recipe
+    from privet.training.settings import Settings
+
+    if file is None:
+        return Recipe.of(**given)
+    found = Recipe.load(file, **given)
+    try:
+        Settings.of(found.training)
+    except InvalidValue as error:
+        raise InvalidValue(f"{file}: {error}") from None
+    return found
 
 
 def profile_options(command: Command) -> Command:

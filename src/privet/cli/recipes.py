@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privet import _check
 from privet.cli.reproduce import print_cells, run_rows
 from privet.cli.shell import OUT, integer, print_object
 from privet.errors import InvalidValue
@@ -54,6 +55,8 @@ def recipes_command(
         raise click.UsageError("--save needs the NAME of a recipe. `privet recipes` lists them.")
     if sum(given is not None for given in (name, wanted, ablation)) > 1:
         raise click.UsageError("NAME, --run and --ablation are three questions. Ask one.")
+    if page is not None:
+        _check.writable(page, name="--page")
     chosen = list(recipes().values()) if name is None else [best(name)]
     wrote = [] if save is None else [_saved(chosen[0], save)]
     failed, rows = 0, []

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import OUT, integer, print_object, warnings_as_lines
+from privet import _check
+from privet.cli.shell import OUT, integer, print_object, say_written, warnings_as_lines
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 @click.command("reproduce", short_help="The papers' tables: the published figure beside ours.")
 @click.argument("paper", required=False, metavar="[PAPER[:TABLE]]")
-@click.option("--quick", "mode", flag_value="quick", default="quick", help="The same recipes on `digits`, at most 100 "
+@click.option("--quick", is_flag=True, help="The same recipes on `digits`, at most 100 "
               "steps: minutes, no download (default).")  # fmt: skip
-@click.option("--full", "mode", flag_value="full", help="The paper's data and number of steps.")
+@click.option("--full", is_flag=True, help="The paper's data and number of steps.")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each row, seeds 0, 1, ...")
 @click.option("--rows", metavar="PATTERN", help="Only rows whose name is like this: 'sigma-*', or several with commas.")
 @click.option("--steps", type=integer, help="At most so many steps of each row; kept apart from whole runs.")
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--list", "listed", is_flag=True, help="The papers and their tables.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def reproduce_command(
-    *, paper: str | None, mode: "Mode", seeds: int, rows: str | None, steps: int | None, out: Path,
+    *, paper: str | None, quick: bool, full: bool, seeds: int, rows: str | None, steps: int | None, out: Path,
     data_dir: Path | None, show: bool, plot: Path | None, page: Path | None, listed: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a paper's table: its published figures beside ours, with the certified epsilon of what really ran.
@@ -53,6 +54,9 @@ def reproduce_command(
     """
     from privet.experiments.papers import rows_of
 
+    if quick and full:
+        raise click.UsageError("--quick and --full are both given. They say how far a row goes. Give one.")
+    mode: Mode = "full" if full else "quick"
     if listed:
         _list(paper, as_json=as_json)
         return 0
@@ -63,21 +67,23 @@ def reproduce_command(
         return 0
     if plot is not None:
         _check_plot(paper, plot)
+    if page is not None:
+        _check.writable(page, name="--page")
     chosen = _matching(rows_of(paper), rows)
     asked: dict[str, Any] = {"mode": mode, "steps": steps, "out": out}
     failed = 0 if show else run_rows(chosen, seeds=seeds, data_dir=data_dir, **asked)
     lines = _lines(chosen, **asked)
+    if as_json:
+        said = {"paper": paper, "mode": mode, "steps": steps, "out": str(out), "plot": plot and str(plot)}
+        notes = _remarks(lines, mode=mode, steps=steps)
+        print_object(said | {"rows": [line.as_dict() for line in lines], "notes": notes})
+    else:
+        _print(lines, mode=mode, steps=steps)
     if plot is not None:
         from privet.experiments.drawn import draw
 
         draw(lines, plot)
-    if as_json:
-        said = {"paper": paper, "mode": mode, "steps": steps, "out": str(out), "plot": plot and str(plot)}
-        print_object(said | {"rows": [line.as_dict() for line in lines]})
-    else:
-        _print(lines, mode=mode, steps=steps)
-        if plot is not None:
-            click.echo(f"wrote {plot}")
+    say_written(plot, as_json=as_json)
     if page is not None:
         _write_page(out, page, quiet=as_json)
     return 1 if failed else 0
@@ -100,10 +106,10 @@ def run_rows(
     """Run what the folder lacks; how many could not be run, which is told."""
     from privet.data import Where
     from privet.experiments.runner import jobs, reproduce
-    from privet.training.progress import Live
+    from privet.training.progress import Live, Plain
 
     asked = jobs(rows, mode=mode, seeds=seeds, steps=steps)
-    watch = Live if sys.stderr.isatty() else None
+    watch = Live if sys.stderr.isatty() else lambda: Plain(sys.stderr)
     tell = lambda text: click.echo(text, err=True)  # noqa: E731
     with warnings_as_lines():
         done = sum(1 for _ in reproduce(asked, out=out, where=Where(folder=data_dir), watch=watch, tell=tell))
@@ -159,14 +165,20 @@ def _print(lines: "Sequence[Line]", *, mode: str, steps: int | None) -> None:
         click.echo(f"{key[0]}:{key[1]}  {table.title}")
         print_cells(cells(own))
         click.echo()
-    if any(line.row.is_trained for line in lines):
-        if mode == "quick":
-            most = 100 if steps is None else min(steps, 100)
-            click.echo(f"quick: trained on 4,000 digits for at most {most} steps, by rule; the paper's accuracy is of "
-                       "its own data and steps, so only directions compare")  # fmt: skip
-        elif steps is not None:
-            click.echo(f"at most {steps} steps of each row: not the paper's training")
-        click.echo("runs have seeds: reproducible, not private; certified epsilon: of the same mechanism, by pld")
+    for remark in _remarks(lines, mode=mode, steps=steps):
+        click.echo(remark)
+
+
+def _remarks(lines: "Sequence[Line]", *, mode: str, steps: int | None) -> list[str]:
+    """What a reader must know of all rows."""
+    if not any(line.row.is_trained for line in lines):
+        return []
+    said = ["runs have seeds: reproducible, not private; certified epsilon: of the same mechanism, by pld"]
+    if mode == "quick":
+        most = 100 if steps is None else min(steps, 100)
+        return [f"quick: trained on 4,000 digits for at most {most} steps, by rule; the paper's accuracy is of its own "
+                "data and steps, so only directions compare", *said]  # fmt: skip
+    return said if steps is None else [f"at most {steps} steps of each row: not the paper's training", *said]
 
 
 def print_cells(found: "Cells") -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import budget_options, profile_of, profile_options, words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress_bar, warnings_as_lines
+from privet import _check
+from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
+from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning.search import Best, Trial
@@ -38,23 +39,22 @@ def search_command(*, recipe: Path | None, over: str, most: int, out: Path | Non
           --method dynamic --over rho-noise,rho-clip --out plan.json
       privet search recipe.toml --over batch=64..2048
     """
-    from privet.planning import Recipe
     from privet.planning.search import search
 
     start = time.perf_counter()
-    profile, limits = profile_of(flags), _limits(over)
-    with warnings_as_lines(), progress_bar("searching") as progress:
-        asked = Recipe.of(**flags) if recipe is None else Recipe.load(recipe, **flags)
-        found = search(asked, over=limits, profile=profile, most=most, progress=progress)
-    seconds = time.perf_counter() - start
     if out is not None:
-        found.plan.save(out)
+        _check.writable(out, name="--out")
+    profile, limits = profile_of(flags), _limits(over)
+    with warnings_as_lines(), progress("searching") as tell:
+        found = search(recipe_in(recipe, flags), over=limits, profile=profile, most=most, progress=tell)
+    seconds = time.perf_counter() - start
     if as_json:
         print_object(_object(found, seconds, out))
-        return
-    _print(found, seconds)
+    else:
+        _print(found, seconds)
     if out is not None:
-        click.echo(f"wrote {out}")
+        found.plan.save(out)
+    say_written(out, as_json=as_json)
 
 
 def _limits(over: str) -> dict[str, tuple[float, float] | None]:
@@ -90,14 +90,16 @@ def _object(found: "Best", seconds: float, out: Path | None) -> dict[str, Any]:
 
 
 def _print(found: "Best", seconds: float) -> None:
-    steps = found.plan.steps
+    from privet.accounting.guarantee import WHO
+
+    steps, who = found.plan.steps, WHO[found.recipe.budget.unit]
     click.echo(str(found.plan.guarantee))
     click.echo(f"  found     {_shown(found.values)}")
     click.echo(f"  utility   {found.utility.utility:.4f} (estimate)")
     click.echo(
         f"  noise     {steps[0].noise:.6g} to {steps[-1].noise:.6g}; clip {steps[0].clip:.6g} to {steps[-1].clip:.6g}"
     )
-    click.echo(f"  releases  {len(steps)} steps of {found.plan.batch:.6g} of {found.recipe.size} records")
+    click.echo(f"  releases  {len(steps)} steps of {found.plan.batch:.6g} of {found.recipe.size} {who}s")
     click.echo(f"  tried     {len(found.trials)}, certified {sum(t.certified for t in found.trials)}; {seconds:.1f} s")
     for name in found.edges:
         click.echo(f"  note      {name.replace('_', '-')} is at its limit: the best may lie beyond it")

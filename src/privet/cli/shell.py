@@ -4,6 +4,8 @@ import json
 import math
 import os
 import sys
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +19,7 @@ from privet import _registry
 from privet.errors import InvalidValue, PrivetError
 
 MOST_STEPS = 10**12
+OFTEN = 10.0  # seconds between two lines of progress in a log; a tenth of the time so far once that is more
 MOST_SCHEDULED = 10**7  # one value is held for each
 
 
@@ -98,6 +101,32 @@ def progress_bar(first: str) -> "Iterator[Callable[..., None] | None]":
         yield tell
 
 
+@contextmanager
+def progress(first: str) -> "Iterator[Callable[..., None]]":
+    """The same for work that says nothing else: where nobody watches, a line now and then, as in a log."""
+    with progress_bar(first) as bar:
+        if bar is not None:
+            yield bar
+            return
+        said, over = [first], threading.Event()
+
+        def tell(what: str, done: int = 0, of: int | None = None) -> None:
+            said[0] = f"{first}: {what}" + ("" if of is None else f" ({done} of {of} done)")
+
+        def repeat() -> None:
+            start = time.monotonic()
+            while not over.wait(max(OFTEN, (time.monotonic() - start) / 10)):
+                click.echo(f"{said[0]}, {time.monotonic() - start:.0f} s so far", err=True)
+
+        line = threading.Thread(target=repeat, daemon=True)
+        line.start()
+        try:
+            yield tell
+        finally:
+            over.set()
+            line.join()
+
+
 # --- values ------------------------------------------------------------------------------------------
 
 
@@ -123,7 +152,18 @@ def integer(text: str | int) -> int:
     return int(found)
 
 
-OUT = click.Path(path_type=Path)
+class Place(click.Path):
+    """A file or folder. An empty name is none: as a path it would be the folder one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail(
+                f"{value!r} is not a name. It would be the current folder. Give one: `.` for that folder", param, ctx
+            )
+        return super().convert(value, param, ctx)
+
+
+OUT = Place(path_type=Path)
 
 
 def check_scheduled(steps: int) -> None:
@@ -131,6 +171,13 @@ def check_scheduled(steps: int) -> None:
         raise InvalidValue(
             f"steps={steps} of a schedule must be at most {MOST_SCHEDULED:.0e}. One value is held for each."
         )
+
+
+def say_written(*files: Path | None, as_json: bool) -> None:
+    """Tell of files that were written behind the answer, which is printed first: if writing fails, it is not lost."""
+    for file in files:
+        if file is not None and not as_json:
+            click.echo(f"wrote {file}")
 
 
 def print_object(value: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from privet.cli.recipe_options import recipe_in
 from privet.cli.shell import print_object, warnings_as_lines
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def swap_command(*, source: Path, to: str, as_json: bool) -> None:
       privet swap plan.json --to gdp,rdp
       privet swap recipe.toml --to moments --json
     """
-    from privet.planning import Plan, Recipe, Swap, plan, swap
+    from privet.planning import Plan, Swap, plan, swap
     from privet.planning.plan_file import is_plan
     from privet.planning.question import Question
 
@@ -37,7 +38,7 @@ def swap_command(*, source: Path, to: str, as_json: bool) -> None:
     if not names:
         raise click.UsageError("--to names no accountant. Give --to gdp,rdp, say.")
     with warnings_as_lines():
-        before = Plan.load(source) if is_plan(source) else plan(Recipe.load(source))
+        before = Plan.load(source) if is_plan(source) else plan(recipe_in(source, {}))
         own = Question(before.recipe).accountant
         same = Swap(before=before, after=before)
         found = [same, *(swap(before, accountant=name) for name in names if name != own)]

@@ -84,12 +84,12 @@ def tune_command(
             where=Where(folder=data_dir), watch=None if bar is None else _watch(bar),
             tell=_tell if bar is None else lambda _: None, **given,
         )  # fmt: skip
-    if plot is not None:
-        _plot(found, plot)
     if as_json:
         print_object(found.as_dict() | {"plot": None if plot is None else str(plot)})
     else:
         _print(found, spelled)
+    if plot is not None:
+        _plot(found, plot)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet import _check
+from privet.accounting.guarantee import WHO
 from privet.accounting.sampling import FixedSize, Poisson, Sampling, Shuffled, TruncatedPoisson
 from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
@@ -91,11 +92,11 @@ class Sampler:
                 f"plan's, {plan.steps.sampling} over {len(plan.steps)} from {plan.steps.rate:g}. The guarantee would "
                 "not hold. Make it with sampler(plan, ...)."
             )
-        relation = plan.recipe.budget.relation
+        relation, who = plan.recipe.budget.relation, WHO[plan.recipe.budget.unit] + "s"
         if relation != "add-remove" and self.size != plan.recipe.size:
             raise InvalidValue(
-                f"records={self.size} must be the plan's size={plan.recipe.size}. Under relation={relation!r} the "
-                f"number of {plan.recipe.budget.unit}s is public. Plan with this size, or for relation='add-remove'."
+                f"{who}={self.size} must be the plan's size={plan.recipe.size}. Under relation={relation!r} the "
+                f"number of {who} is public. Plan with this size, or for relation='add-remove'."
             )
 
 

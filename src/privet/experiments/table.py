@@ -57,6 +57,12 @@ class Line:
         """The mean time of a run."""
         return fmean(result.seconds for result in self.results) if self.results else None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of its figures."""
+        other = any(map(is_accounted, self.row.published)) and any(_is_other(one, self.row) for one in self.results)
+        return (*self.row.notes, _OF_THE_PAPER) if other else self.row.notes
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         row, figures = self.row, dict.fromkeys([*self.row.published, *(n for r in self.results for n in r.figures)])
@@ -68,7 +74,7 @@ class Line:
             "claimed_label": next((r.claimed_label for r in self.results if r.claimed is not None), None),
             "seconds": self.seconds, "steps": max((r.steps for r in self.results), default=None),
             "seeds": [r.seed for r in self.results], "chosen": next((r.chosen for r in self.results), {}),
-            "tried": next((r.tried for r in self.results), []), "why": row.why, "notes": list(row.notes),
+            "tried": next((r.tried for r in self.results), []), "why": row.why, "notes": list(self.notes),
         }  # fmt: skip
 
     def _plain(self, name: str) -> dict[str, Any] | None:
@@ -188,12 +194,10 @@ def _notes(lines: Sequence[Line]) -> list[str]:
     """What a reader must know: notes of rows, reasons why some are not run, what was chosen; each once."""
     said: dict[str, list[str]] = {}
     for line in lines:
-        for note in line.row.notes:
+        for note in line.notes:
             said.setdefault(note, []).append(line.row.name)
         if line.row.why:
             said.setdefault(f"not run: {line.row.why}", []).append(line.row.name)
-        if any(map(is_accounted, line.row.published)) and any(_is_other(one, line.row) for one in line.results):
-            said.setdefault(_OF_THE_PAPER, []).append(line.row.name)
         for text in {_chosen(result) for result in line.results if result.chosen}:
             said.setdefault(text, []).append(line.row.name)
     rows = [line.row.name for line in lines]

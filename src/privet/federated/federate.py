@@ -125,6 +125,7 @@ def federate(
     folder = Path(out)
     check_sound(plan, as_published=False)
     _check_unit(plan)
+    description.check_read(settings, plan.recipe.budget.unit)
     given = {**settings, "task": task.name if isinstance(task, Task) else task}
     chosen = Settings.of(given)
     _check_training(plan, None if isinstance(task, Task) else chosen.task)

@@ -25,7 +25,7 @@ from privet.engine.loading import gather
 from privet.errors import InvalidValue, MissingExtra
 from privet.federated.federate import Federated, federate, go_on
 from privet.federated.fleet import Answer, Worker, client_folder
-from privet.federated.settings import NAME, Settings
+from privet.federated.settings import NAME, Settings, unread
 from privet.federated.split import split
 from privet.planning import Plan
 from privet.training.gate import check_covered
@@ -181,8 +181,10 @@ def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
     if (folder / NAME).exists():
         _check_plan(str(config["plan"]), folder)
         return go_on(folder, fleet=fleet, tell=_log)
-    given = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    return federate(Plan.load(str(config["plan"])), out=folder, fleet=fleet, tell=_log, **given)
+    plan = Plan.load(str(config["plan"]))
+    idle = unread(plan.recipe.budget.unit, settings.algorithm)  # one config has the keys of both units
+    given = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in idle}
+    return federate(plan, out=folder, fleet=fleet, tell=_log, **given)
 
 
 def _check_plan(given: str, folder: Path) -> None:

@@ -11,9 +11,14 @@ from privet._registry import shortened
 from privet.errors import InvalidValue
 from privet.federated.local import ALGORITHMS, Local
 from privet.training.append_file import write_new
+from privet.training.going_on import FEDERATION
 
-NAME = "federation.json"
+NAME = FEDERATION
 FORMAT, VERSION = "privet-federation", 1
+READ = {  # what only one unit of privacy reads
+    "client": ("algorithm", "local_epochs", "local_batch"),
+    "example": ("local_steps", "sample"),
+}
 RATES = {"fedavg": 1.0, "fedsgd": 0.1}  # of the server: FedAvg goes all the way, FedSGD follows a gradient
 
 
@@ -54,7 +59,7 @@ class Settings:
         if self.lr is not None:
             _check.positive(lr=self.lr)
         if self.momentum is not None:
-            _check.non_negative(momentum=self.momentum)
+            _check.fraction(momentum=self.momentum)
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
             raise InvalidValue(f"dropout={self.dropout!r} must be from 0 to 1. It is a chance.")
         self.local  # noqa: B018  raises if one of the local ones cannot be
@@ -81,6 +86,21 @@ class Settings:
             if key not in known:
                 raise InvalidValue(f"{shortened(str(key))} is not known.{_check.suggestion(key, known)}")
         return cls(**{key: value for key, value in table.items() if value is not None})
+
+
+def unread(unit: str, algorithm: str | None) -> dict[str, str]:
+    """The settings that a federation of this unit and algorithm passes over, and why."""
+    found = dict.fromkeys(READ["example" if unit == "client" else "client"], f"is not for a plan with unit={unit!r}")
+    if unit == "client" and algorithm == "fedsgd":
+        found |= dict.fromkeys(("local_epochs", "local_batch", "local_lr"), "is not for algorithm='fedsgd'")
+    return found
+
+
+def check_read(given: Mapping[str, Any], unit: str) -> None:
+    """Raise if a setting is given that would be passed over."""
+    for name, why in unread(unit, given.get("algorithm")).items():
+        if given.get(name) is not None:
+            raise InvalidValue(f"{name}={given[name]!r} {why}. It would change nothing. Leave it out.")
 
 
 def write(folder: Path, settings: Settings, **more: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from privet import _check
 from privet.accounting import Budget, Guarantee, Ledger, Step, gdp, spent
 from privet.accounting.base import warn_large_delta
+from privet.accounting.guarantee import WHO
 from privet.accounting.proactive import proactive_noise
 from privet.errors import InvalidValue, NoSolution, PrivetError
 from privet.planning.question import Question
@@ -117,7 +118,7 @@ def ahead(
         raise InvalidValue("steps and epochs are both given. They say the same. Give one.")
     base = _base(recipe, given, batches, steps, epochs)
     places = _places(base, batches, steps, epochs, is_centre=recipe is not None)
-    warn_large_delta(base.budget.delta, base.size)
+    warn_large_delta(base.budget.delta, base.size, unit=base.budget.unit)
     closed_noise = proactive_noise(epsilon=base.budget.epsilon, delta=base.budget.delta)
     mu = gdp.mu_of(base.budget.epsilon, base.budget.delta)
     cells, errors = [], []
@@ -218,8 +219,8 @@ def _places(
     for batch in batches:
         if batch > size:
             raise InvalidValue(
-                f"batches={batch:g} must be at most size={size}. A record takes part at most once in a step. "
-                "Use a smaller batch."
+                f"batches={batch:g} must be at most size={size}. A {WHO[base.budget.unit]} takes part at most once in "
+                "a step. Use a smaller batch."
             )
     if steps is None and epochs is None:
         steps = STEPS if centre is None else [max(1, round(centre[1] * by)) for by in STEPS_AROUND]

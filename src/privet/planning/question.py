@@ -85,7 +85,7 @@ class Question:
                 unit=budget.unit, steps=steps.length,
             )  # fmt: skip
         if warn:
-            warn_large_delta(budget.delta, self.recipe.size)
+            warn_large_delta(budget.delta, self.recipe.size, unit=budget.unit)
         if steps not in self._prices:
             found = self._spent(steps, self.accountant)
             paper = row if self.recipe.as_published and self.recipe.accountant is None else None

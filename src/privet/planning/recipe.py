@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from privet import _check
 from privet.accounting import Budget
 from privet.accounting.base import registry as accountants
+from privet.accounting.guarantee import WHO
 from privet.accounting.sampling import TruncatedPoisson
 from privet.accounting.sampling import sampling as sampling_of
 from privet.errors import InvalidValue, PrivetError
@@ -145,7 +146,7 @@ class Recipe:
             budget = budget_of(given)
         elif any(key in given for key in BUDGET):
             raise InvalidValue("budget and epsilon, delta, unit or relation are both given. Give one of them.")
-        size_in(given)
+        size_in(given, budget.unit)
         if given.get("solve") != "batch" and "batch" not in given and "rate" not in given:
             given["batch"] = min(DEFAULT_BATCH, given["size"]) if isinstance(given["size"], int) else DEFAULT_BATCH
         return cls(budget=budget, **given)
@@ -226,8 +227,9 @@ def _check_knobs(recipe: Recipe) -> None:
         )
     for knob, found in given.items():
         if len(found) != 1:
-            rule = "are both given. They say the same" if found else f"is missing. Solving for {recipe.solve} needs it"
-            raise InvalidValue(f"{' or '.join(GIVEN[knob])} {rule}. Give one.")
+            if found:
+                raise InvalidValue(f"{' and '.join(found)} are both given. They say the same. Give one.")
+            raise InvalidValue(f"{' or '.join(GIVEN[knob])} is missing. Solving for {recipe.solve} needs it. Give one.")
 
 
 def _is_given(recipe: Recipe, key: str) -> bool:
@@ -256,8 +258,8 @@ def _check_numbers(recipe: Recipe) -> None:
                 raise InvalidValue(f"{name}={rho!r} must be >= 1: the largest over the least value. Try {1 / rho:g}.")
     if isinstance(recipe.batch, float) and recipe.batch > recipe.size:
         raise InvalidValue(
-            f"batch={recipe.batch:g} must be at most size={recipe.size}. A record takes part at most once in a step. "
-            "Use a smaller batch."
+            f"batch={recipe.batch:g} must be at most size={recipe.size}. A {WHO[recipe.budget.unit]} takes part at "
+            "most once in a step. Use a smaller batch."
         )
     _ = recipe.count  # refuses an endless number of epochs
 
@@ -267,10 +269,10 @@ def _check_sampling(recipe: Recipe) -> None:
     chosen = sampling_of(recipe.sampling)
     object.__setattr__(recipe, "sampling", str(chosen))
     joins = recipe.budget.relation == "add-remove"  # then a neighbour may have one record more
-    least = recipe.size + joins
+    least, who = recipe.size + joins, WHO[recipe.budget.unit]
     if isinstance(chosen, TruncatedPoisson) and chosen.size < least:
         raise InvalidValue(
-            f"sampling={str(chosen)!r} has a size below {least}, the number of records{' and one more' * joins}. Its "
+            f"sampling={str(chosen)!r} has a size below {least}, the number of {who}s{' and one more' * joins}. Its "
             f"cap would overflow more often than was priced. Write size={least}."
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from privet import _check, _registry
 from privet.accounting import Budget
+from privet.accounting.guarantee import WHO
 from privet.errors import InvalidValue, PrivetError
 
 VERSION = 1
@@ -90,10 +91,11 @@ def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
             )
 
 
-def size_in(given: Mapping[str, Any]) -> Any:
+def size_in(given: Mapping[str, Any], unit: str = "example") -> Any:
     """The size that was given."""
     if given.get("size") is None:
-        raise InvalidValue("size is missing. It is the public number of records. Give size=60000, say.")
+        who = WHO.get(unit, "record")
+        raise InvalidValue(f"size is missing. It is the public number of {who}s. Give size=60000, say.")
     return given["size"]
 
 
@@ -109,7 +111,7 @@ def budget_of(given: dict[str, Any]) -> Budget:
     elif "epsilon" not in wanted:
         raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, say, or solve='epsilon'.")
     if "delta" not in wanted:
-        _check.whole(size=size_in(given))
+        _check.whole(size=size_in(given, str(wanted.get("unit", "example"))))
         wanted["delta"] = 1 / (10 * given["size"])
     return Budget(**wanted)
 

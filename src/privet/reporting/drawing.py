@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from privet import _check
 from privet.errors import InvalidValue, MissingExtra
 
 SUFFIXES = (".png", ".svg", ".pdf", ".csv")
@@ -30,9 +31,7 @@ def check_path(path: Path, *, option: str = "path") -> None:
     """Raise unless a figure can be written at `path`; asked before anything is computed."""
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidValue(f"{option}={str(path)!r} must end in {', '.join(SUFFIXES)}.")
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a directory" if path.is_dir() else "lies in a directory that does not exist"
-        raise InvalidValue(f"{option}={str(path)!r} {what}. Give a file in a directory that exists.")
+    _check.writable(path, name=option)
     if path.suffix.lower() != ".csv":
         pyplot()
 

@@ -16,16 +16,17 @@ from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.engine.randomness import Randomness, seeded
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.training import checkpoint, distributed, ledger_reading, metrics
 from privet.training.distributed import Group
 from privet.training.gate import check_covered
+from privet.training.going_on import going_on, is_federation
 from privet.training.parts import Parts, check_sound, drawing, measured_reserve, parts_for
 from privet.training.progress import Quiet, Watcher
 from privet.training.resume import resume as taken_up
 from privet.training.rounds import Rounds
-from privet.training.run import BEST, PLAN, Run, versions, write_about
+from privet.training.run import BEST, NAME, PLAN, Run, versions, write_about
 from privet.training.settings import Settings, changed
 from privet.training.steps import Training
 from privet.training.stopping import interruptible
@@ -50,7 +51,7 @@ def train(
 
     Args:
         task: a name, an address `my.module:task`, or a Task.
-        out: the run's folder. It must not hold a ledger.
+        out: the run's folder. It must not hold a ledger, nor a plan.json or run.json of something else.
         seed: makes the run reproducible, and not private.
         as_published: train by a rule that has no guarantee, or on a task that read something off its records.
         secure: noise that no rounding of floating-point numbers gives away.
@@ -82,7 +83,7 @@ def train(
     chosen = Settings.of({**plan.recipe.training, **flags})
     loaded = task_of(chosen.task if task is None else task, where=where)
     check_covered(loaded.not_private, as_published=as_published)
-    _check_new(folder)
+    _check_new(folder, plan)
     about = _shared(group, {"weights_seed": secrets.randbits(48) if seed is None else seed})
     parts = parts_for(plan, loaded, chosen, weights_seed=about["weights_seed"], group=group)
     reserve = _shared(group, {"reserve": _reserve(parts, folder, group)})["reserve"]
@@ -239,13 +240,14 @@ def _check_weights(run: Run, parts: Parts) -> None:
         )
 
 
-def _check_new(folder: Path) -> None:
+def _check_new(folder: Path, plan: Plan) -> None:
+    """Raise unless a run may begin there: nothing in it would pass for the run's, and nothing be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InvalidValue(f"out={str(folder)!r} is a file. A run has a folder of its own. Choose another name.")
     if (folder / ledger_reading.NAME).exists():
         raise InvalidValue(
-            f"out={str(folder)!r} holds a run already. Its steps are spent. Go on with it by "
-            f"`privet train --resume {folder}`, or choose another folder."
+            f"out={str(folder)!r} holds a {'federation' if is_federation(folder) else 'run'} already. Its steps are "
+            f"spent. Go on with it by `{going_on(folder)}`, or choose another folder."
         )
     left = [name for name in (checkpoint.NAME, f"{BEST}/{checkpoint.NAME}", metrics.NAME) if (folder / name).exists()]
     if left:
@@ -253,3 +255,17 @@ def _check_new(folder: Path) -> None:
             f"out={str(folder)!r} holds {left[0]} of a run whose ledger is gone. It would pass for this run's, and "
             "what it cost is not in its ledger. Choose another folder."
         )
+    if (folder / NAME).exists() or ((folder / PLAN).exists() and not _holds(folder / PLAN, plan)):
+        name = NAME if (folder / NAME).exists() else PLAN
+        raise InvalidValue(
+            f"out={str(folder)!r} holds a {name} that is not of this run. It would be overwritten. Choose another "
+            "folder, or move the file away."
+        )
+
+
+def _holds(file: Path, plan: Plan) -> bool:
+    """Whether a file holds this very plan, as `privet plan --out runs/a/plan.json` leaves it."""
+    try:
+        return Plan.load(file).hash == plan.hash
+    except PrivetError:
+        return False

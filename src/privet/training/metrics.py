@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from privet._registry import shortened
 from privet.errors import InvalidValue
 from privet.training.append_file import Descriptor, write_all
+from privet.training.going_on import going_on
 
 NAME = "metrics.jsonl"
 BOARD = "tensorboard"  # the folder of TensorBoard's files
@@ -130,7 +130,7 @@ def _ends_whole(number: int) -> bool:
 def _unwritable(path: Path, error: OSError) -> InvalidValue:
     return InvalidValue(
         f"{path}: cannot be written: {error.strerror or error}. What was spent is safe in the ledger. Free some space, "
-        f"then go on with `privet train --resume {shortened(str(path.parent))}`."
+        f"then go on with `{going_on(path.parent)}`."
     )
 
 

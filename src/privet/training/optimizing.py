@@ -70,6 +70,8 @@ def optimizer_for(settings: Settings, plan: Plan, model: nn.Module) -> Optimizer
             raise InvalidValue(f"{key}={given!r} is given, and optimizer={spelling!r} gives it too. Give one.")
         if given is not None:
             options[key] = given
+    if name in optimizers.names() and "momentum" in options:
+        _check.fraction(momentum=options["momentum"])
     if name in RATES:
         options.setdefault("lr", RATES[name])
     if name == "sgd":

@@ -29,6 +29,7 @@ from privet.planning.plan_file import check_table, parsed
 from privet.training import checkpoint, ledger_reading, metrics
 from privet.training.account import cost, read_off, without_proof
 from privet.training.append_file import write_new
+from privet.training.going_on import going_on, is_federation
 from privet.training.ledger_lines import Header, header_of
 from privet.training.settings import Settings
 
@@ -248,6 +249,11 @@ def read_about(folder: Path) -> dict[str, Any]:
         InvalidValue: there is none, it is torn, or of another version.
     """
     file = folder / NAME
+    if not file.exists() and is_federation(folder):
+        raise InvalidValue(
+            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{going_on(folder)}` goes on "
+            "with it, and says what it has spent."
+        )
     if not file.exists():
         rest = "Give the folder of a run." if not (folder / ledger_reading.NAME).exists() else (
             "Its ledger is there: `privet epsilon --from` reads it. Begin a new run in another folder."

@@ -149,8 +149,9 @@ def _patterns(name: str, value: Any, weights: str | None) -> tuple[str, ...] | N
 def _check_numbers(settings: Settings) -> None:
     if settings.lr is not None:
         _check.positive(lr=settings.lr)
-    for name in ("momentum", "weight_decay"):
-        if getattr(settings, name) is not None:
-            _check.non_negative(**{name: getattr(settings, name)})
+    if settings.momentum is not None:
+        _check.fraction(momentum=settings.momentum)
+    if settings.weight_decay is not None:
+        _check.non_negative(weight_decay=settings.weight_decay)
     if settings.average is not None:
         _check.between(0, 1, average=settings.average)

@@ -1,6 +1,7 @@
 """The server: uvicorn, with time limits for clients that dawdle."""
 
 import asyncio
+import errno
 import socket
 from pathlib import Path
 
@@ -56,6 +57,11 @@ def bound(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
+        is_elsewhere = isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL
+        if is_elsewhere or isinstance(error, socket.gaierror | UnicodeError):
+            raise InvalidValue(
+                f"host={host!r}: cannot listen: {reason}. Give an address of this machine: --host 127.0.0.1."
+            ) from None
         raise InvalidValue(f"host={host!r}, port={port}: cannot listen: {reason}. Choose another --port.") from None
     return found
 
