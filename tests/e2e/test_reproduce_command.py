@@ -63,6 +63,30 @@ def test_du_quick_keeps_each_budget(tmp_path):
 
 
 @pytest.mark.slow
+def test_auto_quick_proves_nothing_of_what_is_published_and_less_noise_learns_more_where_it_is_sound(tmp_path):
+    rows = "s-1.4929,s-1.4929-sound,s-0.5517-sound"
+    published, loud, soft = answer(f"reproduce auto2023:table14 --quick --rows {rows} --out {tmp_path}")["rows"]
+    assert published["certified"] is None
+    assert published["ours"]["epsilon by Table 8"]["label"] == "claimed"
+    assert 0.99 < loud["certified"][0] <= loud["certified"][1] <= 1
+    assert 9.9 < soft["certified"][0] <= soft["certified"][1] <= 10
+    assert loud["ours"]["accuracy"]["mean"] < soft["ours"]["accuracy"]["mean"]
+
+
+@pytest.mark.slow
+def test_wei_quick_reproduces_readings_and_the_noise_that_is_missing_as_published_buys_accuracy(tmp_path):
+    rows = "mnist-dp-baseline,mnist-dp-baseline-sound"
+    published, sound = answer(f"reproduce wei2021:table5 --quick --rows {rows} --out {tmp_path}")["rows"]
+    assert published["certified"] is None
+    assert sound["certified"][0] <= sound["certified"][1] < 0.6009  # that of 10,000 steps
+    names = [f"{name} epsilon" for name in ("basic-wei", "advanced-wei", "optimal-wei", "zcdp", "moments")]
+    assert [published["ours"][name]["label"] for name in names] == ["claimed"] * 5
+    for name in names:
+        assert published["ours"][name]["mean"] == pytest.approx(published["published"][name], rel=2e-3)
+    assert sound["ours"]["accuracy"]["mean"] < published["ours"]["accuracy"]["mean"]
+
+
+@pytest.mark.slow
 def test_proactive_is_computed_and_its_closed_form_fails_for_large_batches(tmp_path):
     found = answer(f"reproduce proactive2021:closed-form --out {tmp_path}")["rows"]
     proven = {row["key"]: row["ours"]["pld epsilon"]["mean"] for row in found}
@@ -100,6 +124,9 @@ def test_show_runs_nothing(tmp_path):
         ("reproduce bu2091", "Did you mean 'bu2019'?"),
         ("reproduce bu2019:table9", "table='table9' must be one of"),
         ("reproduce bu2019:table1 --rows nothing-*", "matches no row"),
+        ("reproduce bu2019:table1 --rows sigma-1.3,zzz", "--rows='zzz' matches no row"),
+        ("reproduce bu2019:", "table='' must be one of"),
+        ("reproduce --list --page page.md", "--list prints what there is"),
         ("reproduce bu2019 --plot a.png", "--plot draws one table or figure"),
         ("reproduce bu2019:table1 --plot a.gif", "must end in .png"),
         ("reproduce bu2019:table1 --seeds 0", "--seeds"),

@@ -152,7 +152,7 @@ def test_a_result_says_what_was_measured_and_what_is_proven_of_the_run(tmp_path)
     assert found.figures["gdp epsilon"].label == "approximate"
     assert found.steps == found.planned == 30
     assert not run.private  # a seed
-    assert found.about["source"] == source()
+    assert found.about["source"] == runner.source()
     assert found.curve.y[-1] == found.figures["accuracy"].value
 
 

@@ -246,13 +246,3 @@ def test_seconds_a_step(tmp_path):
     found = ran(row, tmp_path)
     assert found.figures["seconds a step"].value == pytest.approx(found.seconds / found.steps)
     assert found.figures["seconds a step"].label is None
-
-
-@pytest.mark.slow
-def test_quick_shows_published_and_sound_side_by_side(tmp_path):
-    rows = [row_of("table5", name) for name in ("mnist-dyn-s", "mnist-dyn-s-sound")]
-    published, sound = runner.reproduce(runner.jobs(rows, mode="quick", seeds=1, steps=10), out=tmp_path)
-    assert published.certified is None
-    assert sound.certified[0] <= sound.certified[1]
-    assert {figure.label for figure in published.figures.values()} == {None, "claimed"}
-    assert published.figures["moments epsilon"].value == pytest.approx(0.823, abs=6e-4)

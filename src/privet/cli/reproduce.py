@@ -58,6 +58,8 @@ def reproduce_command(
         raise click.UsageError("--quick and --full are both given. They say how far a row goes. Give one.")
     mode: Mode = "full" if full else "quick"
     if listed:
+        if show or plot is not None or page is not None:
+            raise click.UsageError("--list prints what there is, and does nothing else. Leave the other options out.")
         _list(paper, as_json=as_json)
         return 0
     if paper is None:
@@ -93,11 +95,11 @@ def _matching(rows: "list[Row]", pattern: str | None) -> "list[Row]":
     if pattern is None:
         return rows
     patterns = [part.strip() for part in pattern.split(",")]
-    found = [row for row in rows if any(fnmatchcase(row.name, part) for part in patterns)]
-    if not found:
-        names = ", ".join(row.name for row in rows[:12]) + (", ..." if len(rows) > 12 else "")
-        raise InvalidValue(f"--rows={pattern!r} matches no row. There are {names}. Use * for any letters.")
-    return found
+    for part in patterns:
+        if not any(fnmatchcase(row.name, part) for row in rows):
+            names = ", ".join(row.name for row in rows[:12]) + (", ..." if len(rows) > 12 else "")
+            raise InvalidValue(f"--rows={part!r} matches no row. There are {names}. Use * for any letters.")
+    return [row for row in rows if any(fnmatchcase(row.name, part) for part in patterns)]
 
 
 def run_rows(

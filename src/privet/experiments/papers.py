@@ -25,7 +25,7 @@ def rows_of(spelling: str) -> list[Row]:
     """The rows of `PAPER` or `PAPER:TABLE`.
 
     >>> [row.name for row in rows_of("bu2019:table3")]
-    ['private', 'non-private', 'lstm']
+    ['private', 'private-counted', 'non-private', 'non-private-counted', 'lstm']
     """
-    name, _, table = spelling.partition(":")
-    return paper(name).of(table or None)
+    name, colon, table = spelling.partition(":")
+    return paper(name).of(table if colon else None)
