@@ -142,6 +142,11 @@ def written(m, x, y):
     return losses * weights
 
 
+def written_by_numpy(m, x, y):
+    x.numpy()[:] *= 2
+    return each(m(x), y)
+
+
 def by_length(m, x, y):
     order = (10 * x[:, 0]).long().argsort()
     return each(m(x[order]), y[order])
@@ -168,7 +173,7 @@ class TorchDispatchModeOfOnesOwn(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-SOUND = [by_class, with_noise, masked, written, by_length, two_calls, copied, in_a_mode]
+SOUND = [by_class, with_noise, masked, written, written_by_numpy, by_length, two_calls, copied, in_a_mode]
 
 
 @pytest.mark.parametrize("losses", SOUND)

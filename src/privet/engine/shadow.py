@@ -48,10 +48,12 @@ class Shadow(Mode):
         self._others: dict[int, Tensor] = {}
         self._start: Randomness | None = None  # of the model's call that is going on
         self._versions: list[tuple[Tensor, int]] = []
+        self._data: list[tuple[Tensor, int, Tensor]] = []
         for t in tensors_in([data]):
             if t.dim() and len(t) == rows:
                 with suppress(Exception):  # a kind of tensor that cannot be exchanged has no shadow
                     self._put(t, exchanged(self._exchanged)(t))
+                    self._data.append((t, t._version, t.clone()))
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -66,6 +68,7 @@ class Shadow(Mode):
     def check(self, found: Any) -> None:
         """Raise if a row of a record that was not exchanged is another in the shadow."""
         self._leave()
+        self._give_up_if_written()
         rows = len(self._exchanged)
         for t in tensors_in([found]):
             other = self._other(t)
@@ -124,6 +127,7 @@ class Shadow(Mode):
         """The model's own operations are not followed one by one."""
         self._start = _randomness(model)
         self._versions = [(t, t._version) for t in tensors_in([inputs])]
+        self._give_up_if_written()
 
     def after_model(self, model: nn.Module, inputs: tuple[Any, Any], out: Any) -> None:
         """Ask the model for the outputs of the shadow; calls of it must not be recorded meanwhile."""
@@ -140,6 +144,11 @@ class Shadow(Mode):
         self._start = None
 
     # --- whose shadow is whose ---
+
+    def _give_up_if_written(self) -> None:
+        """What is written into the batch by NumPy, say, is not seen: then nothing can be said."""
+        if any(t._version == version and bool(moved(t, kept, 0, 0.0).any()) for t, version, kept in self._data):
+            self._others.clear()
 
     def _other(self, t: Tensor) -> Tensor | None:
         return self._others.get(getattr(t, "privet_shadow", -1))
