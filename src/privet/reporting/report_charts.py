@@ -104,8 +104,12 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> list[str]:
 
 
 def _path(line: Line, x: Axis, y: Axis, chart: Chart) -> str:
-    points = " ".join(f"{x.at(a):.1f} {y.at(b):.1f}" for a, b in thinned(line))
-    return f'<path d="M{points}" {_stroke(line, turns=turns(chart))}/>' if points else ""
+    places = [(f"{x.at(a):.1f}", f"{y.at(b):.1f}") for a, b in thinned(line)]
+    if not places:
+        return ""
+    first, *rest = places
+    drawn = "".join(f"V{b}H{a}" for a, b in rest) if line.is_stairs else "".join(f" {a} {b}" for a, b in rest)
+    return f'<path d="M{first[0]} {first[1]}{drawn}" {_stroke(line, turns=turns(chart))}/>'
 
 
 def _fill(line: Line, x: Axis, y: Axis) -> str:

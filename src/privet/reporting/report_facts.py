@@ -24,7 +24,7 @@ from privet.training.checkpoint import NAME as WEIGHTS
 from privet.training.run import BEST, NAME, PLAN, Run
 
 READ = (NAME, PLAN, ledger_reading.NAME, ledger_count.NAME, metrics.NAME)
-POINTS = 80  # of the epsilon curve
+POINTS = 60  # of the epsilon curve
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 MOST_HASHED = 64 * 2**30
 

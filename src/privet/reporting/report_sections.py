@@ -82,12 +82,13 @@ def _epsilons(facts: RunFacts) -> list[Chart]:
     names = {"pld": "certified upper bound (pld)", "gdp": "approximate: central limit theorem (gdp)"}
     lines = tuple(
         Line(name=names.get(curve.method, f"{curve.label}: {curve.method}"), label=curve.label, colour=place,
-             x=(0.0, *map(float, curve.steps)), y=(0.0, *map(float, curve.upper)))
+             x=(0.0, *map(float, curve.steps)), y=(0.0, *map(float, curve.upper)), is_stairs=True)
         for place, curve in enumerate(facts.curves)
     )  # fmt: skip
     return [
         Chart(title="Epsilon over the steps", x_name="step", y_name=f"ε at δ = {facts.curves[0].delta:g}", lines=lines,
-              caption="Solid is proven; dashed is an approximation that may say too little.")
+              caption="Solid is proven, between the computed steps too; dashed is an approximation that may say too "
+              "little.")
     ]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from privet.web.questions import MOST_STEPS, command_of, toml_of
 
 Alive = Callable[[], None]  # raises once nobody waits for the answer any more
 POINTS = 240  # of a schedule
-CURVE = {"pld": 40, "gdp": 16, "rdp": 8}  # points of epsilon over the steps
+CURVE = {"pld": 60, "gdp": 30, "rdp": 12}  # points of epsilon over the steps, about: the line is a staircase
 ATTACKER = 16  # epsilons that make the trade-off curve
 BATCHES, STEPS = (0.25, 1, 4), (0.3, 1, 3)  # the view ahead, times the recipe's own
 FALSE_ALARMS = 0.01
