@@ -43,8 +43,9 @@ def report_command(
     if as_json:
         print_object(found.as_dict() | {"files": [str(place) for place in written]})
         return
-    g = found.runs[0].run.guarantee
-    click.echo(f"{found.title}\n  {g}")
+    run = found.runs[0].run
+    none = f"guarantee: none ({run.why_none})\n  the claim: " if run.why_none else ""
+    click.echo(f"{found.title}\n  {none}{run.guarantee}")
     for place in written:
         click.echo(f"  wrote {click.format_filename(place)}")
     if show_private:

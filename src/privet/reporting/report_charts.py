@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import printed
 from privet.reporting.report_blocks import Chart, Line
 
 WIDTH, HEIGHT = 440, 270
@@ -164,5 +164,5 @@ def _line_said(line: Line) -> str:
 
 
 def point(value: float, line: Line) -> str:
-    """A value of a line in four digits; a certified bound from above is rounded up."""
-    return rounded(value, up=True, digits=4) if line.label == "certified" else f"{value:.4g}"
+    """A value of a line in four digits, on the line's safe side."""
+    return f"{value:.4g}" if line.side == "nearest" else printed(value, up=line.side == "up", digits=4)

@@ -6,7 +6,7 @@ program cannot know stays open.
 """
 
 from privet.reporting.report_blocks import Check, Checklist, Code, Prose, Section, State, Words
-from privet.reporting.report_facts import RunFacts
+from privet.reporting.report_facts import RunFacts, ends
 from privet.reporting.report_words import NEIGHBOURS, UNIT, noun
 
 SMALL = 0.1  # delta times the number of units, at most; at 1 one of them could be published in full
@@ -48,9 +48,9 @@ def _smallness(share: float) -> State:
 def _mechanism(facts: RunFacts) -> list[Check]:
     run = facts.run
     plan, g = run.plan, run.guarantee
-    clip = "no proof covers it" if plan.is_unsound else f"clip {plan.steps[0].clip:g} at the first step"
-    ended = {True: "all planned steps are charged", False: f"{run.steps} of {len(plan.steps)} steps are charged; the "
-             "whole plan's epsilon is what holds"}[facts.is_whole]  # fmt: skip
+    clip = "no proof covers it" if plan.is_unsound else f"clip {ends(plan.steps.clips[:1], up=True)} at the first step"
+    ended = f"{run.steps} of {len(plan.steps)} steps are charged"
+    ended += "" if run.why_none or facts.is_whole else "; the whole plan's epsilon is what holds"
     torn = f"; {len(run.notes)} torn lines are charged too" if run.notes else ""
     return [
         _check("Is what one unit can contribute bounded?", not plan.is_unsound, f"clipping rule {plan.rule}, {clip}"),

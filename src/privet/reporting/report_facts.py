@@ -15,7 +15,7 @@ import numpy as np
 
 from privet._registry import one_line, shortened
 from privet.accounting import EpsilonCurve, Ledger, epsilon_curve
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import printed
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, tradeoff, true_positive_rate
 from privet.errors import InvalidValue, PrivetError
 from privet.reporting import report_evidence as evidence
@@ -224,6 +224,10 @@ def _attacks(found: evidence.Attacks | None) -> dict[str, Any] | None:
 
 
 def ends(values: Any, *, up: bool) -> str:
-    """First and last of a schedule, spelled on the safe side."""
-    first, last = (rounded(float(value), up=up, digits=4) for value in (np.asarray(values)[0], np.asarray(values)[-1]))
+    """First and last of a schedule, spelled on the safe side.
+
+    >>> ends([1.1, 0.99996], up=False), ends([0.1], up=True)
+    ('1.1 to 0.9999', '0.1')
+    """
+    first, last = (printed(float(value), up=up, digits=4) for value in (np.asarray(values)[0], np.asarray(values)[-1]))
     return first if first == last else f"{first} to {last}"

@@ -27,7 +27,7 @@ from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.plan_file import check_table, parsed
 from privet.training import checkpoint, ledger_reading, metrics
-from privet.training.account import cost, read_off, without_proof
+from privet.training.account import cost, read_off, why_none, without_proof
 from privet.training.append_file import write_new
 from privet.training.ledger_lines import Header, header_of
 from privet.training.settings import Settings
@@ -113,6 +113,11 @@ class Run:
     def private(self) -> bool:
         """False for a seeded run: reproducible, not private."""
         return self.seed is None
+
+    @property
+    def why_none(self) -> str:
+        """Why the run has no guarantee, so that its epsilon is a claim; empty if it has one."""
+        return why_none(self.guarantee)
 
     @property
     def not_private(self) -> str:
