@@ -40,6 +40,9 @@ def report_command(
     with warnings_as_lines(), progress_bar("reading"):
         found = report(*runs, show_private=show_private, title=title)
         written = [found.save(place) for place in places]
+    for one in found.runs:
+        if one.damage:
+            click.echo(f"privet: warning: the weights cannot be read: {one.damage} The ledger is whole.", err=True)
     if as_json:
         print_object(found.as_dict() | {"files": [str(place) for place in written]})
         return

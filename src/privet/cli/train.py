@@ -197,7 +197,7 @@ def _resumed(folder: Path, where: "Where", watcher: "Watcher", *, show_private: 
     from privet.training.run import Run
 
     run = Run.load(folder)
-    return (run, True) if run.is_over else (go_on(run, show_private=show_private, where=where, watcher=watcher), False)
+    return go_on(run, show_private=show_private, where=where, watcher=watcher), run.is_over
 
 
 # --- what is said at the end ------------------------------------------------------------------------

@@ -92,7 +92,8 @@ def _implementation(facts: RunFacts) -> list[Check]:
               "no" if any(one.is_violation for one in facts.attacks.outcomes) else "yes",
               answer=("not yet: ", Code(text="privet attack --run FOLDER")) if facts.attacks is None else
               f"{len(facts.attacks.outcomes)} attacks, see the evidence"),
-        _check("Can the run be traced?", "weights" in facts.hashes, "versions and hashes are below"),
+        _check("Can the run be traced?", "weights" in facts.hashes and not facts.damage,
+               "the weights cannot be read" if facts.damage else "versions and hashes are below"),
     ]  # fmt: skip
 
 

@@ -261,6 +261,8 @@ def origin(facts: RunFacts) -> Section:
     """Versions and hashes, so that the report can be held against the run."""
     versions = ", ".join(f"{name} {text}" for name, text in versions_of(facts.run).items())
     rows: list[tuple[str, Words]] = [("made with", versions), ("folder", Code(text=str(facts.run.folder)))]
+    if facts.damage:
+        rows.append(("weights", f"cannot be read: {facts.damage}"))
     rows += [(f"{name}, SHA-256", Code(text=value.removeprefix("sha256:"))) for name, value in facts.hashes.items()]
     epsilon, audit = (Code(text=f"privet {verb} {facts.run.folder}") for verb in ("epsilon --from", "audit --run"))
     again: Words = ("Check it yourself: ", epsilon, " computes the guarantee from the ledger, and ", audit,

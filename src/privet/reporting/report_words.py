@@ -161,6 +161,8 @@ def summary(facts: RunFacts) -> tuple[Words, ...]:
     if facts.score is not None:
         found.append((f"Held-out {facts.measure}: {figure(facts.score)}.",))
     found.append((_tested(facts),))
+    if facts.damage:
+        found.append((f"The weights cannot be read: {facts.damage} What was spent is proven by the ledger.",))
     return tuple(found)
 
 

@@ -26,7 +26,7 @@ from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.plan_file import check_table, parsed
-from privet.training import checkpoint, ledger_reading, metrics
+from privet.training import checkpoint, checkpoint_file, ledger_reading, metrics
 from privet.training.account import cost, read_off, why_none, without_proof
 from privet.training.append_file import write_new
 from privet.training.ledger_lines import Header, header_of
@@ -136,6 +136,16 @@ class Run:
         best = self.folder / BEST
         folder = best if self.settings.keep == "best" and (best / checkpoint.NAME).exists() else self.folder
         return folder if (folder / checkpoint.NAME).exists() else None
+
+    def check_weights(self) -> None:
+        """Raise if saved weights cannot be read back.
+
+        Raises:
+            InvalidValue: a checkpoint is damaged, or a link. What was spent is in the ledger all the same.
+        """
+        for folder in (self.folder, self.folder / BEST):
+            if (folder / checkpoint.NAME).exists():
+                checkpoint_file.check(folder / checkpoint.NAME)
 
     @property
     def scores(self) -> dict[str, Any] | None:
