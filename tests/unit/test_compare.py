@@ -164,6 +164,7 @@ def test_no_drawn_bound_lies_below_the_next_computed_one(quick: Comparison) -> N
             assert np.interp((low + high) / 2, steps, drawn) == bound
 
 
+@pytest.mark.slow
 def test_the_figure_says_what_is_proven(quick: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib
 

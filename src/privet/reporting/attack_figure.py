@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from privet.attacks.membership import Membership
 
 MOST_ROWS = 24
+MARK = "not private: shows a training record"
 
 
 def save_grid(found: "Attacked", path: Path) -> None:
@@ -41,6 +42,7 @@ def save_grid(found: "Attacked", path: Path) -> None:
         for place, word in zip(axes[0], ["true image", *map(_title, columns)], strict=True):
             place.set_title(word, fontsize=8)
         figure.suptitle(_heading(found), fontsize=9)
+        figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
         drawing.save(figure, path)
         plt.close(figure)
 

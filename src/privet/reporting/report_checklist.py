@@ -5,6 +5,7 @@ parameters over the unit, the algorithms and the implementation to the handling 
 program cannot know stays open.
 """
 
+from privet.attacks.table import counted
 from privet.reporting.report_blocks import Check, Checklist, Code, Prose, Section, State, Words
 from privet.reporting.report_facts import RunFacts, ends
 from privet.reporting.report_words import NEIGHBOURS, UNIT, noun
@@ -91,7 +92,7 @@ def _implementation(facts: RunFacts) -> list[Check]:
         Check(question="Was it attacked?", state="open" if facts.attacks is None else
               "no" if any(one.is_violation for one in facts.attacks.outcomes) else "yes",
               answer=("not yet: ", Code(text="privet attack --run FOLDER")) if facts.attacks is None else
-              f"{len(facts.attacks.outcomes)} attacks, see the evidence"),
+              f"{counted(facts.attacks.count, 'attack')}, see the evidence"),
         _check("Can the run be traced?", "weights" in facts.hashes and not facts.damage,
                "the weights cannot be read" if facts.damage else "versions and hashes are below"),
     ]  # fmt: skip

@@ -220,7 +220,7 @@ def _audit(found: evidence.Audited | None) -> dict[str, Any] | None:
          "empirical": None if one.empirical is None else one.empirical.as_dict()}
         for one in found.findings
     ]  # fmt: skip
-    return {"verdict": found.verdict, "findings": rows}
+    return {"verdict": found.verdict, "audits": found.count, "findings": rows}
 
 
 def _attacks(found: evidence.Attacks | None) -> dict[str, Any] | None:
@@ -231,7 +231,7 @@ def _attacks(found: evidence.Attacks | None) -> dict[str, Any] | None:
          "succeeded": one.succeeded, "control": one.control, "ceiling": one.ceiling, "violation": one.is_violation}
         for one in found.outcomes
     ]  # fmt: skip
-    return {"task": found.task, "outcomes": rows}
+    return {"task": found.task, "attacks": found.count, "outcomes": rows}
 
 
 def ends(values: Any, *, up: bool) -> str:

@@ -249,8 +249,8 @@ def not_private(facts: RunFacts, *, show_private: bool) -> Section:
     if facts.raw and not show_private:
         items.append((f"{len(facts.raw)} raw figures from training records are in its metrics and not shown here.",))
     if facts.attacks is not None:
-        items.append(("The attack: its file ", Code(text=ATTACK), " holds a training record. Do not pass it on with "
-                      "the run."))  # fmt: skip
+        items.append(("The attacks: files of the kind ", Code(text=ATTACK), " hold a training record. Do not pass them "
+                      "on with the run."))  # fmt: skip
     if facts.plain is not None:
         items.append(("The rival without privacy: it was trained on the same records without noise.",))
     items.append(("Time and speed of the run are from a clock, and can depend on the records.",))

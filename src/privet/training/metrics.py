@@ -1,8 +1,8 @@
 """Metrics of a run: one JSON object a line, in `metrics.jsonl` of its folder; TensorBoard's files if it is installed.
 
 Every figure is public: it comes from the held-out set, from the plan, or from a clock. What comes from training records
-without noise is named `raw_...` and is there only if it was asked for: such a line has `"private": false`, and names those
-figures as `not_private`.
+without noise is named `raw_...` and is there only if it was asked for. A line with such figures has `"private": false`,
+and their names as `not_private`.
 """
 
 import contextlib
