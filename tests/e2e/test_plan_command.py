@@ -1,6 +1,7 @@
 """`privet plan`, `privet methods` and `privet epsilon --from plan.json`, as a user types them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,12 @@ def test_as_published_is_a_claim_and_says_so() -> None:
     text = run(DYNAMIC, "--as-published").stdout
     assert text.startswith("epsilon ~ 1.2")
     assert "certified epsilon <= 1.22" in text
+
+
+def test_the_printed_noise_keeps_the_budget() -> None:
+    printed = re.search(r"noise +([\d.]+) \(", run(BASE).stdout)
+    assert printed is not None
+    assert 0 <= float(printed.group(1)) - answer(BASE)["noise"][0] < 1e-5
 
 
 @pytest.mark.parametrize(("batch", "verdict"), [(256, "holds"), (600, "fails")])

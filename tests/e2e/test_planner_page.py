@@ -112,6 +112,19 @@ def test_a_slider_moves_and_the_numbers_follow(browser: Any, address: str) -> No
     assert text(browser, ".promise.approximate .tag") == "approximate"
 
 
+def test_between_two_steps_the_bound_of_the_later_is_read(browser: Any, address: str) -> None:
+    opened(browser, address)
+    lines = [
+        {"name": "few", "colour": "one", "x": [1, 101], "y": [1, 2.00001], "stairs": True},
+        {"name": "more", "colour": "two", "x": [1, 51, 101], "y": [0, 0, 0]},
+    ]
+    drawn = "import('/static/charts.js').then((m) => m.draw('chart-epsilon', arguments[0])).then(arguments[1])"
+    browser.execute_async_script(drawn, {"lines": lines, "x": "step", "y": "epsilon", "said": "stairs"})
+    plot = browser.find_element(By.CSS_SELECTOR, "#chart-epsilon .u-over")
+    webdriver.ActionChains(browser).move_to_element(plot).perform()
+    assert text(browser, "#chart-epsilon .legend .at") == "2.001"  # rounded up
+
+
 def test_a_plan_is_taken_home_and_accepted(browser: Any, address: str) -> None:
     opened(browser, address)
     for name in ("plan.json", "recipe.toml"):

@@ -138,10 +138,17 @@ def test_a_run_that_is_over_says_so(plan_file):
     assert Path("runs/a/ledger.jsonl").read_bytes() == before
 
 
+def test_secure_noise_is_told(plan_file):
+    assert "  noise     secure" in run(f"train --plan plan.json {TINY} --out runs/a --secure-noise").stdout
+    assert "  noise     " not in run(f"train --plan plan.json {TINY} --out runs/b").stdout
+
+
 def test_unsound_methods_ask_for_a_word():
     line = f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --method auto-linear --out runs/a"
     result = run(line + " --as-published")
-    assert "guarantee: none" in result.stdout
+    said = [line.split() for line in result.stdout.splitlines()]
+    assert ["guarantee", "none:"] in [words[:2] for words in said]
+    assert said[-1] == ["next", "privet", "audit", "--run", "runs/a"]  # `privet epsilon --from` refuses the run
     assert "[certified" not in result.stdout
     run(line.replace("train", "plan").replace(TINY, "").replace("runs/a", "p.json") + f" --size {SIZE} --as-published")
     refused(run(f"train --plan p.json {TINY} --out runs/b"), "--as-published")

@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from privet.accounting import spent
 from privet.errors import InvalidValue
 from privet.planning import Profile, Recipe, compare, plan
 from privet.planning.compare import Comparison, numbered, recipes
+from privet.reporting import compare_figure, figures
 from privet.reporting.compare_figure import MOST_DRAWN, check_plot, save_comparison
 
 COMMON = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 3000}
@@ -143,6 +145,23 @@ def test_the_numbers_of_every_line(quick: Comparison, tmp_path: Path) -> None:
             "rdp": "certified",
         }
         assert np.all(np.diff([float(r["value"]) for r in mine if r["method"] == "pld"]) >= 0)
+
+
+@pytest.mark.slow
+def test_no_drawn_bound_lies_below_the_next_computed_one(quick: Comparison) -> None:
+    """A straight line from one point to the next would."""
+    curves = compare_figure._curves(quick.rows[:1])
+    one = Comparison(rows=quick.rows[:1], profile=quick.profile)
+    for draw in (
+        lambda axes: compare_figure._draw_epsilon(axes, one, curves),
+        lambda axes: figures._draw(axes, curves[quick.rows[0].name][0], 0),
+    ):
+        axes = MagicMock()
+        draw(axes)
+        steps, drawn = axes.plot.call_args_list[0].args
+        curve = curves[quick.rows[0].name][0]
+        for low, high, bound in zip(curve.steps[:-1], curve.steps[1:], curve.upper[1:], strict=True):
+            assert np.interp((low + high) / 2, steps, drawn) == bound
 
 
 @pytest.mark.slow

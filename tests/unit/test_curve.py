@@ -35,6 +35,27 @@ def test_every_point_encloses_the_truth(ledger):
     assert (curve.upper[-1], curve.lower[-1]) == (exact.epsilon, exact.epsilon_lower)
 
 
+def test_the_stairs_hold_between_the_computed_steps_too():
+    ledger = Ledger()
+    ledger.extend(noise=np.linspace(40, 10, 60), rate=1.0)  # full batches: exact, and quick to price
+    steps, low, high = epsilon_curve(ledger, DELTA, points=7).stairs()
+    assert (steps[0], steps[-1]) == (0, 60)
+    for n in range(1, 60):
+        exact = spent(ledger.first(n), DELTA)
+        assert np.interp(n + 1e-9, steps, low) <= exact.epsilon
+        assert exact.epsilon_lower <= np.interp(n - 1e-9, steps, high)
+    points = np.flatnonzero(np.diff(steps))
+    assert (high[points] == high[points + 1]).all()  # flat between two steps: no line below the bound
+
+
+def test_a_short_run_has_as_many_points_as_are_asked_for():
+    ledger = Ledger()
+    ledger.add(Step(noise=30.0, rate=1.0), 400)
+    curve = epsilon_curve(ledger, DELTA, points=50)
+    assert len(curve.steps) >= 50
+    assert np.diff(curve.steps).max() <= 9
+
+
 @pytest.mark.parametrize("accountant", ["rdp", "gdp", "zcdp"])
 def test_other_accountants_have_a_curve_too(accountant):
     ledger = dynamic(200)

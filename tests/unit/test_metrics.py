@@ -31,6 +31,16 @@ def test_lines_come_back_in_order_and_the_file_goes_on(tmp_path):
     assert "NaN" not in (tmp_path / NAME).read_text()
 
 
+def test_raw_figures_are_never_called_private(tmp_path):
+    line = {"step": 1, "held_out_loss": 0.5, "private": True}
+    written(tmp_path, line | {"raw_train_loss": 0.1}, line)
+    raw, public = read(tmp_path)
+    assert (raw["private"], raw["not_private"]) == (False, ["raw_train_loss"])
+    assert public == line
+    assert metrics.of_weights(raw) == {"step": 1, "held_out_loss": 0.5}  # what is left was not raw
+    assert metrics.of_weights(line | {"raw_train_loss": 0.1}) == line  # as older files have it
+
+
 def test_no_file_is_no_lines(tmp_path):
     assert read(tmp_path) == ()
 

@@ -138,6 +138,24 @@ def test_a_claim_is_told_from_a_proof(facts: dict[str, RunFacts], name: str, lab
     assert states["Is the guarantee proven?"] == ("yes" if is_proven else "no")
 
 
+@pytest.mark.parametrize(("name", "is_none"), [("seeded", True), ("unsound", True), ("complete", False)])
+def test_without_a_guarantee_nothing_holds_and_no_accountant_is_named(
+    facts: dict[str, RunFacts], name: str, is_none: bool
+) -> None:
+    text = composed([facts[name]]).markdown()
+    assert ("| what holds | guarantee: none" in text) == is_none
+    assert ("- Guarantee: none" in text) == is_none
+    assert ("privet epsilon --from" in text) != is_none  # it would refuse the run
+    assert "privet audit --run" in text
+
+
+def test_secure_noise_is_told(facts: dict[str, RunFacts]) -> None:
+    run = facts["complete"].run
+    secure = replace(facts["complete"], run=replace(run, about=dict(run.about) | {"secure_noise": True}))
+    assert "| noise | secure: " in composed([secure]).markdown()
+    assert "| noise | secure: " not in composed([facts["complete"]]).markdown()
+
+
 def test_json_has_a_label_beside_every_epsilon(evident: RunFacts) -> None:
     def walk(value: object) -> int:
         if isinstance(value, dict):
@@ -154,6 +172,18 @@ def test_numbers_are_rounded_to_the_safe_side() -> None:
     assert spelled(Guarantee(epsilon=1.23401, label="certified", **bound)) == "ε ≤ 1.235"
     assert spelled(Guarantee(epsilon=1.23499, label="empirical", **bound)) == "ε ≥ 1.234"
     assert (percent(0.05401, up=True), percent(1.2, up=True)) == ("5.41 %", "100 %")
+
+
+def test_a_report_claims_no_more_noise_and_no_smaller_clip_than_there_was(facts: dict[str, RunFacts]) -> None:
+    found = facts["complete"]
+    steps = found.run.plan.steps
+    text = composed([found]).markdown()
+    for name, true, sign in (("noise multiplier", steps.noises, 1), ("clip", steps.clips, -1)):
+        said = re.search(rf"\| {name} \| ([\d.]+) to ([\d.]+) \|", text)
+        assert sign * float(said.group(1)) <= sign * true[0]
+        assert sign * float(said.group(2)) <= sign * true[-1]
+    first = re.search(r"\| noise multiplier \| 1: ([\d.]+)", text)  # the chart's points in words
+    assert float(first.group(1)) <= steps.noises[0]
 
 
 # --- what it means ----------------------------------------------------------------------------------

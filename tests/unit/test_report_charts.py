@@ -59,6 +59,14 @@ def test_labels_differ_without_colour() -> None:
     assert len(runs) == 4
 
 
+def test_stairs_rise_before_they_go_on() -> None:
+    drawn = svg(chart(line((0.0, 1.0, 2.0), (0.0, 1.0, 2.0), is_stairs=True)))
+    path = next(part for part in drawn.split('d="') if "V" in part and "H" in part.split('"')[0]).split('"')[0]
+    assert [letter for letter in path if letter.isalpha()] == ["M", "V", "H", "V", "H"]
+    across = Axis(0.0, 2.0, 66.0, 426.0, is_log=False, is_tight=True)
+    assert f"H{across.at(1.0):.1f}V" in path  # level until the step whose bound it is
+
+
 def test_many_points_are_thinned_and_the_last_stays() -> None:
     many = line(tuple(map(float, range(5000))), tuple(map(float, range(5000))))
     kept = thinned(many)

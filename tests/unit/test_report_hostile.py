@@ -12,7 +12,8 @@ import report_runs
 from privet.errors import InvalidValue
 from privet.reporting.report import report
 from privet.reporting.report_evidence import read_attack, read_audit, read_plain
-from privet.training.loop import train
+from privet.training.loop import go_on, train
+from privet.training.run import Run
 
 pytestmark = pytest.mark.slow
 EVIDENCE = {
@@ -93,6 +94,22 @@ def test_a_damaged_ledger_is_refused(run: Path) -> None:
     refused(run, "ledger.jsonl", "line")
     ledger.write_bytes(b"\n".join(whole.splitlines()[:2]) + b"\n")  # lines cut off at the end
     refused(run, "ledger.jsonl")
+
+
+def test_damaged_weights_are_told_and_the_ledger_still_counts(run: Path) -> None:
+    weights, sound = run / "checkpoint.safetensors", report(run)
+    whole = weights.read_bytes()
+    assert "weights cannot be read" not in sound.markdown()
+    for damaged in (whole[:-9], whole[:99] + bytes([whole[99] ^ 1]) + whole[100:], b""):
+        weights.write_bytes(damaged)
+        with pytest.raises(InvalidValue, match="its checksum does not fit"):
+            Run.load(run).check_weights()
+    found = report(run)
+    assert found.runs[0].run.guarantee == sound.runs[0].run.guarantee
+    assert "weights cannot be read" in found.markdown()
+    assert found.as_dict()["runs"][0]["damage"].endswith("or not a checkpoint of Privet.")
+    with pytest.raises(InvalidValue, match=r"checkpoint\.safetensors: its checksum does not fit"):
+        go_on(run)
 
 
 def test_files_of_different_runs_do_not_mix(run: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import report_runs
 from privet.attacks.attack import attack
 from privet.cli.demo import _clear
 from privet.errors import InvalidValue
+from privet.reporting import report_keeping
 from privet.reporting.report import composed, report
 from privet.reporting.report_evidence import Plain, read_attack
 from privet.reporting.report_facts import RunFacts, gather
@@ -49,6 +50,40 @@ def text_of(*every: RunFacts) -> str:
 
 def checks(facts: RunFacts) -> dict[str, str]:
     return {check["question"]: check["state"] for check in composed([facts]).as_dict()["checklist"]}
+
+
+# --- evidence that is kept ---
+
+
+def kept(run: Path, name: str, content: dict[str, object], **options: object) -> Path:
+    """A file of evidence, as if an audit or attack with these options had just left it."""
+    return report_keeping._kept(Run.load(run), name, content["format"], options, content["found"])
+
+
+def test_weak_evidence_does_not_take_the_place_of_strong(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "a"))
+    strong = report_runs.attack_of(run, method="run", victims=100, succeeded=90, limits=[0.8, 0.96])
+    weak = report_runs.attack_of(
+        run, method="run", attack="invert-l2:iterations=2", victims=2, succeeded=0, limits=[-0.9, 0.9]
+    )
+    assert kept(run, "raw_attack.json", strong, examples=100).name == "raw_attack.json"
+    for _ in range(2):  # the second has the settings of the first, and replaces it
+        assert kept(run, "raw_attack.json", weak, examples=2).name == "raw_attack-2.json"
+    kept(run, "audit.json", report_runs.audit_of(run, verdict="violation"), samples=2000)
+    kept(run, "audit.json", report_runs.audit_of(run, verdict="consistent", epsilon=2.0), samples=10)
+    found = gather(run)
+    assert [(one.victims, one.succeeded) for one in found.attacks.outcomes] == [(100, 90)]
+    assert (found.attacks.count, found.audit.count, found.audit.verdict) == (2, 2, "violation")
+    text = composed([found], show_private=True).markdown()
+    assert "2 attacks on updates of" in text
+    assert "audited 2 times" in text
+
+
+def test_a_damaged_file_of_evidence_is_replaced(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "a"))
+    (run / "audit.json").write_text("torn")
+    assert kept(run, "audit.json", report_runs.audit_of(run)).name == "audit.json"
+    assert gather(run).audit.count == 1
 
 
 # --- the guarantee ----------------------------------------------------------------------------------

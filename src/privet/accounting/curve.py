@@ -24,16 +24,21 @@ from privet.errors import InvalidValue
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]
 
-SHORT = 600  # prefixes shorter than this have no smooth stretch to share: fewer of them are shown
-STRETCH = 40  # prefixes tried with one line
+SHORT = 16  # prefixes shorter than this share no line: each has its own
+EARLY = 4  # further points before the second evenly spaced one, where epsilon rises fastest
+STRETCH, SHARE = 40, 0.35  # prefixes tried with one line: so many, of at least that share of its steps
 FEWER = 40  # points of a curve whose accountant starts anew at each
-SKIPPED = 9  # prefixes that follow one that had to be done by itself
+LINES = 20  # lines at most: where they serve few prefixes each, the next ones take over an upper bound
 WIDE = 3e-4  # relative width at which a new line is worth it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonCurve:
-    """Epsilon at `delta` after the first `steps[i]` releases: at most `upper[i]`, at least `lower[i]` (if known)."""
+    """Epsilon at `delta` after the first `steps[i]` releases: at most `upper[i]`, at least `lower[i]` (if known).
+
+    More releases never cost less, so between two points the upper bound of the later one holds, and the lower bound of
+    the earlier one: `stairs` has them as a line that may be drawn.
+    """
 
     steps: Steps
     lower: Floats | None
@@ -42,11 +47,23 @@ class EpsilonCurve:
     method: str
     label: Label
 
+    def stairs(self) -> tuple[Steps, Floats, Floats]:
+        """(steps, lower, upper): the corners of two staircases from step 0, between which the truth lies everywhere.
+
+        >>> ledger = Ledger()
+        >>> ledger.extend(noise=[2.0, 1.8], rate=0.01)
+        >>> steps, lower, upper = epsilon_curve(ledger, 1e-5).stairs()
+        >>> steps.tolist(), lower.round(3).tolist(), upper.round(3).tolist()
+        ([0, 1, 1, 2], [0.0, 0.0, 0.028, 0.028], [0.028, 0.028, 0.041, 0.041])
+        """
+        lower = np.zeros(len(self.steps)) if self.lower is None else np.append(0.0, self.lower[:-1])
+        return np.append(0, np.repeat(self.steps, 2)[:-1]), np.repeat(lower, 2), np.repeat(self.upper, 2)
+
 
 def epsilon_curve(
     ledger: Ledger, delta: float, *, points: int = 200, accountant: str = "pld", relation: Relation = "zero-out"
 ) -> EpsilonCurve:
-    """Epsilon over the run, at about `points` evenly spaced steps, fewer among the first few hundred.
+    """Epsilon over the run, at about `points` evenly spaced steps, and some more among the first.
 
     >>> ledger = Ledger()
     >>> ledger.extend(noise=[2.0, 1.8, 1.6, 1.4], rate=0.01)
@@ -80,11 +97,9 @@ def epsilon_curve(
 
 
 def _steps(total: int, points: int) -> Steps:
-    even = np.unique(np.linspace(1, total, min(points, total)).round().astype(np.int64))
-    if total <= 32:
-        return even
-    early = np.unique(np.geomspace(1, min(SHORT, total), 6).round().astype(np.int64))
-    return np.concatenate((early[early < total], even[(even > early[-1]) | (even == total)]))
+    even = np.linspace(1, total, min(points, total))
+    early = np.geomspace(1, even[1], EARLY + 1) if 1 < len(even) < total else even[:1]
+    return np.unique(np.concatenate((early, even)).round().astype(np.int64))
 
 
 def _pld(ledger: Ledger, delta: float, steps: Steps) -> tuple[Floats, Floats]:
@@ -103,9 +118,14 @@ def _pld(ledger: Ledger, delta: float, steps: Steps) -> tuple[Floats, Floats]:
 def _directed(rows: list[Levels], direction: Direction, delta: float) -> list[tuple[float, float]]:
     """(lower, upper) for every prefix, from the longest down, in stretches."""
     found: list[tuple[float, float]] = []
-    while len(found) < len(rows):
-        stretch = rows[max(0, len(rows) - len(found) - STRETCH) : len(rows) - len(found)][::-1]
-        found += _stretch(stretch, direction, delta)
+    for lines in range(LINES, 0, -1):
+        left = len(rows) - len(found)
+        if not left:
+            break
+        stretch = _stretch(rows[max(0, left - STRETCH) : left][::-1], direction, delta)
+        # Fewer steps never cost more, so what bounds the last of the stretch from above bounds the next ones too.
+        missing = -(-left // lines) - len(stretch)
+        found += stretch + [(0.0, stretch[-1][1])] * missing
     return found[::-1]
 
 
@@ -114,7 +134,7 @@ def _stretch(rows: list[Levels], direction: Direction, delta: float) -> list[tup
     longest = rows[0].kept()
     try:
         line = line_for(longest, direction, delta=delta)
-        shared = [row.only(rows[0].count > 0) for row in rows if row.steps > 0.7 * longest.steps]
+        shared = [row.only(rows[0].count > 0) for row in rows if row.steps > SHARE * longest.steps]
         found: list[tuple[float, float]] = []
         for one in spectra(longest, shared, direction, line, effort=1):
             low, high = epsilon_between(one.lower, one.upper, delta, line)
@@ -123,6 +143,4 @@ def _stretch(rows: list[Levels], direction: Direction, delta: float) -> list[tup
             found.append((low, high))
         return found
     except TooHard:
-        # One at a time is slow, so the next few only take over the upper bound: fewer steps never cost more.
-        low, high = directed_epsilon(longest, direction, delta, quick=True)
-        return [(low, high)] + [(0.0, high)] * min(SKIPPED, len(rows) - 1)
+        return [directed_epsilon(longest, direction, delta, quick=True)]

@@ -82,7 +82,7 @@ def attack_command(
 
 def _keep(run: Any, found: Any) -> None:
     """Leave the outcomes in the run's folder, where `privet report` looks for them; a failure is only said."""
-    from privet.reporting.report_evidence import keep_attack
+    from privet.reporting.report_keeping import keep_attack
 
     try:
         click.echo(f"privet: kept {keep_attack(run, found)} for `privet report`: it is not private", err=True)

@@ -93,7 +93,7 @@ def _audited(
 
 def _keep(folder: Path, found: "Audit", options: dict[str, Any]) -> None:
     """Leave the finding in the run's folder, where `privet report` looks for it; that it cannot be is no failure."""
-    from privet.reporting.report_evidence import keep_audit
+    from privet.reporting.report_keeping import keep_audit
     from privet.training.run import Run
 
     try:

@@ -182,5 +182,8 @@ def _interval(guarantee: "Guarantee | None") -> str:
 
 
 def _span(ends: tuple[float, float]) -> str:
-    first, last = (f"{value:.5g}" for value in ends)
+    """First and last, rounded up as in `privet plan`."""
+    from privet.accounting.guarantee import printed
+
+    first, last = (printed(value, up=True, digits=5) for value in ends)
     return first if first == last else f"{first} to {last}"

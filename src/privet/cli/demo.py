@@ -158,7 +158,8 @@ def _part(head: str, run: "Run", name: str, make: Callable[[], None]) -> None:
 def _plain(run: "Run") -> None:
     from privet.experiments.baseline import train_plainly
     from privet.experiments.row import Row
-    from privet.reporting.report_evidence import Plain, keep_plain
+    from privet.reporting.report_evidence import Plain
+    from privet.reporting.report_keeping import keep_plain
 
     steps = len(run.plan.steps)
     row = Row(
@@ -173,7 +174,7 @@ def _plain(run: "Run") -> None:
 def _audit(run: "Run", sizes: dict[str, Any]) -> None:
     from privet.auditing.audit import audit
     from privet.engine.randomness import Randomness
-    from privet.reporting.report_evidence import keep_audit
+    from privet.reporting.report_keeping import keep_audit
 
     with progress("auditing") as tell:
         found = audit(run, kinds=sizes["kinds"], samples=SAMPLES, generator=Randomness(SEED), progress=tell)
@@ -182,7 +183,7 @@ def _audit(run: "Run", sizes: dict[str, Any]) -> None:
 
 def _attack(run: "Run", out: Path, sizes: dict[str, Any]) -> None:
     from privet.attacks.attack import attack
-    from privet.reporting.report_evidence import keep_attack
+    from privet.reporting.report_keeping import keep_attack
 
     with progress("attacking") as tell:
         found = attack(

@@ -95,7 +95,7 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
-    from privet.accounting.guarantee import WHO, rounded
+    from privet.accounting.guarantee import WHO, printed, rounded
 
     recipe, steps = found.recipe, found.steps
     click.echo(str(found.guarantee))
@@ -111,7 +111,8 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         proven = rounded(closed.certified.epsilon, up=True)
         click.echo(f"  formula   noise {closed.scale:.6g}; its condition {verdict} here: certified epsilon {proven}")
     click.echo(
-        f"  noise     {_span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height {found.scale:.6g})"
+        f"  noise     {_span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height "
+        f"{printed(found.scale, up=True)})"
     )
     click.echo(f"  clip      {_span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
     epochs, who = len(steps) * steps[0].rate, WHO[recipe.budget.unit]
@@ -131,7 +132,10 @@ def _print_tuning(found: "Plan") -> None:
 
 
 def _span(first: float, last: float) -> str:
-    return f"{first:.6g}" + ("" if first == last else f" to {last:.6g}")
+    """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
+    from privet.accounting.guarantee import printed
+
+    return printed(first, up=True) + ("" if first == last else f" to {printed(last, up=True)}")
 
 
 def _shown(shape: str) -> str:

@@ -40,11 +40,15 @@ def report_command(
     with warnings_as_lines(), progress_bar("reading"):
         found = report(*runs, show_private=show_private, title=title)
         written = [found.save(place) for place in places]
+    for one in found.runs:
+        if one.damage:
+            click.echo(f"privet: warning: the weights cannot be read: {one.damage} The ledger is whole.", err=True)
     if as_json:
         print_object(found.as_dict() | {"files": [str(place) for place in written]})
         return
-    g = found.runs[0].run.guarantee
-    click.echo(f"{found.title}\n  {g}")
+    run = found.runs[0].run
+    none = f"guarantee: none ({run.why_none})\n  the claim: " if run.why_none else ""
+    click.echo(f"{found.title}\n  {none}{run.guarantee}")
     for place in written:
         click.echo(f"  wrote {click.format_filename(place)}")
     if show_private:

@@ -197,7 +197,7 @@ def _resumed(folder: Path, where: "Where", watcher: "Watcher", *, show_private: 
     from privet.training.run import Run
 
     run = Run.load(folder)
-    return (run, True) if run.is_over else (go_on(run, show_private=show_private, where=where, watcher=watcher), False)
+    return go_on(run, show_private=show_private, where=where, watcher=watcher), run.is_over
 
 
 # --- what is said at the end ------------------------------------------------------------------------
@@ -221,6 +221,10 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
 
 def _lines(run: "Run") -> list[tuple[str, str]]:
     found = [("guarantee", str(run.guarantee))]
+    if run.why_none:
+        found = [("guarantee", f"none: {run.why_none}"), ("claim", str(run.guarantee))]
+    if run.about["secure_noise"]:
+        found.append(("noise", "secure: no rounding of floating-point numbers gives it away"))
     if run.seed is not None:
         found.append(("seed", f"{run.seed}: reproducible, not private"))
     if run.about["weights"] is not None:
@@ -233,15 +237,20 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
         so_far = "" if run.is_over else ", if the moment to stop was fixed beforehand"
         found.append(("ledger", f"{run.spent}{so_far}"))
         if run.is_over:
-            found.append(("stopped", f"{run.end}, on the held-out set: the plan's epsilon is what holds"))
+            holds = "" if run.why_none else ": the plan's epsilon is what holds"
+            found.append(("stopped", f"{run.end}, on the held-out set{holds}"))
     found += [("torn", note) for note in run.notes]
     if run.scores is not None:
         found.append(("held-out", f"{_scores(run)} ({run.evaluation})"))
     found.append(("folder", str(run.folder)))
-    found.append(
-        ("next", f"privet epsilon --from {run.folder}" if run.is_over else f"privet train --resume {run.folder}")
-    )
-    return found
+    return [*found, ("next", _next(run))]
+
+
+def _next(run: "Run") -> str:
+    """A command that goes on from here; no accountant prices a run without a guarantee."""
+    if not run.is_over:
+        return f"privet train --resume {run.folder}"
+    return f"privet audit --run {run.folder}" if run.why_none else f"privet epsilon --from {run.folder}"
 
 
 def _scores(run: "Run") -> str:
@@ -260,5 +269,5 @@ def _object(run: "Run") -> dict[str, Any]:
         "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
         "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
         "changed": run.about["changed"], "weights": run.about["weights"], "plan": run.plan.hash,
-        "not_private": run.not_private, "notes": list(run.notes),
+        "not_private": run.not_private, "secure_noise": run.about["secure_noise"], "notes": list(run.notes),
     }  # fmt: skip

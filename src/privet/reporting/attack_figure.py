@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import printed, rounded
 from privet.attacks.outcome import Outcome
 from privet.attacks.table import counted
 from privet.reporting import drawing
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from privet.attacks.membership import Membership
 
 MOST_ROWS = 24
+MARK = "not private: shows a training record"
 
 
 def save_grid(found: "Attacked", path: Path) -> None:
@@ -41,6 +42,7 @@ def save_grid(found: "Attacked", path: Path) -> None:
         for place, word in zip(axes[0], ["true image", *map(_title, columns)], strict=True):
             place.set_title(word, fontsize=8)
         figure.suptitle(_heading(found), fontsize=9)
+        figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
         drawing.save(figure, path)
         plt.close(figure)
 
@@ -67,13 +69,19 @@ def _draw_row(axes: Any, outcome: Outcome, truth: Any, columns: list[str]) -> No
         if picture is not None:
             pixels = np.asarray(picture, dtype=np.uint8)
             place.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
-    noise = "no noise" if outcome.noise is None else f"C {outcome.clip:g}, σ {outcome.noise:.3g}"
+    noise = "no noise" if outcome.noise is None else _noise(outcome.noise, outcome.clip)
     low, high = outcome.limits
     text = (
         f"{outcome.method}, step {outcome.when}\n{outcome.attack}; {noise}\n"
         f"success − control {outcome.difference:+.2f}\n[{low:+.2f}, {high:+.2f}]"
     )
     axes[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=7, labelpad=6)
+
+
+def _noise(noise: float, clip: float | None) -> str:
+    """What was added, and to what at most, on the safe side."""
+    bound = "" if clip is None else f"C {printed(clip, up=True, digits=4)}, "
+    return f"{bound}σ {printed(noise, up=False, digits=3)}"
 
 
 def _heading(found: "Attacked") -> str:

@@ -18,8 +18,7 @@ from privet.planning.utility import noise_std
 from privet.reporting import drawing
 
 POINTS = 400  # of a shape
-CURVE_POINTS = {"pld": 60, "gdp": 24, "rdp": 24}  # of epsilon: each costs an accountant's time
-FEW = 20  # so few points of epsilon are marked
+CURVE_POINTS = {"pld": 60, "gdp": 40, "rdp": 24}  # of epsilon: each costs an accountant's time
 MOST_DRAWN = len(drawing.COLOURS)
 _STYLES: dict[str, tuple[Any, float, str]] = {
     "pld": ("-", 1.8, "lower and upper bound (pld)"),
@@ -143,10 +142,10 @@ def _draw_epsilon(axes: Any, found: Comparison, curves: dict[str, list[EpsilonCu
         below = sum(curves[later.name] is curves[row.name] for later in found.rows[place + 1 :])  # drawn on top of it
         for curve in curves[row.name]:
             dash, width, _ = _STYLES[curve.method]
+            steps, low, high = curve.stairs()  # a straight line between two points would lie below what is proven
             if curve.lower is not None:
-                axes.fill_between(curve.steps, curve.lower, curve.upper, color=colour, alpha=0.25, linewidth=0)
-            dot = "." if len(curve.steps) < FEW else None  # what lies between is drawn, not computed
-            axes.plot(curve.steps, curve.upper, color=colour, linestyle=dash, marker=dot,
+                axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
+            axes.plot(steps, high, color=colour, linestyle=dash,
                       linewidth=width + (1.6 * below if curve.method == "pld" else 0.0))  # fmt: skip
     first = found.rows[0].plan.recipe
     if found.same_budget and first.solve != "epsilon":

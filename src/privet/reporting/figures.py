@@ -28,6 +28,7 @@ class Curve(Protocol):
     def method(self) -> str: ...
     @property
     def label(self) -> str: ...
+    def stairs(self) -> tuple[NDArray[np.int64], Floats, Floats]: ...
 
 
 class Tradeoff(Protocol):
@@ -112,14 +113,15 @@ def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
 def _draw(axes: Any, curve: Curve, place: int) -> None:
     name = f"{curve.label}: {curve.method}"
     colour, dash = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
+    steps, low, high = curve.stairs()  # a straight line between two points would lie below what is proven
     if curve.lower is not None:
         upper = np.asarray(curve.upper)
         thin = bool(np.all(upper - np.asarray(curve.lower) <= 0.004 * upper.max()))
-        axes.fill_between(curve.steps, curve.lower, curve.upper, color=colour, alpha=0.25, linewidth=0)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
         name += (
             " (lower and upper bound, closer than the line is wide)" if thin else " (band from lower to upper bound)"
         )
-    axes.plot(curve.steps, curve.upper, color=colour, linestyle=dash, linewidth=1.6, label=name)
+    axes.plot(steps, high, color=colour, linestyle=dash, linewidth=1.6, label=name)
 
 
 def _concave(curves: Sequence[Curve]) -> bool:

@@ -12,10 +12,10 @@ from privet.reporting import report_sections as sections
 from privet.reporting import report_words as words
 from privet.reporting.report_blocks import Checklist, Section, Words
 from privet.reporting.report_checklist import checklist
-from privet.reporting.report_evidence import write_plainly
 from privet.reporting.report_facts import RunFacts, gather, printable
 from privet.reporting.report_findings import evidence
 from privet.reporting.report_html import html
+from privet.reporting.report_keeping import write_plainly
 from privet.reporting.report_markdown import markdown
 from privet.reporting.report_pdf import pdf
 from privet.training.run import Run, versions

@@ -99,6 +99,8 @@ class Line:
     colour: int = 0
     is_faint: bool = False  # a line to compare with
     is_filled: bool = False  # the area below it is what can happen
+    side: Literal["nearest", "up", "down"] = "nearest"  # how its values are rounded in words
+    is_stairs: bool = False  # a rising bound: between two points that of the later one holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

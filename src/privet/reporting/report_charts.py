@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import printed
 from privet.reporting.report_blocks import Chart, Line
 
 WIDTH, HEIGHT = 440, 270
@@ -104,8 +104,12 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> list[str]:
 
 
 def _path(line: Line, x: Axis, y: Axis, chart: Chart) -> str:
-    points = " ".join(f"{x.at(a):.1f} {y.at(b):.1f}" for a, b in thinned(line))
-    return f'<path d="M{points}" {_stroke(line, turns=turns(chart))}/>' if points else ""
+    places = [(f"{x.at(a):.1f}", f"{y.at(b):.1f}") for a, b in thinned(line)]
+    if not places:
+        return ""
+    first, *rest = places
+    drawn = "".join(f"V{b}H{a}" for a, b in rest) if line.is_stairs else "".join(f" {a} {b}" for a, b in rest)
+    return f'<path d="M{first[0]} {first[1]}{drawn}" {_stroke(line, turns=turns(chart))}/>'
 
 
 def _fill(line: Line, x: Axis, y: Axis) -> str:
@@ -160,5 +164,5 @@ def _line_said(line: Line) -> str:
 
 
 def point(value: float, line: Line) -> str:
-    """A value of a line in four digits; a certified bound from above is rounded up."""
-    return rounded(value, up=True, digits=4) if line.label == "certified" else f"{value:.4g}"
+    """A value of a line in four digits, on the line's safe side."""
+    return f"{value:.4g}" if line.side == "nearest" else printed(value, up=line.side == "up", digits=4)

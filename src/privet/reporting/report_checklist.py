@@ -5,8 +5,9 @@ parameters over the unit, the algorithms and the implementation to the handling 
 program cannot know stays open.
 """
 
+from privet.attacks.table import counted
 from privet.reporting.report_blocks import Check, Checklist, Code, Prose, Section, State, Words
-from privet.reporting.report_facts import RunFacts
+from privet.reporting.report_facts import RunFacts, ends
 from privet.reporting.report_words import NEIGHBOURS, UNIT, noun
 
 SMALL = 0.1  # delta times the number of units, at most; at 1 one of them could be published in full
@@ -48,9 +49,9 @@ def _smallness(share: float) -> State:
 def _mechanism(facts: RunFacts) -> list[Check]:
     run = facts.run
     plan, g = run.plan, run.guarantee
-    clip = "no proof covers it" if plan.is_unsound else f"clip {plan.steps[0].clip:g} at the first step"
-    ended = {True: "all planned steps are charged", False: f"{run.steps} of {len(plan.steps)} steps are charged; the "
-             "whole plan's epsilon is what holds"}[facts.is_whole]  # fmt: skip
+    clip = "no proof covers it" if plan.is_unsound else f"clip {ends(plan.steps.clips[:1], up=True)} at the first step"
+    ended = f"{run.steps} of {len(plan.steps)} steps are charged"
+    ended += "" if run.why_none or facts.is_whole else "; the whole plan's epsilon is what holds"
     torn = f"; {len(run.notes)} torn lines are charged too" if run.notes else ""
     return [
         _check("Is what one unit can contribute bounded?", not plan.is_unsound, f"clipping rule {plan.rule}, {clip}"),
@@ -91,8 +92,9 @@ def _implementation(facts: RunFacts) -> list[Check]:
         Check(question="Was it attacked?", state="open" if facts.attacks is None else
               "no" if any(one.is_violation for one in facts.attacks.outcomes) else "yes",
               answer=("not yet: ", Code(text="privet attack --run FOLDER")) if facts.attacks is None else
-              f"{len(facts.attacks.outcomes)} attacks, see the evidence"),
-        _check("Can the run be traced?", "weights" in facts.hashes, "versions and hashes are below"),
+              f"{counted(facts.attacks.count, 'attack')}, see the evidence"),
+        _check("Can the run be traced?", "weights" in facts.hashes and not facts.damage,
+               "the weights cannot be read" if facts.damage else "versions and hashes are below"),
     ]  # fmt: skip
 
 

@@ -1,34 +1,33 @@
-"""What audits and attacks leave in a run's folder, and a rival without privacy: small JSON files, read strictly.
+"""What audits and attacks left in a run's folder, and a rival without privacy: small JSON files, read strictly.
 
 runs/a/audit.json          `privet audit --run runs/a`
 runs/a/raw_attack.json     `privet attack --run runs/a`: comes from training records without noise, so it is not private
 runs/a/raw_plain.json      the score of the same network without clipping and noise: not private either
 
 Each names the plan and the run that it is of. A file of another, or one that says what no audit says, is refused.
+Several of a kind stand side by side, as audit-2.json and so on: see report_keeping.py.
 """
 
-import json
 import math
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from privet._registry import shortened
 from privet.accounting import Guarantee
-from privet.attacks.attack import Attacked
-from privet.auditing.finding import ORDER, Audit
+from privet.auditing.finding import ORDER
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.plan_file import check_table, parsed
 from privet.training import ledger_reading
-from privet.training.append_file import write_new
-from privet.training.run import Run
 
 AUDIT, ATTACK, PLAIN = "audit.json", "raw_attack.json", "raw_plain.json"
 VERSION = 1
 MOST_BYTES = 64 * 2**20
 MOST_SIDE = 512  # pixels
+MOST_FILES = 100  # of one kind
 T = TypeVar("T")
 _KEYS = ("format", "version", "plan", "run", "options", "found")
 _FINDING = {"kind": str, "verdict": str, "says": str, "reasons": list, "confidence": float, "seconds": float}
@@ -46,14 +45,20 @@ class Found:
     confidence: float
     empirical: Guarantee | None
 
+    @property
+    def strength(self) -> tuple[int, float]:
+        """How much it tells: a violation before none found, that before nothing decided; then the leak it proves."""
+        place = ("inconclusive", "consistent", "violation").index(self.verdict)
+        return place, 0.0 if self.empirical is None else self.empirical.epsilon
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """An audit of a run's plan, as its file says."""
+    """The audits of a run's plan, as their files say: of each kind of test the strongest."""
 
     verdict: str
     findings: tuple[Found, ...]
-    options: Mapping[str, Any]
+    count: int  # audits that were kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +75,28 @@ class Tried:
     ceiling: float | None
     is_violation: bool
     frames: Mapping[str, Any]
+    truth: Any  # the first victim
+    model: str | None  # None: that of the plan or run
+
+    @property
+    def kind(self) -> tuple[str, str, int]:
+        """What was attacked how: the attack without its options."""
+        name, _, options = self.attack.rpartition(":")
+        return self.method, name if "=" in options else self.attack, self.step
+
+    @property
+    def strength(self) -> tuple[bool, float, float]:
+        """What is sure of its success."""
+        return self.is_violation, self.limits[0], self.succeeded / self.victims
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacks:
-    """What attacks achieved, as the file says."""
+    """What attacks achieved, as their files say: of each kind the strongest."""
 
     task: str
-    settings: Mapping[str, Any]
     outcomes: tuple[Tried, ...]
-    truth: Any
+    count: int  # outcomes that were kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,57 +106,6 @@ class Plain:
     measure: str
     score: float
     steps: int
-
-
-# --- written ----------------------------------------------------------------------------------------
-
-
-def keep_audit(run: Run, audit: Audit, options: Mapping[str, Any]) -> Path:
-    """Write audit.json into the run's folder, in place of an earlier one."""
-    return _kept(run, AUDIT, "privet-audit", options, audit.as_dict())
-
-
-def keep_attack(run: Run, attacked: Attacked) -> Path:
-    """Write raw_attack.json into the run's folder: outcomes and pictures of the first victim. It is not private."""
-    rows = []
-    for outcome in attacked.outcomes:
-        low, high = outcome.limits
-        rows.append({
-            "method": outcome.method, "attack": outcome.attack, "step": outcome.step,
-            "victims": outcome.found.victims, "succeeded": outcome.found.succeeded,
-            "control": outcome.control.succeeded, "limits": [low, high], "ceiling": outcome.ceiling,
-            "violation": outcome.is_violation, "frames": outcome.frames,
-        })  # fmt: skip
-    found = {"task": attacked.task, "truth": attacked.truth, "outcomes": rows}
-    return _kept(run, ATTACK, "privet-attack", attacked.settings, found)
-
-
-def keep_plain(run: Run, plain: Plain) -> Path:
-    """Write raw_plain.json into the run's folder."""
-    return _kept(run, PLAIN, "privet-plain", {}, asdict(plain))
-
-
-def _kept(run: Run, name: str, kind: str, options: Mapping[str, Any], found: Mapping[str, Any]) -> Path:
-    content = {"format": kind, "version": VERSION, "plan": run.plan.hash, "run": _run_in(run.folder),
-               "options": dict(options), "found": found}  # fmt: skip
-    return write_plainly(run.folder / name, (json.dumps(content, allow_nan=False) + "\n").encode())
-
-
-def write_plainly(file: Path, text: bytes) -> Path:
-    """Write a file, whole or not at all, and never through a link that someone else left in the folder.
-
-    Raises:
-        InvalidValue: it cannot be written there.
-    """
-    beside = file.with_name(file.name + ".new")  # where `write_new` writes first
-    if beside.is_symlink() or (beside.exists() and not beside.is_file()):
-        raise InvalidValue(f"{beside}: is a link, or no plain file. It would be written to. Remove it.")
-    try:
-        write_new(file, text)
-    except PrivetError as error:
-        said = str(error).replace(" Nothing is released that is not recorded first.", "")
-        raise InvalidValue(said) from None
-    return file
 
 
 # --- read -------------------------------------------------------------------------------------------
@@ -155,28 +121,61 @@ def is_plain_file(file: Path, *, most: float = MOST_BYTES) -> bool:
 
 
 def read_audit(folder: Path, plan: str) -> Audited | None:
-    """What audit.json says; None if there is none.
+    """What audit.json and those beside it say; None if there is none.
 
     Raises:
-        InvalidValue: it is a link, damaged, edited, or of another plan.
+        InvalidValue: one is a link, damaged, edited, or of another plan.
     """
-    content = _content(folder / AUDIT, "privet-audit", plan)
-    return None if content is None else _checked(folder / AUDIT, lambda: _audited(content))
+    every = _read(folder, AUDIT, "privet-audit", plan, _findings)
+    if not every:
+        return None
+    strongest: dict[str, tuple[Found, ...]] = {}
+    for findings in every:
+        for kind in dict.fromkeys(found.kind for found in findings):
+            rows = tuple(found for found in findings if found.kind == kind)
+            strongest[kind] = max(strongest.get(kind, rows), rows, key=lambda rows: max(one.strength for one in rows))
+    findings = tuple(found for rows in strongest.values() for found in rows)
+    return Audited(verdict=_verdict(findings), findings=findings, count=len(every))
 
 
 def read_attack(folder: Path, plan: str) -> Attacks | None:
-    """What raw_attack.json says; None if there is none."""
-    content = _content(folder / ATTACK, "privet-attack", plan)
-    return None if content is None else _checked(folder / ATTACK, lambda: _attacks(content))
+    """What raw_attack.json and those beside it say; None if there is none."""
+    every = _read(folder, ATTACK, "privet-attack", plan, _outcomes)
+    if not every:
+        return None
+    strongest: dict[tuple[str, str, int], Tried] = {}
+    for one in (one for _, outcomes in every for one in outcomes):
+        strongest[one.kind] = max(strongest.get(one.kind, one), one, key=lambda one: one.strength)
+    return Attacks(
+        task=", ".join(dict.fromkeys(task for task, _ in every)), outcomes=tuple(strongest.values()),
+        count=sum(len(outcomes) for _, outcomes in every),
+    )  # fmt: skip
 
 
 def read_plain(folder: Path, plan: str) -> Plain | None:
     """What raw_plain.json says; None if there is none."""
-    content = _content(folder / PLAIN, "privet-plain", plan)
+    content = content_of(folder / PLAIN, "privet-plain", plan)
     return None if content is None else _checked(folder / PLAIN, lambda: _plain(content["found"]))
 
 
-def _content(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
+def _read(folder: Path, name: str, kind: str, plan: str, take: Callable[[dict[str, Any]], T]) -> list[T]:
+    """What is taken from each file of a kind."""
+    every = ((file, content_of(file, kind, plan)) for file in places(folder, name))
+    return [_checked(file, partial(take, content)) for file, content in every if content is not None]
+
+
+def places(folder: Path, name: str) -> list[Path]:
+    """Where evidence of a kind may be: audit.json, audit-2.json and so on."""
+    stem, end = name.split(".")
+    return [folder / name, *(folder / f"{stem}-{k}.{end}" for k in range(2, MOST_FILES + 1))]
+
+
+def content_of(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
+    """What a file of evidence holds; None if there is none.
+
+    Raises:
+        InvalidValue: it is a link, damaged, or of another plan or run.
+    """
     if not file.is_symlink() and not file.exists():
         return None
     if not is_plain_file(file):
@@ -191,7 +190,7 @@ def _content(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
         check_table("it", found, _KEYS)
         if found["plan"] != plan:
             raise InvalidValue("is of another plan than the run. It proves nothing of this one.")
-        if found["run"] != _run_in(file.parent):
+        if found["run"] != run_in(file.parent):
             raise InvalidValue("is of another run, though of the same plan. It says nothing of this one.")
         if not (isinstance(found["options"], dict) and isinstance(found["found"], dict)):
             raise InvalidValue("options and found must be tables.")
@@ -203,7 +202,7 @@ def _content(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
         raise InvalidValue(f"{file}: {text} Remove it, and audit or attack again.") from None
 
 
-def _run_in(folder: Path) -> str:
+def run_in(folder: Path) -> str:
     """The name that the ledger's first line gives to the run in a folder."""
     return ledger_reading.read(folder).header.run
 
@@ -216,12 +215,15 @@ def _checked(file: Path, read: Callable[[], T]) -> T:
         raise InvalidValue(f"{file}: is not what was written there: {why}. Remove it, and make it again.") from None
 
 
-def _audited(content: Mapping[str, Any]) -> Audited:
+def _findings(content: Mapping[str, Any]) -> tuple[Found, ...]:
     findings = tuple(_found(row) for row in content["found"]["findings"])
-    verdict = content["found"]["verdict"]
-    if verdict != max((found.verdict for found in findings), key=ORDER.index, default="inconclusive"):
-        raise ValueError(f"verdict {verdict!r} does not follow from the findings")
-    return Audited(verdict=verdict, findings=findings, options=content["options"])
+    if content["found"]["verdict"] != _verdict(findings):
+        raise ValueError(f"verdict {content['found']['verdict']!r} does not follow from the findings")
+    return findings
+
+
+def _verdict(findings: tuple[Found, ...]) -> str:
+    return max((found.verdict for found in findings), key=ORDER.index, default="inconclusive")
 
 
 def _found(row: Mapping[str, Any]) -> Found:
@@ -239,15 +241,15 @@ def _found(row: Mapping[str, Any]) -> Found:
     )  # fmt: skip
 
 
-def _attacks(content: Mapping[str, Any]) -> Attacks:
-    found = content["found"]
-    return Attacks(
-        task=str(found["task"]), settings=content["options"], outcomes=tuple(map(_tried, found["outcomes"])),
-        truth=_image(found["truth"]),
-    )  # fmt: skip
+def _outcomes(content: Mapping[str, Any]) -> tuple[str, tuple[Tried, ...]]:
+    """The task, and what was tried on it."""
+    found, model = content["found"], content["options"].get("model")
+    truth = _image(found["truth"])
+    made = tuple(_tried(row, truth, None if model is None else str(model)) for row in found["outcomes"])
+    return str(found["task"]), made
 
 
-def _tried(row: Mapping[str, Any]) -> Tried:
+def _tried(row: Mapping[str, Any], truth: Any, model: str | None) -> Tried:
     for key, kind in _OUTCOME.items():
         if type(row[key]) is not kind:
             raise ValueError(f"{key} is not of its kind")
@@ -261,6 +263,7 @@ def _tried(row: Mapping[str, Any]) -> Tried:
         method=row["method"], attack=row["attack"], step=row["step"], victims=row["victims"],
         succeeded=row["succeeded"], control=row["control"], limits=(low, high), ceiling=ceiling,
         is_violation=bool(row["violation"]), frames={str(k): _image(v) for k, v in row["frames"].items()},
+        truth=truth, model=model,
     )  # fmt: skip
 
 

@@ -15,16 +15,17 @@ import numpy as np
 
 from privet._registry import one_line, shortened
 from privet.accounting import EpsilonCurve, Ledger, epsilon_curve
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import printed
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, tradeoff, true_positive_rate
 from privet.errors import InvalidValue, PrivetError
 from privet.reporting import report_evidence as evidence
 from privet.training import ledger_count, ledger_reading, metrics
 from privet.training.checkpoint import NAME as WEIGHTS
+from privet.training.checkpoint_file import OTHER
 from privet.training.run import BEST, NAME, PLAN, Run
 
 READ = (NAME, PLAN, ledger_reading.NAME, ledger_count.NAME, metrics.NAME)
-POINTS = 80  # of the epsilon curve
+POINTS = 60  # of the epsilon curve
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 MOST_HASHED = 64 * 2**30
 
@@ -57,6 +58,7 @@ class RunFacts:
     attacks: evidence.Attacks | None
     plain: evidence.Plain | None
     hashes: Mapping[str, str]
+    damage: str = ""  # why the weights cannot be read back; the ledger proves what was spent all the same
 
     @property
     def is_guaranteed(self) -> bool:
@@ -80,7 +82,7 @@ class RunFacts:
             ], "advantage_at_most": self.advantage,
             "held_out": {"measure": self.measure, "score": self.score, "step": self.score_step},
             "evaluation": run.evaluation, "audit": _audit(self.audit), "versions": versions_of(run),
-            "hashes": dict(self.hashes), "plan": run.plan.hash,
+            "hashes": dict(self.hashes), "plan": run.plan.hash, "damage": self.damage,
         }  # fmt: skip
         if show_private:
             shown["not_private"] = {"raw": dict(self.raw), "attacks": _attacks(self.attacks), "plain": self.plain and {
@@ -121,7 +123,8 @@ def _gathered(folder: Path) -> RunFacts:
     history = tuple(
         (line["step"], line[key]) for line in run.metrics if is_number(line.get(key)) and is_number(line["step"])
     )
-    scores = run.scores or {}
+    damage = _damage(run)
+    scores = (None if damage and run.settings.keep == "best" else run.scores) or {}
     audit, attacks = evidence.read_audit(folder, run.plan.hash), evidence.read_attack(folder, run.plan.hash)
     plain = evidence.read_plain(folder, run.plan.hash)
     curves, attacker = _proven(run)  # last: the rest is quick to refuse
@@ -133,8 +136,16 @@ def _gathered(folder: Path) -> RunFacts:
             Power(false_alarms=rate, hits=min(1.0, true_positive_rate(attacker, rate))) for rate in FALSE_ALARMS
         ),
         advantage=None if attacker is None else min(1.0, advantage(attacker)),
-        audit=audit, attacks=attacks, plain=plain, hashes=_hashes(run),
+        audit=audit, attacks=attacks, plain=plain, hashes=_hashes(run), damage=damage,
     )  # fmt: skip
+
+
+def _damage(run: Run) -> str:
+    try:
+        run.check_weights()
+    except PrivetError as error:
+        return str(error).removesuffix(f" {OTHER}")
+    return f"{run.folder / WEIGHTS}: there is no such file." if run.is_over and run.checkpoint is None else ""
 
 
 def _step(scores: Mapping[str, Any]) -> int | None:
@@ -209,7 +220,7 @@ def _audit(found: evidence.Audited | None) -> dict[str, Any] | None:
          "empirical": None if one.empirical is None else one.empirical.as_dict()}
         for one in found.findings
     ]  # fmt: skip
-    return {"verdict": found.verdict, "findings": rows}
+    return {"verdict": found.verdict, "audits": found.count, "findings": rows}
 
 
 def _attacks(found: evidence.Attacks | None) -> dict[str, Any] | None:
@@ -220,10 +231,14 @@ def _attacks(found: evidence.Attacks | None) -> dict[str, Any] | None:
          "succeeded": one.succeeded, "control": one.control, "ceiling": one.ceiling, "violation": one.is_violation}
         for one in found.outcomes
     ]  # fmt: skip
-    return {"task": found.task, "outcomes": rows}
+    return {"task": found.task, "attacks": found.count, "outcomes": rows}
 
 
 def ends(values: Any, *, up: bool) -> str:
-    """First and last of a schedule, spelled on the safe side."""
-    first, last = (rounded(float(value), up=up, digits=4) for value in (np.asarray(values)[0], np.asarray(values)[-1]))
+    """First and last of a schedule, spelled on the safe side.
+
+    >>> ends([1.1, 0.99996], up=False), ends([0.1], up=True)
+    ('1.1 to 0.9999', '0.1')
+    """
+    first, last = (printed(float(value), up=up, digits=4) for value in (np.asarray(values)[0], np.asarray(values)[-1]))
     return first if first == last else f"{first} to {last}"

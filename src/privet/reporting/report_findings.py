@@ -1,5 +1,6 @@
 """The section of a report on evidence: what audits and attacks found, with pictures."""
 
+from privet.attacks.table import counted
 from privet.reporting.report_blocks import Block, Code, Pictures, Prose, Raw, Section, Table, Words, percent
 from privet.reporting.report_evidence import Attacks, Tried
 from privet.reporting.report_facts import RunFacts
@@ -28,6 +29,8 @@ def _audit(facts: RunFacts) -> list[Block]:
         "violation": "Audit: violation. The claim is contradicted.",
         "inconclusive": "Audit: inconclusive. More samples would be needed to decide.",
     }[found.verdict]
+    if found.count > 1:
+        said += f" It was audited {found.count} times; of each test the strongest is shown."
     return [
         Prose(words=said, tone=tone),  # type: ignore[arg-type]
         Table(head=("test", "verdict", "what it says", "leaks at least", "confidence"), rows=rows,
@@ -41,7 +44,8 @@ def _attacks(facts: RunFacts, *, show_private: bool) -> list[Block]:
     if found is None:
         return [Prose(words=("Not attacked yet. Run ", Code(text=f"privet attack --run {facts.run.folder}"), "."))]
     broken = [one for one in found.outcomes if one.is_violation]
-    said = f"{len(found.outcomes)} attacks on updates of {found.task}: " + (
+    most = "" if found.count == len(found.outcomes) else " (of each kind the strongest is shown)"
+    said = f"{counted(found.count, 'attack')} on updates of {found.task}{most}: " + (
         f"{len(broken)} identified more records than the guarantee allows." if broken else
         "none identified more records than the guarantee allows."
         if facts.is_guaranteed and any(one.ceiling is not None for one in found.outcomes) else
@@ -71,7 +75,7 @@ def _outcomes(found: Attacks) -> Table:
 
 def _network(found: Attacks) -> str:
     own = any(one.method == "run" for one in found.outcomes)
-    return str(found.settings.get("model") or ("the run's own" if own else "shallow-cnn"))
+    return ", ".join(dict.fromkeys(one.model or ("the run's own" if own else "shallow-cnn") for one in found.outcomes))
 
 
 def _pictures(found: Attacks) -> list[Block]:
@@ -79,10 +83,10 @@ def _pictures(found: Attacks) -> list[Block]:
     shown = (moving or [one for one in found.outcomes if "end" in one.frames])[:8]
     if not shown:
         return []
-    rows = tuple((_row_name(one), (found.truth, one.frames.get("end"), one.frames.get("control"))) for one in shown)
+    rows = tuple((_row_name(one), (one.truth, one.frames.get("end"), one.frames.get("control"))) for one in shown)
     caption = ("One training record, and what the attacker rebuilt of it from one update. ", Raw(text="The true image "
                "is a training record."))  # fmt: skip
-    return [Pictures(head=("true image", "rebuilt", "from noise alone"), rows=rows, caption=caption)]
+    return [Pictures(head=("true image: not private", "rebuilt", "from noise alone"), rows=rows, caption=caption)]
 
 
 def _row_name(one: Tried) -> str:

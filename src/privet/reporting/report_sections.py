@@ -1,5 +1,7 @@
 """Sections of a report: plan, spending, utility, what was not private, and where it came from."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,10 +40,13 @@ def planned(facts: RunFacts) -> Section:
     chosen = [f"{key} {value}" for key in SHOWN if (value := getattr(settings, key)) != getattr(Settings(), key)]
     rows: tuple[tuple[str, Words], ...] = (
         ("budget asked for", "none: the noise was given" if recipe.solve == "epsilon" else
-         f"{recipe.budget.epsilon:g} at δ = {recipe.budget.delta:g}; what holds is above"),
+         f"{recipe.budget.epsilon:g} at δ = {recipe.budget.delta:g}; "
+         f"{'nothing is guaranteed' if facts.run.why_none else 'what holds is above'}"),
         ("method", (Code(text=recipe.method or "own shapes"), f", clipping rule {plan.rule}")),
-        ("noise multiplier", ends(steps.noises, up=True)),
-        ("clip", ends(steps.clips, up=False)),
+        ("noise", "secure: every output is a whole number of cells, so no rounding gives it away"
+         if facts.run.about["secure_noise"] else "Gaussian, in floating point"),
+        ("noise multiplier", ends(steps.noises, up=False)),  # no more than there was
+        ("clip", ends(steps.clips, up=True)),  # nothing was above it
         ("steps", f"{len(steps):,} of {plan.batch:g} of {recipe.size:,} {noun(recipe.budget.unit)}s expected, sampled "
          f"{steps.sampling}"),
         ("trained with", ", ".join(chosen) or "the defaults"),
@@ -60,9 +65,9 @@ def _schedule(facts: RunFacts) -> list[Chart]:
     noises, clips = (_at(values, places) for values in (steps.noises, steps.clips))
     x = tuple((places + 1.0).tolist())
     lines = (
-        Line(name="noise multiplier", x=x, y=tuple(noises.tolist()), colour=0),
-        Line(name="clip", x=x, y=tuple(clips.tolist()), colour=1),
-        Line(name="noise × clip: what is added", x=x, y=tuple((noises * clips).tolist()), colour=2),
+        Line(name="noise multiplier", x=x, y=tuple(noises.tolist()), colour=0, side="down"),
+        Line(name="clip", x=x, y=tuple(clips.tolist()), colour=1, side="up"),
+        Line(name="noise × clip: what is added", x=x, y=tuple((noises * clips).tolist()), colour=2, side="down"),
     )
     return [
         Chart(title="Noise multiplier", x_name="step", y_name="noise multiplier", lines=lines[:1],
@@ -82,12 +87,14 @@ def _epsilons(facts: RunFacts) -> list[Chart]:
     names = {"pld": "certified upper bound (pld)", "gdp": "approximate: central limit theorem (gdp)"}
     lines = tuple(
         Line(name=names.get(curve.method, f"{curve.label}: {curve.method}"), label=curve.label, colour=place,
-             x=(0.0, *map(float, curve.steps)), y=(0.0, *map(float, curve.upper)))
+             x=(0.0, *map(float, curve.steps)), y=(0.0, *map(float, curve.upper)), is_stairs=True, side="up")
         for place, curve in enumerate(facts.curves)
     )  # fmt: skip
     return [
-        Chart(title="Epsilon over the steps", x_name="step", y_name=f"ε at δ = {facts.curves[0].delta:g}", lines=lines,
-              caption="Solid is proven; dashed is an approximation that may say too little.")
+        Chart(title="Epsilon over the steps", x_name="step", lines=lines,
+              y_name=f"ε at δ = {facts.run.guarantee.delta_text}",
+              caption="Solid is proven, between the computed steps too; dashed is an approximation that may say too "
+              "little.")
     ]  # fmt: skip
 
 
@@ -98,7 +105,12 @@ def spent(facts: RunFacts) -> Section:
     rows: list[tuple[str, Words]] = [
         ("charged", f"{run.steps:,} of {len(run.plan.steps):,} planned steps"),
         ("the ledger adds up to", (run.spent, f" at δ = {run.spent.delta_text}, by {run.spent.method}")),
-        ("what holds", (run.guarantee, f" for everything that {given}")),
+        (
+            "what holds",
+            f"guarantee: none ({run.why_none}). The sum is a claim, which nothing proves"
+            if run.why_none
+            else (run.guarantee, f" for everything that {given}"),
+        ),
         ("state", _state(facts)),
     ]
     rows += [("torn, and charged", note) for note in run.notes]
@@ -111,7 +123,9 @@ def _state(facts: RunFacts) -> str:
     run = facts.run
     if not run.is_over:
         return "not finished: steps are left, and scores are of the weights so far"
-    return "complete" if facts.is_whole else f"stopped early ({run.end}), by its own outputs: the plan's epsilon holds"
+    if facts.is_whole:
+        return "complete"
+    return f"stopped early ({run.end}), by its own outputs" + ("" if run.why_none else ": the plan's epsilon holds")
 
 
 # --- utility ----------------------------------------------------------------------------------------
@@ -121,7 +135,8 @@ def utility(facts: RunFacts, rivals: tuple[RunFacts, ...], *, show_private: bool
     """What the model is worth on the held-out set, beside its rivals."""
     every = (facts, *rivals)
     rows: list[tuple[Words, ...]] = [
-        (one.name, one.run.plan.recipe.method or "own shapes", (one.run.guarantee,),
+        (one.name, one.run.plan.recipe.method or "own shapes",
+         ("none: ", one.run.guarantee) if one.run.why_none else one.run.guarantee,
          "none yet" if one.score is None else figure(one.score), _when(one))
         for one in every
     ]  # fmt: skip
@@ -155,7 +170,7 @@ def _noises(every: tuple[RunFacts, ...]) -> Chart:
     lines = []
     for place, one in enumerate(every):
         line = _schedule(one)[0].lines[0]
-        lines.append(Line(name=one.name, x=line.x, y=line.y, colour=place))
+        lines.append(replace(line, name=one.name, colour=place))
     return Chart(title="Noise multiplier, side by side", x_name="step", y_name="noise multiplier", lines=tuple(lines))
 
 
@@ -234,8 +249,8 @@ def not_private(facts: RunFacts, *, show_private: bool) -> Section:
     if facts.raw and not show_private:
         items.append((f"{len(facts.raw)} raw figures from training records are in its metrics and not shown here.",))
     if facts.attacks is not None:
-        items.append(("The attack: its file ", Code(text=ATTACK), " holds a training record. Do not pass it on with "
-                      "the run."))  # fmt: skip
+        items.append(("The attacks: files of the kind ", Code(text=ATTACK), " hold a training record. Do not pass them "
+                      "on with the run."))  # fmt: skip
     if facts.plain is not None:
         items.append(("The rival without privacy: it was trained on the same records without noise.",))
     items.append(("Time and speed of the run are from a clock, and can depend on the records.",))
@@ -246,7 +261,12 @@ def origin(facts: RunFacts) -> Section:
     """Versions and hashes, so that the report can be held against the run."""
     versions = ", ".join(f"{name} {text}" for name, text in versions_of(facts.run).items())
     rows: list[tuple[str, Words]] = [("made with", versions), ("folder", Code(text=str(facts.run.folder)))]
+    if facts.damage:
+        rows.append(("weights", f"cannot be read: {facts.damage}"))
     rows += [(f"{name}, SHA-256", Code(text=value.removeprefix("sha256:"))) for name, value in facts.hashes.items()]
-    again = ("Check it yourself: ", Code(text=f"privet epsilon --from {facts.run.folder}"), " computes the guarantee "
-             "from the ledger, and ", Code(text=f"privet audit --run {facts.run.folder}"), " attacks it.")  # fmt: skip
+    epsilon, audit = (Code(text=f"privet {verb} {facts.run.folder}") for verb in ("epsilon --from", "audit --run"))
+    again: Words = ("Check it yourself: ", epsilon, " computes the guarantee from the ledger, and ", audit,
+                    " attacks it.")  # fmt: skip
+    if facts.run.why_none:  # no accountant prices it
+        again = ("Check it yourself: ", audit, " attacks it.")
     return Section(name="origin", title="Versions and hashes", blocks=(Facts(rows=tuple(rows)), Prose(words=again)))

@@ -71,7 +71,7 @@ def guaranteed(facts: RunFacts) -> Section:
 def promise(facts: RunFacts) -> Promise:
     """The large number."""
     g = facts.run.guarantee
-    holds = "guarantee: none" not in g.method
+    holds = not facts.run.why_none
     lines: list[Words] = [f"at δ = {g.delta_text}, per {noun(g.unit)}, neighbours: {g.relation}"]
     if g.epsilon_lower is not None:
         lines.append(f"The true value lies between {_interval(g)} (certified).")
@@ -128,7 +128,7 @@ def _meaning(facts: RunFacts) -> list[Block]:
 def _attacker(facts: RunFacts) -> tuple[Chart, ...]:
     assert facts.attacker is not None
     hits = tuple(min(1.0, 1 - float(miss)) for miss in facts.attacker(GRID))
-    best = Line(name="the best attacker, at most", x=GRID, y=hits, label="certified", is_filled=True)
+    best = Line(name="the best attacker, at most", x=GRID, y=hits, label="certified", side="up", is_filled=True)
     whole = replace(best, x=(0.0, *GRID), y=(1 - float(facts.attacker(0.0)), *hits))
     coin = Line(name="guessing", x=GRID, y=GRID, is_faint=True)
     first = Chart(
@@ -148,6 +148,8 @@ def summary(facts: RunFacts) -> tuple[Words, ...]:
         found.append(("Private, with proof: ", run.guarantee, f" at δ = {run.guarantee.delta_text}."))
         if run.together is not None:
             found.append((f"That is one run. All runs of the tuning together: {run.together}.",))
+    elif run.why_none:
+        found.append((f"Guarantee: none ({run.why_none}). The claim, which nothing proves: ", run.guarantee, "."))
     else:
         found.append(("Not proven private: ", run.guarantee, "."))
     hits = next((power.hits for power in facts.powers if power.false_alarms == ONE_IN_A_HUNDRED), None)
@@ -159,6 +161,8 @@ def summary(facts: RunFacts) -> tuple[Words, ...]:
     if facts.score is not None:
         found.append((f"Held-out {facts.measure}: {figure(facts.score)}.",))
     found.append((_tested(facts),))
+    if facts.damage:
+        found.append((f"The weights cannot be read: {facts.damage} What was spent is proven by the ledger.",))
     return tuple(found)
 
 

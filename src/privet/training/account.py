@@ -13,6 +13,8 @@ from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
 from privet.training.ledger_reading import read
 
+_NONE = "guarantee: none, "
+
 
 class Account(Protocol):
     """What `Training` asks for each step. A step that was let through is charged, whatever becomes of it."""
@@ -157,7 +159,12 @@ def cost(ledger: Ledger, plan: Plan) -> Guarantee:
 
 def without_proof(guarantee: Guarantee, why: str) -> Guarantee:
     """The same figure as a mere claim that says why there is no guarantee."""
-    return replace(guarantee, label="claimed", epsilon_lower=None, method=f"{guarantee.method}; guarantee: none, {why}")
+    return replace(guarantee, label="claimed", epsilon_lower=None, method=f"{guarantee.method}; {_NONE}{why}")
+
+
+def why_none(guarantee: Guarantee) -> str:
+    """Why there is no guarantee, as `without_proof` was told; empty if there is one."""
+    return guarantee.method.partition(_NONE)[2]
 
 
 def read_off(not_private: str) -> str:

@@ -11,10 +11,10 @@ import secrets
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import safetensors.torch
 import torch
@@ -26,9 +26,11 @@ from privet.training import append_file
 from privet.training.append_file import Descriptor, make_folder, sync, sync_folder
 from privet.training.nest import DTYPES, parsed, shown
 
+T = TypeVar("T")
 NAME = "checkpoint.safetensors"
 FORMAT, VERSION = "privet-checkpoint", 1
 OTHER = "Use a copy of it, or go on without: what was spent is in the ledger, not here."
+_DAMAGED = "its checksum does not fit: it is damaged, or not a checkpoint of Privet."
 _TEXT, _DIGEST = "json", "sha256"
 _SIZE = sha256().digest_size
 _PIECE = 2**24  # bytes that are written, and checked, at a time
@@ -125,18 +127,39 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
         InvalidValue: there is none, it is a link, it is damaged, or it is another kind of file. Nothing is unpickled.
     """
     try:
-        return parse(_bytes_of(file))
+        return parse(_read(file, lambda stream: stream.read()))
     except PrivetError as error:
         raise type(error)(f"{file}: {error} {OTHER}") from None
 
 
-def _bytes_of(file: Path) -> bytes:
+def check(file: Path) -> None:
+    """Raise unless the checksum of a file fits; a piece of it is in memory at a time, and none is parsed.
+
+    Raises:
+        InvalidValue: there is none, it is a link, it is damaged, or it is another kind of file.
+    """
+    try:
+        _read(file, _check_sum)
+    except PrivetError as error:
+        raise type(error)(f"{file}: {error} {OTHER}") from None
+
+
+def _check_sum(stream: BinaryIO) -> None:
+    left, seen = os.fstat(stream.fileno()).st_size - _SIZE, sha256()
+    while left > 0 and (piece := stream.read(min(left, _PIECE))):
+        seen.update(piece)
+        left -= len(piece)
+    if left or stream.read() != seen.digest():
+        raise InvalidValue(_DAMAGED)
+
+
+def _read(file: Path, read: Callable[[BinaryIO], T]) -> T:
     try:
         number = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(number, "rb") as stream:
             if not stat.S_ISREG(os.fstat(number).st_mode):
                 raise InvalidValue("is not a file.")
-            return stream.read()
+            return read(stream)
     except FileNotFoundError:
         raise InvalidValue("there is no such file. Give the folder of a run that has saved one.") from None
     except MemoryError:
@@ -159,7 +182,7 @@ def parse(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor], str]:
     if len(data) <= _SIZE or digest.digest() != data[-_SIZE:]:
         pickled = data[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
         also = " It may be a pickle (torch.save), which is never read." if pickled else ""
-        raise InvalidValue(f"its checksum does not fit: it is damaged, or not a checkpoint of Privet.{also}")
+        raise InvalidValue(_DAMAGED + also)
     try:
         tensors = safetensors.torch.load(data)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError, AssertionError) as error:

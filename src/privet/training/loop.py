@@ -120,6 +120,7 @@ def go_on(
     group = distributed.group()
     run = out if isinstance(out, Run) else Run.load(out)
     if run.is_over:
+        run.check_weights()
         return run
     folder = run.folder
     about = dict(run.about)

@@ -1,7 +1,8 @@
 """Metrics of a run: one JSON object a line, in `metrics.jsonl` of its folder; TensorBoard's files if it is installed.
 
 Every figure is public: it comes from the held-out set, from the plan, or from a clock. What comes from training records
-without noise is named `raw_...` and is there only if it was asked for.
+without noise is named `raw_...` and is there only if it was asked for. A line with such figures has `"private": false`,
+and their names as `not_private`.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ NAME = "metrics.jsonl"
 BOARD = "tensorboard"  # the folder of TensorBoard's files
 Line = Mapping[str, Any]
 _OF_THE_MOMENT = ("epsilon", "delta", "label")
+_RAW = "not_private"  # the key that names what was computed without noise; older files have none
 
 
 class Metrics:
@@ -37,12 +39,12 @@ class Metrics:
         self._board = _board(folder / BOARD)
 
     def add(self, line: Line) -> None:
-        """Append a line; a figure that is not finite is written as null.
+        """Append a line; a figure that is not finite is written as null, and a line with raw ones is not private.
 
         Raises:
             InvalidValue: the disk is full, or the folder is gone. The ledger is not touched by it.
         """
-        finite = {key: _plain(value) for key, value in line.items()}
+        finite = _marked({key: _plain(value) for key, value in line.items()})
         text = json.dumps(finite, allow_nan=False) + "\n"
         size = os.fstat(self._held.number).st_size
         try:
@@ -101,7 +103,13 @@ def of_weights(line: Line) -> dict[str, Any]:
     Its epsilon is of that moment. Which weights are kept, and when a run stops, is decided by later outputs too: what
     holds for them is the run's guarantee.
     """
-    return {key: value for key, value in line.items() if key not in _OF_THE_MOMENT and not key.startswith("raw_")}
+    gone = (*_OF_THE_MOMENT, _RAW, "private") if _RAW in line else _OF_THE_MOMENT
+    return {key: value for key, value in line.items() if key not in gone and not key.startswith("raw_")}
+
+
+def _marked(line: dict[str, Any]) -> dict[str, Any]:
+    raw = [key for key in line if key.startswith("raw_")]
+    return line | {"private": False, _RAW: raw} if raw else line
 
 
 def _parsed(row: bytes) -> dict[str, Any] | None:

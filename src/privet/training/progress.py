@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from privet.accounting import Guarantee
 from privet.accounting.guarantee import rounded
+from privet.training.account import why_none
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,7 +120,7 @@ def shown(spent: Guarantee) -> str:
     >>> shown(Guarantee(epsilon=1.23456, epsilon_lower=None, delta=1e-5, label="certified", method="pld"))
     'epsilon <= 1.235 certified'
     """
-    if "guarantee: none" in spent.method:
+    if why_none(spent):
         return f"guarantee: none, {NOT_PRIVATE}"
     side = "<= " if spent.label == "certified" else ""
     return f"epsilon {side}{rounded(spent.epsilon, up=True, digits=4)} {spent.label}"

@@ -26,8 +26,8 @@ from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.plan_file import check_table, parsed
-from privet.training import checkpoint, ledger_reading, metrics
-from privet.training.account import cost, read_off, without_proof
+from privet.training import checkpoint, checkpoint_file, ledger_reading, metrics
+from privet.training.account import cost, read_off, why_none, without_proof
 from privet.training.append_file import write_new
 from privet.training.going_on import going_on, is_federation
 from privet.training.ledger_lines import Header, header_of
@@ -116,6 +116,11 @@ class Run:
         return self.seed is None
 
     @property
+    def why_none(self) -> str:
+        """Why the run has no guarantee, so that its epsilon is a claim; empty if it has one."""
+        return why_none(self.guarantee)
+
+    @property
     def not_private(self) -> str:
         """What was read off the training records without noise before the first step; empty if nothing was."""
         found: str = self.about["not_private"]
@@ -132,6 +137,16 @@ class Run:
         best = self.folder / BEST
         folder = best if self.settings.keep == "best" and (best / checkpoint.NAME).exists() else self.folder
         return folder if (folder / checkpoint.NAME).exists() else None
+
+    def check_weights(self) -> None:
+        """Raise if saved weights cannot be read back.
+
+        Raises:
+            InvalidValue: a checkpoint is damaged, or a link. What was spent is in the ledger all the same.
+        """
+        for folder in (self.folder, self.folder / BEST):
+            if (folder / checkpoint.NAME).exists():
+                checkpoint_file.check(folder / checkpoint.NAME)
 
     @property
     def scores(self) -> dict[str, Any] | None:

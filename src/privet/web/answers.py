@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from privet.accounting import Guarantee, epsilon_curve, registry
 from privet.accounting.base import refuse_unsupported
-from privet.accounting.guarantee import MEANING, rounded
+from privet.accounting.guarantee import MEANING, printed, rounded
 from privet.accounting.pld import delta_curve
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, from_deltas, tradeoff, true_positive_rate
 from privet.errors import NoSolution, PrivetError
@@ -20,7 +20,7 @@ from privet.web.questions import MOST_STEPS, command_of, toml_of
 
 Alive = Callable[[], None]  # raises once nobody waits for the answer any more
 POINTS = 240  # of a schedule
-CURVE = {"pld": 40, "gdp": 16, "rdp": 8}  # points of epsilon over the steps
+CURVE = {"pld": 60, "gdp": 30, "rdp": 12}  # points of epsilon over the steps, about: the line is a staircase
 ATTACKER = 16  # epsilons that make the trade-off curve
 BATCHES, STEPS = (0.25, 1, 4), (0.3, 1, 3)  # the view ahead, times the recipe's own
 FALSE_ALARMS = 0.01
@@ -122,17 +122,17 @@ def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
         "clip": clips.tolist(),
         "std": (noises * clips).tolist(),
         "ends": {
-            "noise": _ends(row.noise, up=True),
-            "clip": _ends(row.clip, up=False),
-            "std": _ends(row.noise_std, up=True),
+            "noise": _ends(row.noise),
+            "clip": _ends(row.clip),
+            "std": _ends(row.noise_std),
         },
         "batch": planned.batch,
     }
 
 
-def _ends(ends: tuple[float, float], *, up: bool) -> list[str]:
-    """First and last, spelled on the safe side: noise rounded up, a clip down."""
-    return [rounded(value, up=up, digits=5) for value in ends]
+def _ends(ends: tuple[float, float]) -> list[str]:
+    """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
+    return [printed(value, up=True, digits=5) for value in ends]
 
 
 def _at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:

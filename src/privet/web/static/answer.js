@@ -1,6 +1,6 @@
 // The answer: promises with their labels, what they mean, the schedule and the curves.
 
-import { byId, make, fill, tag, figure, span, epsilon } from "./dom.js";
+import { byId, make, fill, tag, figure, span, epsilon, bound } from "./dom.js";
 import { draw, blank, dashOf } from "./charts.js";
 
 const NAMES = { gdp: "CLT (gdp)", rdp: "Rényi (rdp)" };
@@ -48,8 +48,8 @@ function schedule({ step, noise, clip, ends }) {
 
 export function showCurves({ lines, why }) {
   if (!lines.length) { blank("chart-epsilon", why); return; }
-  const shown = lines.map((line) => lineOf(line, line.method === "pld" ? "certified (pld)" : `${NAMES[line.method]}, ${line.label}`));
-  const last = shown.map((line) => `${line.name} ends at ${figure(line.y.at(-1))}`);
+  const shown = lines.map((line) => ({ ...lineOf(line, line.method === "pld" ? "certified (pld)" : `${NAMES[line.method]}, ${line.label}`), stairs: true }));
+  const last = shown.map((line) => `${line.name} ends at ${bound(line.y.at(-1))}`);
   draw("chart-epsilon", { x: "step", y: "epsilon", lines: shown, said: `Epsilon over the steps: ${last.join("; ")}.`,
     range: { y: (_, __, most) => [0, most * 1.06] } });
 }

@@ -1,11 +1,12 @@
 // Charts by uPlot, in the colours of the scheme. A chart says in words what it shows, for those who do not see it.
 
-import { byId, make, figure } from "./dom.js";
+import { byId, make, figure, bound } from "./dom.js";
 
 const drawn = new Map();
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const DASH = { certified: [], approximate: [7, 5], claimed: [2, 4] };
 const HEIGHT = 230;
+const STAIRS = uPlot.paths.stepped({ align: -1 });
 
 function axis(label, scale = "x", more = {}) {
   return { scale, label, labelSize: 22, size: scale === "x" ? 34 : 52, stroke: () => colour("soft"), font: "12px system-ui, sans-serif",
@@ -33,8 +34,11 @@ function legend(lines) {
   return [list, readings];
 }
 
-/** Lines on one x axis. Each: name, colour (a name of the style), x, y, and perhaps dash, scale, width. */
-export function draw(id, { lines, x, y, right, said, range = {}, form = figure }) {
+/**
+ * Lines on one x axis. Each: name, colour (a name of the style), x, y, and perhaps dash, scale, width. Those with
+ * `stairs` are bounds that rise: between two points that of the later one holds.
+ */
+export function draw(id, { lines, x, y, right, said, range = {} }) {
   const place = byId(id);
   drawn.get(id)?.chart.destroy();
   const [list, readings] = legend(lines);
@@ -43,21 +47,23 @@ export function draw(id, { lines, x, y, right, said, range = {}, form = figure }
   const data = uPlot.join(lines.map((line) => [line.x, line.y]));
   const scales = { x: { time: false }, y: { range: range.y }, ...(right ? { right: { range: range.right } } : {}) };
   const series = lines.map((line) => ({ label: line.name, scale: line.scale ?? "y", stroke: () => colour(line.colour), dash: line.dash,
-    width: line.width ?? 2.2, spanGaps: true, points: { show: false }, fill: line.fill ? () => `${colour(line.colour)}1f` : undefined }));
+    width: line.width ?? 2.2, spanGaps: true, points: { show: false }, paths: line.stairs ? STAIRS : undefined, fill: line.fill ? () => `${colour(line.colour)}1f` : undefined }));
   const chart = new uPlot({
     width: Math.max(220, canvas.clientWidth), height: HEIGHT, scales, padding: [8, right ? 4 : 14, 0, 0],
     series: [{}, ...series], axes: [axis(x), axis(y, "y"), ...(right ? [axis(right, "right", { side: 1, grid: { show: false } })] : [])],
     legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { size: 7 } },
-    hooks: { setCursor: [(plot) => readings.forEach((reading, k) => { reading.textContent = at(plot, k + 1, form); })] },
+    hooks: { setCursor: [(plot) => readings.forEach((reading, k) => { reading.textContent = at(plot, k + 1, lines[k].stairs); })] },
   }, data, canvas);
   drawn.set(id, { chart, canvas });
 }
 
-function at(plot, series, form) {
+/** What a line says at the cursor: at the nearest point, else at the one before it, on stairs at the one after. */
+function at(plot, series, stairs) {
   const { idx } = plot.cursor;
   if (idx == null) return "";
-  for (let back = idx; back >= 0; back -= 1) {
-    if (plot.data[series][back] != null) return form(plot.data[series][back]);
+  const values = plot.data[series];
+  for (let place = idx; place >= 0 && place < values.length; place += stairs ? 1 : -1) {
+    if (values[place] != null) return (stairs ? bound : figure)(values[place]);
   }
   return "";
 }

@@ -25,6 +25,12 @@ export function figure(value, digits = 4) {
   return Number(value.toPrecision(digits)).toLocaleString("en", { maximumSignificantDigits: digits });
 }
 
+/** A number that is not to be exceeded, rounded up. */
+export function bound(value, digits = 4) {
+  const near = Number(value.toPrecision(digits));
+  return figure(near >= value ? near : near + 10 ** (Math.floor(Math.log10(value)) + 1 - digits), digits);
+}
+
 /** First to last, once if they are the same. */
 export const span = ([first, last]) => (first === last ? first : `${first} → ${last}`);
 
