@@ -118,9 +118,18 @@ def test_importing_tasks_reads_nothing_and_loads_nothing_heavy():
     code = "import sys, privet.data as d; d.task('digits'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert not {"pandas", "sklearn", "PIL", "mlxtend"} & set(done.stdout.split())
-    assert {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "lfw", "csv", "npz", "folder"} <= set(
-        registry.names()
-    )
+    assert {
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "cifar100",
+        "infinite-mnist",
+        "lfw",
+        "csv",
+        "npz",
+        "folder",
+    } <= set(registry.names())
 
 
 # --- idx --------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 as tasks, from any of their public forms; each batch is proven by its SHA-256."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,7 +13,7 @@ from privet import _check
 from privet._registry import one_line, shortened
 from privet.data.archives import untar, unzip_arrays
 from privet.data.features import image_features
-from privet.data.files import File, Where, content_of, find, places, read
+from privet.data.files import File, Where, content_of, find, read
 from privet.data.images import first, tensors
 from privet.data.pickled import Call, plain
 from privet.data.pictures import picture
@@ -181,9 +180,7 @@ def _found(data: Cifar, batch: Batch, where: Where) -> Path | None:
     """The batch as a file of its own."""
     names = [f"{data.binary}/{batch.name}.bin", f"{batch.name}.bin", f"{data.python}/{batch.name}", batch.name]
     names += [f"{batch.name}.webp"] if data.tiled else []
-    beside = where.folders() if batch.name in _COMMON else []
-    there = (path for name in names for path in places(where, data.archive.dataset, name) if path.parent not in beside)
-    return next((path for path in there if os.path.exists(path)), None)
+    return find(where, data.archive.dataset, *names, beside=batch.name not in _COMMON)
 
 
 def _archive(data: Cifar, where: Where) -> dict[str, bytes]:
