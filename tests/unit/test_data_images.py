@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -117,7 +118,18 @@ def test_importing_tasks_reads_nothing_and_loads_nothing_heavy():
     code = "import sys, privet.data as d; d.task('digits'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert not {"pandas", "sklearn", "PIL", "mlxtend"} & set(done.stdout.split())
-    assert {"digits", "mnist", "fashion-mnist", "cifar10", "lfw", "csv", "npz", "folder"} <= set(registry.names())
+    assert {
+        "digits",
+        "mnist",
+        "fashion-mnist",
+        "cifar10",
+        "cifar100",
+        "infinite-mnist",
+        "lfw",
+        "csv",
+        "npz",
+        "folder",
+    } <= set(registry.names())
 
 
 # --- idx --------------------------------------------------------------------------------------------
@@ -194,18 +206,42 @@ def test_a_broken_idx_file_is_refused(content, match):
 # --- cifar10 ----------------------------------------------------------------------------------------
 
 COUNT = 4
-ROWS = {name: RANDOM.integers(0, 256, (COUNT, 3073), dtype=np.uint8) for name in cifar.BATCHES}
-for rows in ROWS.values():
-    rows[:, 0] %= 10
+
+
+def made_up(data: cifar.Cifar) -> dict[str, np.ndarray]:
+    """Four records for each batch, in the binary form."""
+    width = len(data.classes) + 3072
+    found = {batch.name: RANDOM.integers(0, 256, (COUNT, width), dtype=np.uint8) for batch in data.batches}
+    for rows in found.values():
+        rows[:, : len(data.classes)] %= np.array(list(data.classes.values()), dtype=np.uint8)
+    return found
+
+
+def known(data: cifar.Cifar, rows: dict[str, np.ndarray], archive: bytes, **pickles: bytes) -> cifar.Cifar:
+    """The dataset if these were its public files."""
+    batches = tuple(
+        cifar.Batch(
+            name=name, count=len(held), sha256=sha256(held.tobytes()).hexdigest(),
+            pickled=sha256(pickles[name]).hexdigest() if name in pickles else "",
+        )
+        for name, held in rows.items()
+    )  # fmt: skip
+    file = replace(data.archive, sha256=sha256(archive).hexdigest(), size=len(archive))
+    return replace(data, batches=batches, archive=file)
+
+
+ROWS = made_up(cifar.CIFAR10)
 
 
 def short(text: bytes) -> bytes:
     return b"U" + bytes([len(text)]) + text
 
 
-def old_pickle(rows: np.ndarray, *, kind: bytes = short(b"u1") + b"K\x00K\x01") -> bytes:
+def old_pickle(
+    rows: np.ndarray, *, kind: bytes = short(b"u1") + b"K\x00K\x01", labels: tuple[str, ...] = ("labels",)
+) -> bytes:
     """A batch as Python 2 wrote it: strings are bytes, the array is rebuilt by numpy.core.multiarray."""
-    raw = rows[:, 1:].tobytes()
+    raw = rows[:, len(labels) :].tobytes()
     number = lambda value: b"M" + struct.pack("<H", value)  # noqa: E731
     array = (
         b"cnumpy.core.multiarray\n_reconstruct\nq\x01(cnumpy\nndarray\nq\x02K\x00\x85U\x01btRq\x03"
@@ -213,15 +249,19 @@ def old_pickle(rows: np.ndarray, *, kind: bytes = short(b"u1") + b"K\x00K\x01") 
         + b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
         + b"\x89T" + struct.pack("<i", len(raw)) + raw + b"tb"
     )  # fmt: skip
-    labels = b"](" + b"".join(b"K" + bytes([label]) for label in rows[:, 0]) + b"e"
+    lists = b"".join(
+        short(name.encode()) + b"](" + b"".join(b"K" + bytes([label]) for label in rows[:, column]) + b"e"
+        for column, name in enumerate(labels)
+    )
     return (
-        b"\x80\x02}q\x00(" + short(b"data") + array + short(b"labels") + labels
+        b"\x80\x02}q\x00(" + short(b"data") + array + lists
         + short(b"batch_label") + short(b"training batch 1") + short(b"filenames") + b"](" + short(b"a.png") + b"eu."
     )  # fmt: skip
 
 
-def new_pickle(rows: np.ndarray, protocol: int = 2) -> bytes:
-    return pickle.dumps({b"data": rows[:, 1:], b"labels": rows[:, 0].tolist()}, protocol=protocol)
+def new_pickle(rows: np.ndarray, protocol: int = 2, labels: tuple[str, ...] = ("labels",)) -> bytes:
+    lists = {name.encode(): rows[:, column].tolist() for column, name in enumerate(labels)}
+    return pickle.dumps({b"data": rows[:, len(labels) :], **lists}, protocol=protocol)
 
 
 def tgz(folder: str, contents: dict[str, bytes]) -> bytes:
@@ -269,13 +309,8 @@ FORMS = {
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR-10 with four images in a batch."""
-    monkeypatch.setattr(cifar, "COUNT", COUNT)
-    monkeypatch.setattr(cifar, "BATCHES", {name: sha256(rows.tobytes()).hexdigest() for name, rows in ROWS.items()})
     archive = FORMS["binary archive"]["cifar-10-binary.tar.gz"]
-    monkeypatch.setattr(
-        cifar, "ARCHIVE",
-        File(dataset="cifar10", name="cifar-10-binary.tar.gz", sha256=sha256(archive).hexdigest(), size=len(archive)),
-    )  # fmt: skip
+    monkeypatch.setattr(cifar, "CIFAR10", known(cifar.CIFAR10, ROWS, archive))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -300,6 +335,7 @@ TWICE = b"q\x07h\x07\x86"  # what was there, two times: of n of them it is there
         ("data_batch_1.bin", b"", "has 0 bytes"),
         ("data_batch_1.bin", BINARY["data_batch_1.bin"] + b"\0", "bytes, not"),
         ("data_batch_1.bin", BINARY["data_batch_2.bin"], "its content differs"),
+        ("data_batch_1.bin", b"\x0a" + BINARY["data_batch_1.bin"][1:], "has the label 10. There are 10 classes"),
         ("data_batch_1", b"", "not a whole pickle"),
         ("data_batch_1", PYTHON["data_batch_1"][:5000], "not a whole pickle"),
         ("data_batch_1", PYTHON["data_batch_2"], "its content differs"),
@@ -333,6 +369,126 @@ def test_broken_labels_are_refused(labels, where, tiny, tmp_path):
     put(tmp_path / "data_batch_1.webp", webp(ROWS["data_batch_1"]))
     put(tmp_path / "labels.npz", labels)
     refused(lambda: task("cifar10", where=where), "labels.npz: ")
+
+
+# --- cifar100 ---------------------------------------------------------------------------------------
+
+BOTH = ("coarse_labels", "fine_labels")
+ROWS100 = made_up(cifar.CIFAR100)
+BINARY100 = {f"{name}.bin": rows.tobytes() for name, rows in ROWS100.items()}
+PYTHON100 = {name: old_pickle(rows, labels=BOTH) for name, rows in ROWS100.items()}
+FORMS100 = {
+    "binary": {f"cifar-100-binary/{name}": content for name, content in BINARY100.items()},
+    "binary files": {f"cifar100/{name}": content for name, content in BINARY100.items()},
+    "python": {f"cifar100/cifar-100-python/{name}": content for name, content in PYTHON100.items()},
+    "python 3": {f"cifar100/{name}": new_pickle(rows, 4, BOTH) for name, rows in ROWS100.items()},
+    "python archive": {"cifar-100-python.tar.gz": tgz("cifar-100-python", {**PYTHON100, "meta": b"not read"})},
+    "binary archive": {"cifar100/cifar-100-binary.tar.gz": tgz("cifar-100-binary", BINARY100)},
+}
+ARCHIVE100 = FORMS100["binary archive"]["cifar100/cifar-100-binary.tar.gz"]
+
+
+@pytest.fixture
+def tiny100(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-100 with four images in each batch."""
+    monkeypatch.setattr(cifar, "CIFAR100", known(cifar.CIFAR100, ROWS100, ARCHIVE100))
+
+
+@pytest.mark.parametrize("form", FORMS100)
+def test_every_form_of_cifar100_gives_the_same(form, where, tiny100, tmp_path):
+    for name, content in FORMS100[form].items():
+        put(tmp_path / name, content)
+    fine, coarse = task("cifar100", where=where), task("cifar100:labels=coarse", where=where)
+    check_usable(fine)
+    check_usable(coarse)
+    assert (fine.facts["classes"], coarse.facts["classes"], fine.name) == (100, 20, "cifar100")
+    for part, rows in (("train", ROWS100["train"]), ("held_out", ROWS100["test"])):
+        (x, y), (same, groups) = getattr(fine, part), getattr(coarse, part)
+        assert np.array_equal((x * 255).round().byte().numpy().reshape(COUNT, 3072), rows[:, 2:])
+        assert torch.equal(x, same)
+        assert (groups.tolist(), y.tolist()) == (rows[:, 0].tolist(), rows[:, 1].tolist())
+    assert torch.equal(task("cifar100:size=3", where=where).train[0], fine.train[0][:3])
+    assert cifar.CIFAR100.batches[0].sha256 in fine.source
+    assert "fine_labels" in fine.source
+
+
+def test_cifar100_has_its_published_sizes():
+    assert [batch.count for batch in cifar.CIFAR100.batches] == [50_000, 10_000]
+    assert {len(digest) for batch in cifar.CIFAR100.batches for digest in (batch.sha256, batch.pickled)} == {64}
+
+
+@pytest.mark.parametrize("network", ["cnn", "tanh-cnn", "pool-cnn", "shallow-cnn", "resnet", "mlp", "linear"])
+def test_networks_for_cifar10_tell_a_hundred_classes(network, where, tiny100, tmp_path):
+    for name, content in FORMS100["binary"].items():
+        put(tmp_path / name, content)
+    made = task("cifar100", where=where)
+    assert made.network(network)(made.train[0]).shape == (COUNT, 100)
+
+
+@pytest.mark.parametrize("features", ["scattering", "mirrored"])
+def test_cifar100_has_the_features_of_cifar10(features, where, tiny100, tmp_path):
+    for name, content in FORMS100["binary"].items():
+        put(tmp_path / name, content)
+    check_trains(task(f"cifar100:features={features}", where=where))
+
+
+def test_a_pickle_of_cifar100_is_known_by_itself_too(where, monkeypatch, tmp_path):
+    """Should the binary form be in another order, the published pickle still is what it is."""
+    backwards = {name: rows[::-1] for name, rows in ROWS100.items()}
+    for name, content in FORMS100["python"].items():
+        put(tmp_path / name, content)
+    monkeypatch.setattr(cifar, "CIFAR100", known(cifar.CIFAR100, backwards, ARCHIVE100))
+    refused(lambda: task("cifar100", where=where), "is not the train of CIFAR-100: its content differs")
+    monkeypatch.setattr(cifar, "CIFAR100", known(cifar.CIFAR100, backwards, ARCHIVE100, **PYTHON100))
+    made = task("cifar100", where=where)
+    assert made.train[1].tolist() == ROWS100["train"][:, 1].tolist()
+    assert sha256(ROWS100["train"].tobytes()).hexdigest() in made.source  # of what was read
+
+
+def spoiled(column: int, label: int) -> np.ndarray:
+    rows = ROWS100["train"].copy()
+    rows[2, column] = label
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("train.bin", b"", "has 0 bytes, not 12,296"),
+        ("train.bin", BINARY100["train.bin"][:-1], "has 12,295 bytes, not 12,296"),
+        ("train.bin", ROWS["data_batch_1"].tobytes(), "has 12,292 bytes, not 12,296"),  # records of CIFAR-10
+        ("train.bin", BINARY100["test.bin"], "is not the train of CIFAR-100: its content differs"),
+        ("train.bin", spoiled(0, 20).tobytes(), "has the label 20. There are 20 classes"),
+        ("train.bin", spoiled(1, 100).tobytes(), "has the label 100. There are 100 classes"),
+        ("train", b"", "not a whole pickle"),
+        ("train", PYTHON100["train"][:5000], "not a whole pickle"),
+        ("train", PYTHON100["test"], "its content differs"),
+        ("train", PYTHON["data_batch_1"], "no data and labels as CIFAR-100 has them"),
+        ("train", old_pickle(ROWS100["train"], labels=("fine_labels",)), "no data and labels"),
+        ("train", old_pickle(ROWS100["train"][:3], labels=BOTH), "has 3 labels"),
+        ("train", old_pickle(spoiled(1, 100), labels=BOTH), "has the label 100"),
+        ("train", pickle.dumps({"coarse_labels": [1], "fine_labels": [1, 2], "data": 5}, protocol=2), "same shape"),
+        ("train", pickle.dumps({"coarse_labels": [1], "fine_labels": [300], "data": 5}, protocol=2), "from 0 to 255"),
+        ("cifar-100-python.tar.gz", tgz("x", {"meta": b""}), "has no train"),
+        ("cifar-100-python.tar.gz", tgz("..", PYTHON100), "outside its folder"),
+        ("cifar-100-binary.tar.gz", ARCHIVE100[:-30], "is not a whole tar.gz"),
+    ],
+    ids=words,
+)
+def test_broken_cifar100_is_refused(name, content, match, where, tiny100, tmp_path):
+    put(tmp_path / "cifar100" / name, content)
+    refused(lambda: task("cifar100", where=where), match)
+
+
+def test_cifar100_that_is_missing_says_what_to_put_where(where, tmp_path):
+    """Names that any dataset may have are not taken for it beside the datasets' folders."""
+    put(tmp_path / "train", b"of something else")
+    put(tmp_path / "test.bin", b"of something else")
+    refused(lambda: task("cifar100", where=where), r"task='cifar100' needs cifar-100-binary.tar.gz.*cs.toronto.edu")
+    refused(lambda: task("cifar100:labels=all", where=where), "labels='all' must be one of")
+
+
+# --- pickles ----------------------------------------------------------------------------------------
 
 
 class Trap:

@@ -13,6 +13,7 @@ from privet.data import ratings, task
 from privet.data.ratings import EXPECTED_STARS
 from privet.errors import InvalidValue
 from public_files import alone, put
+from three_steps import check_trains
 
 ROWS = [(2, 9, 5), (1, 7, 3), (1, 3952, 1), (6040, 7, 4), (2, 1, 2), (3, 3, 3), (3, 4, 5)]  # in no order
 
@@ -69,6 +70,7 @@ def test_records_have_owners_and_are_numbered_from_zero(where):
     seen = {(user + 1, movie + 1, kind + 1) for (user, movie), kind in zip(pairs.tolist(), stars.tolist(), strict=True)}
     assert seen == set(ROWS)
     assert found.network()(found.train[0]).shape == (5, 5)  # ids up to the last of the public ranges have their rows
+    check_trains(found)
 
 
 def test_the_measure_is_the_rmse_of_the_mean_rating(where):

@@ -16,6 +16,7 @@ from privet.data.packed import split
 from privet.data.tabular import CUTS, AdultFile, parse_adult, parse_attributes
 from privet.errors import InvalidValue
 from public_files import alone, put
+from three_steps import check_trains
 
 LINES = [
     "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
@@ -85,6 +86,7 @@ def test_adult_is_split_as_in_the_paper(where, small_adult, packed):
     assert found.train[0].dtype == torch.float32
     assert "fixed shuffle" in found.evaluation
     assert found.network()(found.train[0]).shape == (19, 2)
+    check_trains(found)
     again = task("adult:size=5", where=where)
     assert torch.equal(again.train[0], found.train[0][:5])
 
@@ -100,6 +102,7 @@ def test_all_of_adult_can_be_trained_on_and_judged_by_the_test_file(where, small
     put(where, "adult.test.gz", gzip.compress(small_adult[1]))
     found = task("adult:judge=test,bins=fine", where=where)
     assert (found.size, found.held_out[1].tolist(), found.facts["shape"]) == (21, [0, 1, 0], (163,))
+    check_trains(found)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +198,7 @@ def test_attribute_tasks_are_split_four_to_one(where, monkeypatch, name, constan
     found = task(name, where=where)
     assert (found.size, len(found.held_out[1])) == (4, 1)
     assert found.network()(found.train[0]).shape == (4, 3)
+    check_trains(found)
     assert sha256(content).hexdigest() in found.source
 
 

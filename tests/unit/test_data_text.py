@@ -18,6 +18,7 @@ from privet.data.text import LANGUAGES, parse_ag_news, parse_imdb
 from privet.data.words import Hashed, Listed, numbered, words_of
 from privet.errors import InvalidValue
 from public_files import alone, put
+from three_steps import check_trains
 
 GOOD, BAD = "A great film, I loved it!", "Dull.<br />It's bad; a bad film"
 REVIEWS = [(GOOD, 1), (BAD, 0), ("Loved the end. The end", 1), ("no", 0)]
@@ -114,6 +115,7 @@ def test_every_form_holds_the_same_reviews(where, monkeypatch, tables):
     from_folder = task("imdb", where=other)
     assert "folder" in from_folder.source
     assert reviews(from_tables) == reviews(from_archive) == reviews(from_folder)
+    check_trains(from_archive)
 
 
 def test_a_review_is_its_last_words(where, tables):
@@ -125,6 +127,7 @@ def test_a_review_is_its_last_words(where, tables):
                     for words, label in ((words_of(review)[-3:], label) for review, label in REVIEWS))  # fmt: skip
     assert sorted(zip(found.train[0].tolist(), found.train[1].tolist(), strict=True)) == wanted
     assert found.network()(found.train[0]).shape == (4, 2)
+    check_trains(found)
     assert "hashed into 50 numbers" in found.source
 
 
@@ -136,6 +139,7 @@ def test_common_words_are_dropped_from_both_parts_by_a_fixed_list(where, tables)
     for inputs, labels in (found.train, found.held_out):
         rows = ((sorted(filter(None, row)), label) for row, label in zip(inputs.tolist(), labels.tolist(), strict=True))
         assert sorted(rows) == wanted
+    check_trains(found)
     assert "common words dropped" in found.source
     with pytest.raises(InvalidValue, match="common='drop' must be one of dropped, kept"):
         task("imdb:common=drop", where=where)
@@ -243,6 +247,7 @@ def test_title_and_description_are_read_as_one(where, news):
     assert "SAMPLE" in sample.source
     assert (sample.size, sorted(sample.train[1].tolist())) == (3, [0, 2, 3])
     assert sample.network()(sample.train[0]).shape == (3, 4)
+    check_trains(sample)
     put(where, "ag_news/train.csv", NEWS)
     whole = task("ag-news", where=where)
     assert "SAMPLE" not in whole.source
@@ -289,6 +294,7 @@ def test_names_are_characters_without_accents(where):
     assert rows[(0,) * 13 + tuple(written)] == 0  # in front: zeros
     assert rows[(0,) * 10 + tuple([letters[c] for c in "O'Arabic "] + [1])] == 0  # ß is not in the alphabet
     assert found.network()(found.train[0]).shape == (44, 18)
+    check_trains(found)
     assert (found.facts["words"], len(text.ALPHABET)) == (60, 58)
 
 

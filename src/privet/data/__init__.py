@@ -2,6 +2,7 @@
 
 from privet.data import cifar as cifar
 from privet.data import images as images
+from privet.data import infinite as infinite
 from privet.data import lfw as lfw
 from privet.data import own as own
 from privet.data import ratings as ratings

@@ -61,9 +61,14 @@ def places(where: Where, dataset: str, name: str) -> Iterator[Path]:
         yield folder / name
 
 
-def find(where: Where, dataset: str, *names: str) -> Path | None:
-    """The first file or folder of these names that is there, looked for by name first; or None."""
-    return next((path for name in names for path in places(where, dataset, name) if os.path.exists(path)), None)
+def find(where: Where, dataset: str, *names: str, beside: bool = True) -> Path | None:
+    """The first file or folder of these names that is there, looked for by name first; or None.
+
+    `beside=False` leaves out what lies beside the folders of the datasets, where a name may be another dataset's.
+    """
+    passed = [] if beside else where.folders()
+    there = (path for name in names for path in places(where, dataset, name) if path.parent not in passed)
+    return next((path for path in there if os.path.exists(path)), None)
 
 
 def read(where: Where, file: File) -> bytes:

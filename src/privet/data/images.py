@@ -169,8 +169,8 @@ def _idx_task(pairs: tuple[IdxPair, IdxPair], *, where: Where, size: int | None,
     hashes = ", ".join(f"{file.name} {file.sha256}" for pair in pairs for file in (pair.images, pair.labels))
     return Task(
         name=train.images.dataset,
-        train=tensors(*(part[:taken] for part in _read_pair(train, where))),
-        held_out=tensors(*_read_pair(test, where)),
+        train=tensors(*(part[:taken] for part in read_pair(train, where))),
+        held_out=tensors(*read_pair(test, where)),
         evaluation=f"the public test set, {test.count:,} images that are never trained on",
         model="cnn",
         facts={"shape": (1, 28, 28), "classes": 10},
@@ -178,15 +178,20 @@ def _idx_task(pairs: tuple[IdxPair, IdxPair], *, where: Where, size: int | None,
     )
 
 
-def _read_pair(pair: IdxPair, where: Where) -> tuple[Pixels, Pixels]:
-    shape = (pair.count, 28, 28)
-    images = _unpacked(pair.images, where, shape)
+def read_pair(pair: IdxPair, where: Where) -> tuple[Pixels, Pixels]:
+    """Images (N, 1, 28, 28) and labels of two public files."""
+    images = _unpacked(pair.images, where, (pair.count, 28, 28))
     labels = _unpacked(pair.labels, where, (pair.count,))
+    check_digits(labels, str(pair.labels))
+    return images[:, None], labels
+
+
+def check_digits(labels: Pixels, name: str) -> None:
+    """Raise unless labels are from 0 to 9."""
     if labels.max() > 9:
         raise InvalidValue(
-            f"{pair.labels}: has the label {labels.max()}. There are ten classes, 0 to 9. Fetch it again."
+            f"{name}: has the label {labels.max()}. There are ten classes, 0 to 9. Fetch or make it again."
         )
-    return images[:, None], labels
 
 
 def _unpacked(file: File, where: Where, shape: tuple[int, ...]) -> Pixels:
@@ -209,5 +214,7 @@ def idx(content: bytes, *, shape: tuple[int, ...], name: str) -> Pixels:
         raise InvalidValue(f"{name}: says its shape is {found}, not {list(shape)}. It is another idx file.")
     body = content[4 + len(sizes) :]
     if len(body) != np.prod(shape):
-        raise InvalidValue(f"{name}: has {len(body):,} values, its head says {np.prod(shape):,}. Fetch it again.")
+        raise InvalidValue(
+            f"{name}: has {len(body):,} values, its head says {np.prod(shape):,}. Fetch or make it again."
+        )
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)

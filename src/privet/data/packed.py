@@ -21,8 +21,7 @@ PACKED = (".gz", ".xz")
 
 def found_plain(where: Where, file: File) -> bool:
     """Whether the folder of the dataset has the file, plain or packed. Beside those folders, names say too little."""
-    there = find(where, file.dataset, *(file.name + suffix for suffix in ("", *PACKED)))
-    return there is not None and there.parent not in where.folders()
+    return find(where, file.dataset, *(file.name + suffix for suffix in ("", *PACKED)), beside=False) is not None
 
 
 def read_plain(where: Where, file: File) -> bytes:
