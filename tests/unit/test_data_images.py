@@ -432,6 +432,16 @@ def test_cifar100_has_the_features_of_cifar10(features, where, tiny100, tmp_path
     check_trains(task(f"cifar100:features={features}", where=where))
 
 
+def test_the_public_archive_proves_what_is_in_it(where, monkeypatch, tmp_path):
+    backwards = {name: rows[::-1] for name, rows in ROWS100.items()}
+    monkeypatch.setattr(cifar, "CIFAR100", known(cifar.CIFAR100, backwards, ARCHIVE100))
+    put(tmp_path / "cifar100/cifar-100-binary.tar.gz", ARCHIVE100)
+    check_usable(task("cifar100", where=where))
+    put(tmp_path / "cifar100/cifar-100-binary.tar.gz", tgz("another", BINARY100))
+    with pytest.raises(InvalidValue, match="its content differs"):
+        task("cifar100", where=where)
+
+
 def test_a_pickle_of_cifar100_is_known_by_itself_too(where, monkeypatch, tmp_path):
     """Should the binary form be in another order, the published pickle still is what it is."""
     backwards = {name: rows[::-1] for name, rows in ROWS100.items()}
