@@ -3,6 +3,7 @@
 import copy
 import random
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,10 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from privet import Training, plan
 from privet.engine.randomness import seeded
+from privet.engine.shadow import Shadow
 from privet.errors import Unsupported
 
 SIZE, CLASSES, STEPS = 120, 3, 10
 OWN = torch.Generator().manual_seed(0)
+SIDE = nn.Sequential(nn.BatchNorm1d(5, affine=False))
 
 
 def each(outputs, targets):
@@ -63,6 +66,25 @@ def weights_written_into_a_new_tensor(m, x, y):
     return losses * weights
 
 
+def weights_written_through_a_view(m, x, y):
+    losses, weights = each(m(x), y), torch.zeros(len(x))
+    weights[:20] = (losses / losses.mean()).detach()[:20]
+    return losses * weights
+
+
+def weights_written_one_by_one(m, x, y):
+    losses, weights = each(m(x), y), torch.zeros(len(x))
+    rows = weights.view(-1)
+    for i, weight in enumerate((losses / losses.mean()).detach()):
+        weights[i] = weight
+    return losses * rows
+
+
+def after_an_order_that_nobody_uses(m, x, y):
+    y.argsort()
+    return over_the_mean(m, x, y)
+
+
 def counted_classes(m, x, y):
     return each(m(x), y) / torch.bincount(y, minlength=CLASSES)[y]
 
@@ -94,8 +116,9 @@ def scaled_for_a_loss_function(m, x, y):
 @pytest.mark.parametrize(
     "losses",
     [
-        over_the_mean, over_the_largest, the_hardest, weights_written_into_a_new_tensor, counted_classes, mixed_inputs,
-        mixed_targets, scaled_inputs, scaled_in_place, scaled_for_a_loss_function,
+        over_the_mean, over_the_largest, the_hardest, weights_written_into_a_new_tensor, weights_written_through_a_view,
+        weights_written_one_by_one, after_an_order_that_nobody_uses, counted_classes, mixed_inputs, mixed_targets,
+        scaled_inputs, scaled_in_place, scaled_for_a_loss_function,
     ],
 )  # fmt: skip
 def test_coupling_by_values_is_refused(losses):
@@ -152,6 +175,36 @@ def by_length(m, x, y):
     return each(m(x[order]), y[order])
 
 
+def in_random_order(m, x, y):
+    order = torch.randperm(len(x))
+    return each(m(x[order]), y[order])
+
+
+def in_an_order_by_numpy(m, x, y):
+    order = torch.from_numpy(np.argsort(x[:, 0].numpy()))
+    return each(m(x[order]), y[order])
+
+
+def in_an_order_by_floats(m, x, y):
+    order = x[:, 0].argsort()
+    return each(m(x[order]), y[order])
+
+
+def drawn_unevenly(m, x, y):
+    return each(m(torch.poisson(x.abs()) + torch.randn(x.shape)), y)
+
+
+def beside_inference(m, x, y):
+    with torch.inference_mode():
+        sure = m(x + 0).softmax(1).amax(1).clone()
+    return each(m(x), y) * torch.from_numpy(sure.numpy().copy())
+
+
+def beside_a_model_with_statistics(m, x, y):
+    SIDE(x)
+    return each(m(x), y) + SIDE[0].running_mean.sum()
+
+
 def two_calls(m, x, y):
     with torch.no_grad():
         sure = m(x).softmax(1).amax(1)
@@ -173,20 +226,78 @@ class TorchDispatchModeOfOnesOwn(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-SOUND = [by_class, with_noise, masked, written, written_by_numpy, by_length, two_calls, copied, in_a_mode]
+SOUND = [
+    by_class, with_noise, masked, written, written_by_numpy, in_random_order, in_an_order_by_numpy,
+    in_an_order_by_floats, drawn_unevenly, beside_inference, beside_a_model_with_statistics, by_length, two_calls,
+    copied, in_a_mode,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("losses", SOUND)
 def test_sound_loops_are_followed_and_nothing_of_it_is_left(losses, monkeypatch):
     """The same weights as without a shadow: random numbers, buffers and data are as they were."""
-    OWN.manual_seed(0)
-    torch.manual_seed(3)
-    watched = loop(losses)
-    OWN.manual_seed(0)
-    torch.manual_seed(3)
+
+    def ran():
+        OWN.manual_seed(0)
+        torch.manual_seed(3)
+        SIDE[0].reset_running_stats()
+        return loop(losses)
+
+    watched = ran()
     monkeypatch.setattr(Training, "_shadow", lambda *_: None)
-    alone = loop(losses)
-    assert all(torch.equal(a, b) for a, b in zip(watched, alone, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(watched, ran(), strict=True))
+
+
+class Leaving(nn.Module):
+    """What a pass leaves behind: an attribute, a list, and what a hook keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.passed = nn.Linear(5, 6), nn.Linear(6, CLASSES), []
+        self.first.register_forward_hook(lambda _, __, out: self.passed.append(out))
+
+    def forward(self, x):
+        found = self.last(torch.tanh(self.first(x)))
+        self.sure = found.softmax(1).amax(1)
+        self.passed.append(found)
+        return found
+
+
+@pytest.mark.parametrize("leaves", [lambda m: m.sure, lambda m: m.passed[-2].square().sum(1)], ids=["said", "hooked"])
+def test_what_the_users_own_call_left_behind_is_what_the_loop_finds(leaves, monkeypatch):
+    """A call on exchanged records must not leave another's numbers, or numbers without a gradient, in its place."""
+
+    def run():
+        torch.manual_seed(0)
+        model = Leaving()
+        counts = []
+
+        def losses(m, x, y):
+            found = each(m(x), y) + leaves(m)
+            counts.append(len(m.passed))
+            return found
+
+        return [*loop(losses, model=model), torch.tensor(counts[1:]) - counts[0]]
+
+    watched = run()
+    monkeypatch.setattr(Training, "_shadow", lambda *_: None)
+    assert all(torch.equal(a, b) for a, b in zip(watched, run(), strict=True))
+
+
+def test_a_shadow_dies_with_its_tensor():
+    alive = []
+
+    def losses(m, inputs, targets):
+        h = inputs
+        for _ in range(50):
+            h = torch.tanh(h + 1)
+        (shadow,) = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Shadow)]
+        alive.append(len(shadow._others))
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        loop(losses)
+    assert alive[0] <= 4  # inputs, targets, h, and what is at hand
 
 
 class Drifting(nn.Module):

@@ -6,11 +6,15 @@ loop is made for the batch and for its shadow, and the model is called on both: 
 have the same loss.
 
 Numbers that leave torch (`item`, `tolist`, `numpy`) are the same for both: what they do to other records is not seen.
-Nor is what a loop does after it has put its records in order.
+Nor are tensors that a model leaves in its attributes or hooks: calls of it are made on a double, which has its weights
+and nothing else of it, so that what the user's own call leaves behind stays.
 """
 
+import copy
 import itertools
 import random
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -28,7 +32,13 @@ from privet.engine.tape import tensors_in
 from privet.errors import Unsupported
 
 Randomness = tuple[Any, Any, Any]
-_keys = itertools.count()
+_UNEVEN = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}  # how much they draw depends on the data
+
+
+class _Key:
+    """Lies on a tensor that has a shadow, and dies with it."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Shadow(Mode):
@@ -45,7 +55,7 @@ class Shadow(Mode):
         super().__init__()  # type: ignore[no-untyped-call]
         half = torch.randperm(rows // views, generator=torch.Generator().manual_seed(turn)) % 2 == 0
         self._exchanged = half.repeat_interleave(views)
-        self._others: dict[int, Tensor] = {}
+        self._others: weakref.WeakKeyDictionary[_Key, Tensor] = weakref.WeakKeyDictionary()
         self._start: Randomness | None = None  # of the model's call that is going on
         self._versions: list[tuple[Tensor, int]] = []
         self._data: list[tuple[Tensor, int, Tensor]] = []
@@ -53,7 +63,7 @@ class Shadow(Mode):
             if t.dim() and len(t) == rows:
                 with suppress(Exception):  # a kind of tensor that cannot be exchanged has no shadow
                     self._put(t, exchanged(self._exchanged)(t))
-                    self._data.append((t, t._version, t.clone()))
+                    self._data.append((t, _version(t), t.clone()))
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -91,10 +101,7 @@ class Shadow(Mode):
         if self._start is not None or all(self._other(t) is None for t in entering):
             return func(*args, **kwargs)
         others = None
-        if getattr(func, "overloadpacket", None) is torch.ops.aten.sort and not entering[0].is_floating_point():
-            self._others.clear()  # records are put in order by their length: row i of both is not one record any more
-            return func(*args, **kwargs)
-        if isinstance(func, OpOverload) and func.namespace == "aten":
+        if isinstance(func, OpOverload) and func.namespace == "aten" and _name(func) not in _UNEVEN:
             with suppress(Exception):  # other values may be refused, or have another shape: there is no shadow then
                 others = self._of_shadow(func, args, kwargs)
         out = func(*args, **kwargs)
@@ -103,14 +110,18 @@ class Shadow(Mode):
                 self._forget(t)
             return out
         there, written = others
-        for t, other in itertools.chain(_pairs(out, there), written):
+        pairs = list(_pairs(out, there))
+        if _name(func) == "sort":  # the order of both is that of the batch, so that a row stays the same record's
+            pairs = pairs[:1]
+        for t, other in itertools.chain(pairs, written):
             self._put(t, other)
         return out
 
     def _of_shadow(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
         """What the operation gives for the shadow, with the same random numbers, and the tensors it wrote into."""
         written = _written(func, args, kwargs)
-        own = {id(t): t.clone() for t in written if self._other(t) is None}  # must not be written into twice
+        unseen = tensors_in([args, kwargs]) if "batch_norm" in _name(func) else []  # its schema hides what it writes
+        own = {id(t): self._clone(t) for t in (*written, *unseen) if self._other(t) is None}  # not written into twice
 
         def other(t: Tensor) -> Tensor:
             found = own.get(id(t)) if id(t) in own else self._other(t)
@@ -126,44 +137,71 @@ class Shadow(Mode):
     def before_model(self, model: nn.Module, inputs: Any) -> None:
         """The model's own operations are not followed one by one."""
         self._start = _randomness(model)
-        self._versions = [(t, t._version) for t in tensors_in([inputs])]
+        self._versions = [(t, _version(t)) for t in tensors_in([inputs])]
         self._give_up_if_written()
+        self._follow_order(tensors_in([inputs]))
 
     def after_model(self, model: nn.Module, inputs: tuple[Any, Any], out: Any) -> None:
         """Ask the model for the outputs of the shadow; calls of it must not be recorded meanwhile."""
         start = self._start
         for t, version in self._versions:
-            if t._version != version:
+            if _version(t) != version:
                 self._forget(t)
         if start is not None and any(self._other(t) is not None for t in tensors_in([inputs])):
             with suppress(Exception):
-                again, there = (_asked(model, mapped(inputs, to), start) for to in (lambda t: t, self._or_same))
+                double = _double(model, {})
+                again, there = (_asked(double, mapped(inputs, to), start) for to in (lambda t: t, self._or_same))
                 if _alike(out, again):  # else the model is never twice the same, and nothing can be said
                     for t, other in _pairs(out, there):
                         self._put(t, other)
         self._start = None
 
+    def _follow_order(self, inputs: list[Tensor]) -> None:
+        """Rows that were put in another order: no more of them differ than were exchanged, and they are those now."""
+        rows = len(self._exchanged)
+        differ = torch.zeros(rows, dtype=torch.bool)
+        for t in inputs:
+            other = self._other(t)
+            if other is not None and other.shape == t.shape and t.dim() and len(t) == rows:
+                differ |= moved(t.detach(), other, 0).cpu()
+        if bool((differ & ~self._exchanged).any()) and differ.sum() <= self._exchanged.sum():
+            self._exchanged = differ
+
     # --- whose shadow is whose ---
 
     def _give_up_if_written(self) -> None:
         """What is written into the batch by NumPy, say, is not seen: then nothing can be said."""
-        if any(t._version == version and bool(moved(t, kept, 0, 0.0).any()) for t, version, kept in self._data):
+        if any(_version(t) == version and bool(moved(t, kept, 0, 0.0).any()) for t, version, kept in self._data):
             self._others.clear()
 
+    def _own(self, t: Tensor) -> Tensor | None:
+        key = getattr(t, "privet_shadow", None)
+        return None if key is None else self._others.get(key)
+
     def _other(self, t: Tensor) -> Tensor | None:
-        return self._others.get(getattr(t, "privet_shadow", -1))
+        found = self._own(t)
+        if found is None and t._base is not None and (base := self._own(t._base)) is not None:
+            return _same_view(t, t._base, base)  # made before something was written into what it shows
+        return found
 
     def _or_same(self, t: Tensor) -> Tensor:
         other = self._other(t)
         return t if other is None else other
 
+    def _clone(self, t: Tensor) -> Tensor:
+        """A shadow for what is about to be written into; of a view, in a shadow of the whole."""
+        if t._base is None or self._own(t._base) is not None:
+            return t.clone()
+        self._put(t._base, t._base.clone())
+        found = self._other(t)
+        return t.clone() if found is None else found
+
     def _put(self, t: Tensor, other: Tensor) -> None:
-        key = next(_keys)
-        t.privet_shadow = key  # type: ignore[attr-defined]
+        t.privet_shadow = key = _Key()  # type: ignore[attr-defined]
         self._others[key] = other.detach()
 
     def _forget(self, t: Tensor) -> None:
-        self._others.pop(getattr(t, "privet_shadow", -1), None)
+        self._others.pop(getattr(t, "privet_shadow", None), None)  # type: ignore[arg-type]
 
     def _leave(self) -> None:
         """Off the stack of modes, wherever it lies there: a loop may have put its own above."""
@@ -174,6 +212,21 @@ class Shadow(Mode):
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         for mode in reversed(above):
             _push_mode(mode)
+
+
+def _name(func: Any) -> str:
+    return str(getattr(getattr(func, "overloadpacket", None), "__name__", ""))
+
+
+def _version(t: Tensor) -> int:
+    return 0 if t.is_inference() else t._version
+
+
+def _same_view(t: Tensor, base: Tensor, other: Tensor) -> Tensor | None:
+    """What the view `t` of `base` shows of `other`, if that lies in memory as `base` does."""
+    if other.shape != base.shape or other.stride() != base.stride():
+        return None
+    return other.as_strided(t.shape, t.stride(), t.storage_offset() - base.storage_offset() + other.storage_offset())
 
 
 def _pairs(out: Any, there: Any) -> "zip[tuple[Tensor, Tensor]]":
@@ -197,14 +250,29 @@ def _alike(out: Any, again: Any) -> bool:
     )
 
 
-def _asked(model: nn.Module, inputs: tuple[Any, Any], start: Randomness) -> Any:
+def _double(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
+    """A module of the same weights with buffers and attributes of its own and without hooks.
+
+    What a call of it leaves behind, an attention map or features that a hook keeps, must not pass for what the user's
+    own call left.
+    """
+    if id(module) not in made:
+        made[id(module)] = found = object.__new__(type(module))
+        inside = {
+            name: OrderedDict() if "_hooks" in name else copy.copy(value) if isinstance(value, (list, dict)) else value
+            for name, value in vars(module).items()
+        }
+        inside["_buffers"] = {name: None if b is None else b.clone() for name, b in module._buffers.items()}
+        inside["_modules"] = {name: None if m is None else _double(m, made) for name, m in module._modules.items()}
+        vars(found).update(inside)
+    return made[id(module)]
+
+
+def _asked(double: nn.Module, inputs: tuple[Any, Any], start: Randomness) -> Any:
     args, kwargs = inputs
-    with same_start(model), torch.no_grad():
-        for module in model.modules():
-            for name, b in module._buffers.items():  # autograd may have kept it: it must not be written into
-                module._buffers[name] = None if b is None else b.clone()
-        _put_back(start, model)
-        return model(*args, **kwargs)
+    with same_start(double), torch.no_grad():
+        _put_back(start, double)
+        return double(*args, **kwargs)
 
 
 # --- randomness -------------------------------------------------------------------------------------
