@@ -79,6 +79,23 @@ def test_weak_evidence_does_not_take_the_place_of_strong(whole: Path, tmp_path: 
     assert "audited 2 times" in text
 
 
+def test_an_audit_by_other_coins_does_not_take_the_place_of_a_violation_of_the_same_settings(whole, tmp_path):
+    run = Path(shutil.copytree(whole, tmp_path / "a"))
+    for said, name in (("consistent", "audit.json"), ("violation", "audit.json"), ("consistent", "audit-2.json")):
+        assert kept(run, "audit.json", report_runs.audit_of(run, verdict=said), seed=None).name == name
+    assert gather(run).audit.verdict == "violation"
+
+
+def test_of_two_audits_without_a_violation_the_one_that_proves_a_larger_leak_is_shown(whole, tmp_path):
+    run = Path(shutil.copytree(whole, tmp_path / "a"))
+    for said, leak in (("consistent", 0.1), ("inconclusive", 4.9), ("consistent", 0.3)):
+        bound = {"epsilon": leak, "epsilon_lower": leak}
+        kept(run, "audit.json", report_runs.audit_of(run, verdict=said, **bound), samples=round(100 * leak))
+    found = gather(run).audit
+    assert [one.empirical.epsilon for one in found.findings] == [4.9]
+    assert found.verdict == "inconclusive"
+
+
 def test_a_damaged_file_of_evidence_is_replaced(whole: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "a"))
     (run / "audit.json").write_text("torn")

@@ -8,7 +8,7 @@ import click
 
 from privet import _check, _registry
 from privet.cli.recipe_options import budget_options, recipe_in, shape_options, with_shapes
-from privet.cli.shell import OUT, print_object, say_written, warnings_as_lines
+from privet.cli.shell import OUT, print_object, say_written, span, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan
@@ -111,10 +111,10 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         proven = rounded(closed.certified.epsilon, up=True)
         click.echo(f"  formula   noise {closed.scale:.6g}; its condition {verdict} here: certified epsilon {proven}")
     click.echo(
-        f"  noise     {_span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height "
+        f"  noise     {span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height "
         f"{printed(found.scale, up=True)})"
     )
-    click.echo(f"  clip      {_span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
+    click.echo(f"  clip      {span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
     epochs, who = len(steps) * steps[0].rate, WHO[recipe.budget.unit]
     each = "" if recipe.tuning is None else " in each run"
     click.echo(
@@ -129,13 +129,6 @@ def _print_tuning(found: "Plan") -> None:
     if found.one_run is not None:
         click.echo(f"  one run   {found.one_run}")
     click.echo(f"  tuning    {found.recipe.tuning.rule(found.guarantee.epsilon)}")
-
-
-def _span(first: float, last: float) -> str:
-    """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
-    from privet.accounting.guarantee import printed
-
-    return printed(first, up=True) + ("" if first == last else f" to {printed(last, up=True)}")
 
 
 def _shown(shape: str) -> str:

@@ -87,8 +87,11 @@ def recipe_in(file: Path | None, given: dict[str, Any]) -> "Recipe":
     if file is None:
         return Recipe.of(**given)
     found = Recipe.load(file, **given)
+    training = dict(found.training)
+    if "weights" not in training:  # `privet train --weights` may bring them
+        training = {key: value for key, value in training.items() if key not in ("train", "fresh")}
     try:
-        Settings.of(found.training)
+        Settings.of(training)
     except InvalidValue as error:
         raise InvalidValue(f"{file}: {error}") from None
     return found

@@ -9,7 +9,7 @@ import click
 
 from privet import _check
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, warnings_as_lines
+from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, span, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning.search import Best, Trial
@@ -96,9 +96,7 @@ def _print(found: "Best", seconds: float) -> None:
     click.echo(str(found.plan.guarantee))
     click.echo(f"  found     {_shown(found.values)}")
     click.echo(f"  utility   {found.utility.utility:.4f} (estimate)")
-    click.echo(
-        f"  noise     {steps[0].noise:.6g} to {steps[-1].noise:.6g}; clip {steps[0].clip:.6g} to {steps[-1].clip:.6g}"
-    )
+    click.echo(f"  noise     {span(steps[0].noise, steps[-1].noise)}; clip {span(steps[0].clip, steps[-1].clip)}")
     click.echo(f"  releases  {len(steps)} steps of {found.plan.batch:.6g} of {found.recipe.size} {who}s")
     click.echo(f"  tried     {len(found.trials)}, certified {sum(t.certified for t in found.trials)}; {seconds:.1f} s")
     for name in found.edges:
@@ -111,13 +109,16 @@ def _print_trials(trials: "tuple[Trial, ...]") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from privet.accounting.guarantee import printed
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in trials[0].values:
         table.add_column(name.replace("_", "-"), justify="right")
     for name in ("noise height", "utility (estimate)", "noise is"):
         table.add_column(name, justify="right")
     for trial in trials[:SHOWN]:
-        numbers = ["" if value is None else f"{value:.5g}" for value in (trial.noise, trial.utility)]
+        noise = "" if trial.noise is None else printed(trial.noise, up=True, digits=5)
+        numbers = [noise, "" if trial.utility is None else f"{trial.utility:.5g}"]
         said = "certified" if trial.certified else "refused" if trial.refused else "a guess"
         table.add_row(*(f"{value:.6g}" for value in trial.values.values()), *numbers, said)
     Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False).print(table)

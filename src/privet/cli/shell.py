@@ -173,6 +173,13 @@ def check_scheduled(steps: int) -> None:
         )
 
 
+def span(first: float, last: float) -> str:
+    """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
+    from privet.accounting.guarantee import printed
+
+    return printed(first, up=True) + ("" if first == last else f" to {printed(last, up=True)}")
+
+
 def say_written(*files: Path | None, as_json: bool) -> None:
     """Tell of files that were written behind the answer, which is printed first: if writing fails, it is not lost."""
     for file in files:

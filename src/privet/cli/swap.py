@@ -48,11 +48,13 @@ def swap_command(*, source: Path, to: str, as_json: bool) -> None:
             {"epsilon": epsilon, "delta": delta, "hash": before.hash, "rows": [row.as_dict() for row in found]}
         )
         return
+    from privet.accounting.guarantee import printed
+
     click.echo(f"the plan: {before.guarantee}")
     click.echo(COLUMNS.format("accountant", "label", "noise", "ratio", "certified epsilon at that noise"))
     for row in found:
         label, proven = row.after.guarantee.label, _proven(row)
-        click.echo(COLUMNS.format(row.accountant, label, f"{row.after.scale:.6g}", f"{row.ratio:.4f}", proven))
+        click.echo(COLUMNS.format(row.accountant, label, printed(row.after.scale, up=True), f"{row.ratio:.4f}", proven))
 
 
 def _proven(row: "Swap") -> str:

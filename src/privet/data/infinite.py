@@ -57,7 +57,10 @@ def _judging(where: Where) -> tuple[tuple[Pixels, Pixels], str, str]:
     theirs = all(find(where, file.dataset, file.name, beside=False) for file in (test.images, test.labels))
     if theirs or not any(_path(where, "t10k", kind) for kind in KINDS):
         hashes = ", ".join(f"{file.name} {file.sha256}" for file in (test.images, test.labels))
-        return read_pair(test, where), f"MNIST's test set, {test.count:,} images that are never trained on", hashes
+        said = (
+            f"MNIST's test set, {test.count:,} images: numbers 0 to 9,999 of infimnist, of which none may be trained on"
+        )
+        return read_pair(test, where), said, hashes
     pair, hashes = _made(where, "t10k")
     return pair, f"{len(pair[1]):,} digits of t10k-images-idx3-ubyte, whose content was not checked", hashes
 

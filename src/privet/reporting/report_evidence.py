@@ -46,10 +46,10 @@ class Found:
     empirical: Guarantee | None
 
     @property
-    def strength(self) -> tuple[int, float]:
-        """How much it tells: a violation before none found, that before nothing decided; then the leak it proves."""
-        place = ("inconclusive", "consistent", "violation").index(self.verdict)
-        return place, 0.0 if self.empirical is None else self.empirical.epsilon
+    def strength(self) -> tuple[bool, float, int]:
+        """How much it tells: a violation first, then the leak it proves, then a doubt before none."""
+        leak = 0.0 if self.empirical is None else self.empirical.epsilon
+        return self.verdict == "violation", leak, ORDER.index(self.verdict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

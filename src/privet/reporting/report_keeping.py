@@ -1,7 +1,7 @@
 """Evidence is kept in a run's folder, for its report. Strong evidence is never lost to weak.
 
-An audit or attack takes the place of an earlier one of the same settings; one of others stands beside it, as
-audit-2.json and so on.
+An audit or attack takes the place of an earlier one of the same settings, unless that had found a violation and this
+has not; one of others stands beside it, as audit-2.json and so on.
 """
 
 import json
@@ -64,21 +64,29 @@ def _kept(run: Run, name: str, kind: str, options: Mapping[str, Any], found: Map
 
 
 def _place(run: Run, name: str, content: Mapping[str, Any]) -> Path:
-    """The file that asked the same, else the first that is free, or holds nothing of the run."""
-    asked = {file: _asked_in(file, content["format"], run.plan.hash) for file in places(run.folder, name)}
-    for wanted in (_asked(content), None):
-        for file, found in asked.items():
-            if found == wanted:
-                return file
+    """The file that asked the same, and knew no worse; else the first that is free, or holds nothing of the run."""
+    kept = {file: _content_of(file, content["format"], run.plan.hash) for file in places(run.folder, name)}
+    for file, found in kept.items():
+        if found and _asked(found) == _asked(content) and _violates(found) <= _violates(content):
+            return file
+    for file, found in kept.items():
+        if not found:
+            return file
     raise InvalidValue(f"{run.folder}: has {MOST_FILES} files of the kind {name}. Remove some.")
 
 
-def _asked_in(file: Path, kind: str, plan: str) -> Any:
+def _content_of(file: Path, kind: str, plan: str) -> Mapping[str, Any] | None:
     try:
         content = content_of(file, kind, plan)
-        return None if content is None else _asked(content)
+        return content if content and _asked(content) else None
     except (PrivetError, LookupError, TypeError, AttributeError):
         return None
+
+
+def _violates(content: Mapping[str, Any]) -> bool:
+    """Whether an audit or attack found that more was given away than promised."""
+    found = content["found"]
+    return found.get("verdict") == "violation" or any(row.get("violation") for row in found.get("outcomes", ()))
 
 
 def _asked(content: Mapping[str, Any]) -> Any:
