@@ -284,6 +284,14 @@ def test_what_the_users_own_call_left_behind_is_what_the_loop_finds(leaves, monk
     assert all(torch.equal(a, b) for a, b in zip(watched, run(), strict=True))
 
 
+def test_a_shadow_never_lies_in_the_users_own_memory():
+    mine, data = torch.zeros(8), torch.randn(8, 2)
+    shadow = Shadow([data], rows=8)
+    shadow._put(mine, mine[:4])
+    assert shadow._other(mine) is None
+    assert shadow._other(data).data_ptr() != data.data_ptr()
+
+
 def test_a_shadow_dies_with_its_tensor():
     alive = []
 

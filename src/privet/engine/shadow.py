@@ -128,7 +128,7 @@ class Shadow(Mode):
             return t if found is None else found
 
         there = mapped(args, other), {name: mapped(value, other) for name, value in kwargs.items()}
-        with _same_randomness(func, [*tensors_in([args, kwargs])], kwargs.get("generator")):
+        with _same_randomness(func, tensors_in([args, kwargs]), kwargs.get("generator")):
             out = func(*there[0], **there[1])
         return out, [(t, other(t)) for t in written]
 
@@ -197,6 +197,9 @@ class Shadow(Mode):
         return t.clone() if found is None else found
 
     def _put(self, t: Tensor, other: Tensor) -> None:
+        if _shares_memory(t, other):  # what is written into the shadow must never reach the user's own
+            self._forget(t)
+            return
         t.privet_shadow = key = _Key()  # type: ignore[attr-defined]
         self._others[key] = other.detach()
 
@@ -220,6 +223,14 @@ def _name(func: Any) -> str:
 
 def _version(t: Tensor) -> int:
     return 0 if t.is_inference() else t._version
+
+
+def _shares_memory(a: Tensor, b: Tensor) -> bool:
+    try:
+        place = a.untyped_storage().data_ptr()
+        return place != 0 and place == b.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # it has no memory of its own: nothing is known
+        return True
 
 
 def _same_view(t: Tensor, base: Tensor, other: Tensor) -> Tensor | None:
