@@ -175,6 +175,11 @@ def by_length(m, x, y):
     return each(m(x[order]), y[order])
 
 
+def written_where_the_shadow_cannot(m, x, y):
+    torch.zeros(int((y == 1).sum())).copy_(x[y == 1, 0])  # of exchanged records there are more or fewer
+    return each(m(x), y)
+
+
 def in_random_order(m, x, y):
     order = torch.randperm(len(x))
     return each(m(x[order]), y[order])
@@ -227,7 +232,8 @@ class TorchDispatchModeOfOnesOwn(TorchDispatchMode):
 
 
 SOUND = [
-    by_class, with_noise, masked, written, written_by_numpy, in_random_order, in_an_order_by_numpy,
+    by_class, with_noise, masked, written, written_by_numpy, written_where_the_shadow_cannot, in_random_order,
+    in_an_order_by_numpy,
     in_an_order_by_floats, drawn_unevenly, beside_inference, beside_a_model_with_statistics, by_length, two_calls,
     copied, in_a_mode,
 ]  # fmt: skip

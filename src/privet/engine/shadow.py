@@ -204,7 +204,9 @@ class Shadow(Mode):
         self._others[key] = other.detach()
 
     def _forget(self, t: Tensor) -> None:
-        self._others.pop(getattr(t, "privet_shadow", None), None)  # type: ignore[arg-type]
+        key = getattr(t, "privet_shadow", None)
+        if key is not None:
+            self._others.pop(key, None)
 
     def _leave(self) -> None:
         """Off the stack of modes, wherever it lies there: a loop may have put its own above."""
