@@ -15,9 +15,10 @@ import itertools
 import random
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -33,6 +34,24 @@ from privet.errors import Unsupported
 
 Randomness = tuple[Any, Any, Any]
 _UNEVEN = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}  # how much they draw depends on the data
+
+
+Pairs = tuple[Any, list[tuple[Tensor, Tensor]]]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _or_give_up(method: F) -> F:
+    """Nothing that goes wrong here may reach the user's loop: it is not followed any more."""
+
+    @wraps(method)
+    def tried(self: "Shadow", *args: Any) -> Any:
+        try:
+            return method(self, *args)
+        except Exception:
+            self._others.clear()
+            return None
+
+    return cast(F, tried)
 
 
 class _Key:
@@ -97,27 +116,34 @@ class Shadow(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        others = self._followed(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if others is not None:
+            self._note(func, out, *others)
+        return out
+
+    @_or_give_up
+    def _followed(self, func: Any, args: Any, kwargs: Any) -> Pairs | None:
+        """(what the operation gives for the shadow, the tensors it writes into, with their shadows), if it has one."""
         entering = tensors_in([args, kwargs])
         if self._start is not None or all(self._other(t) is None for t in entering):
-            return func(*args, **kwargs)
-        others = None
+            return None
         if isinstance(func, OpOverload) and func.namespace == "aten" and _name(func) not in _UNEVEN:
             with suppress(Exception):  # other values may be refused, or have another shape: there is no shadow then
-                others = self._of_shadow(func, args, kwargs)
-        out = func(*args, **kwargs)
-        if others is None:
-            for t in _written(func, args, kwargs) if isinstance(func, OpOverload) else entering:
-                self._forget(t)
-            return out
-        there, written = others
+                return self._of_shadow(func, args, kwargs)
+        for t in _written(func, args, kwargs) if isinstance(func, OpOverload) else entering:
+            self._forget(t)
+        return None
+
+    @_or_give_up
+    def _note(self, func: Any, out: Any, there: Any, written: list[tuple[Tensor, Tensor]]) -> None:
         pairs = list(_pairs(out, there))
         if _name(func) == "sort":  # the order of both is that of the batch, so that a row stays the same record's
             pairs = pairs[:1]
         for t, other in itertools.chain(pairs, written):
             self._put(t, other)
-        return out
 
-    def _of_shadow(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
+    def _of_shadow(self, func: OpOverload, args: Any, kwargs: Any) -> Pairs:
         """What the operation gives for the shadow, with the same random numbers, and the tensors it wrote into."""
         written = _written(func, args, kwargs)
         unseen = tensors_in([args, kwargs]) if "batch_norm" in _name(func) else []  # its schema hides what it writes
@@ -134,6 +160,7 @@ class Shadow(Mode):
 
     # --- the model, called once more on each of both ---
 
+    @_or_give_up
     def before_model(self, model: nn.Module, inputs: Any) -> None:
         """The model's own operations are not followed one by one."""
         self._start = _randomness(model)
@@ -141,6 +168,7 @@ class Shadow(Mode):
         self._give_up_if_written()
         self._follow_order(tensors_in([inputs]))
 
+    @_or_give_up
     def after_model(self, model: nn.Module, inputs: tuple[Any, Any], out: Any) -> None:
         """Ask the model for the outputs of the shadow; calls of it must not be recorded meanwhile."""
         start = self._start
