@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privet.cli.epsilon_answer import terms
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
-from privet.cli.shell import OUT, print_object, say_written, warnings_as_lines
+from privet.cli.shell import OUT, print_object, say_written, span, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
@@ -123,8 +124,8 @@ def _print(found: "Comparison") -> None:
         table.add_row(title, *cells)
     width = None if sys.stdout.isatty() else max(120, 40 + 24 * len(found.rows))
     Console(width=width, highlight=False, markup=False).print(table)
-    for terms, names in _terms(found.rows).items():
-        click.echo(f"{', '.join(names)}: {terms}")
+    for said, names in _terms(found.rows).items():
+        click.echo(f"{', '.join(names)}: {said}")
     d, half = found.profile.dimension, found.profile.half_life
     click.echo(
         "Noise energy: the sum over the steps of d (noise clip / batch)^2. Utility: an estimate of the share of what\n"
@@ -139,9 +140,8 @@ def _terms(rows: "tuple[Row, ...]") -> dict[str, list[str]]:
     """What epsilons are for, and of which plans."""
     said: dict[str, list[str]] = {}
     for row in rows:
-        g = row.plan.guarantee
-        said.setdefault(f"sampling {g.sampling}; neighbours: {g.relation}; unit: {g.unit}", []).append(row.name)
-    return said if len(said) > 1 else {terms: ["All"] for terms in said}
+        said.setdefault(f"sampling {terms(row.plan.guarantee)}", []).append(row.name)
+    return said if len(said) > 1 else {one: ["All"] for one in said}
 
 
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
@@ -151,9 +151,9 @@ def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
         ("  certified interval", [_interval(row.plan.certified) for row in rows]),
         ("  CLT (gdp)", [_labelled(row.clt) for row in rows]),
         ("  Rényi (rdp)", [_labelled(row.renyi) for row in rows]),
-        ("noise multiplier", [_span(row.noise) for row in rows]),
-        ("clip", [_span(row.clip) for row in rows]),
-        ("noise std (noise x clip)", [_span(row.noise_std) for row in rows]),
+        ("noise multiplier", [span(*row.noise, digits=5) for row in rows]),
+        ("clip", [span(*row.clip, digits=5) for row in rows]),
+        ("noise std (noise x clip)", [span(*row.noise_std, digits=5) for row in rows]),
         ("noise energy", [NOTHING if row.utility is None else f"{row.utility.noise_energy:.4g}" for row in rows]),
         ("utility (estimate)", [NOTHING if row.utility is None else f"{row.utility.utility:.4f}" for row in rows]),
         ("steps", [str(len(row.plan.steps)) for row in rows]),
@@ -179,11 +179,3 @@ def _interval(guarantee: "Guarantee | None") -> str:
     if guarantee is None or guarantee.epsilon_lower is None:
         return _epsilon(guarantee)
     return f"{rounded(guarantee.epsilon_lower, up=False)} to {rounded(guarantee.epsilon, up=True)}"
-
-
-def _span(ends: tuple[float, float]) -> str:
-    """First and last, rounded up as in `privet plan`."""
-    from privet.accounting.guarantee import printed
-
-    first, last = (printed(value, up=True, digits=5) for value in ends)
-    return first if first == last else f"{first} to {last}"

@@ -79,7 +79,7 @@ def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delt
     assert not isinstance(guarantee, str)
     click.echo(str(guarantee))
     click.echo(f"  interval  {_interval(guarantee)}")
-    click.echo(f"  sampling  {_terms(guarantee)}")
+    click.echo(f"  sampling  {terms(guarantee)}")
     click.echo(f"  releases  {_described(ledger)}")
     click.echo(f"  time      {seconds:.3f} s")
 
@@ -111,7 +111,8 @@ def _run_json(run: "Reading | None") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _terms(guarantee: "Guarantee") -> str:
+def terms(guarantee: "Guarantee") -> str:
+    """What an epsilon is for."""
     return f"{guarantee.sampling}; neighbours: {guarantee.relation}; unit: {guarantee.unit}"
 
 
@@ -160,7 +161,7 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
         lower = "" if found.epsilon_lower is None else rounded(found.epsilon_lower, up=False)
         table.add_row(name, found.label, lower, rounded(found.epsilon, up=True), f"{seconds:.3f}", MEANING[found.label])
     Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False).print(table)
-    click.echo(f"  sampling  {_terms(next(found for _, found, _ in answers if not isinstance(found, str)))}")
+    click.echo(f"  sampling  {terms(next(found for _, found, _ in answers if not isinstance(found, str)))}")
 
 
 def print_json(

@@ -173,11 +173,12 @@ def check_scheduled(steps: int) -> None:
         )
 
 
-def span(first: float, last: float) -> str:
+def span(first: float, last: float, *, digits: int = 6) -> str:
     """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
     from privet.accounting.guarantee import printed
 
-    return printed(first, up=True) + ("" if first == last else f" to {printed(last, up=True)}")
+    one, other = (printed(value, up=True, digits=digits) for value in (first, last))
+    return one if one == other else f"{one} to {other}"
 
 
 def say_written(*files: Path | None, as_json: bool) -> None:

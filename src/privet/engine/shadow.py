@@ -28,14 +28,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from privet.engine.apart import SMALL, TOLERANCE, moved
 from privet.engine.batches import mapped
+from privet.engine.state import version_of
 from privet.engine.survey import Mode, devices_of, exchanged, same_start
 from privet.engine.tape import tensors_in
 from privet.errors import Unsupported
 
 Randomness = tuple[Any, Any, Any]
 _UNEVEN = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}  # how much they draw depends on the data
-
-
 Pairs = tuple[Any, list[tuple[Tensor, Tensor]]]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +81,7 @@ class Shadow(Mode):
             if t.dim() and len(t) == rows:
                 with suppress(Exception):  # a kind of tensor that cannot be exchanged has no shadow
                     self._put(t, exchanged(self._exchanged)(t))
-                    self._data.append((t, _version(t), t.clone()))
+                    self._data.append((t, version_of(t), t.clone()))
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -98,13 +97,8 @@ class Shadow(Mode):
         """Raise if a row of a record that was not exchanged is another in the shadow."""
         self._leave()
         self._give_up_if_written()
-        rows = len(self._exchanged)
-        for t in tensors_in([found]):
-            other = self._other(t)
-            if other is None or other.shape != t.shape or not t.dim() or len(t) != rows:
-                continue
-            differ = moved(t.detach(), other, 0, TOLERANCE, SMALL).cpu()
-            if bool(differ[~self._exchanged].any()):
+        for t, other in self._by_row(found):
+            if bool(moved(t, other, 0, TOLERANCE, SMALL).cpu()[~self._exchanged].any()):
                 raise Unsupported(
                     "the loss of one example depends on the records of others in this loop, by values that no gradient "
                     "tells of: a mean of the batch, its hardest example, classes counted in it, inputs mixed or scaled "
@@ -164,16 +158,16 @@ class Shadow(Mode):
     def before_model(self, model: nn.Module, inputs: Any) -> None:
         """The model's own operations are not followed one by one."""
         self._start = _randomness(model)
-        self._versions = [(t, _version(t)) for t in tensors_in([inputs])]
+        self._versions = [(t, version_of(t)) for t in tensors_in([inputs])]
         self._give_up_if_written()
-        self._follow_order(tensors_in([inputs]))
+        self._follow_order(inputs)
 
     @_or_give_up
     def after_model(self, model: nn.Module, inputs: tuple[Any, Any], out: Any) -> None:
         """Ask the model for the outputs of the shadow; calls of it must not be recorded meanwhile."""
         start = self._start
         for t, version in self._versions:
-            if _version(t) != version:
+            if version_of(t) != version:
                 self._forget(t)
         if start is not None and any(self._other(t) is not None for t in tensors_in([inputs])):
             with suppress(Exception):
@@ -184,22 +178,26 @@ class Shadow(Mode):
                         self._put(t, other)
         self._start = None
 
-    def _follow_order(self, inputs: list[Tensor]) -> None:
+    def _follow_order(self, inputs: Any) -> None:
         """Rows that were put in another order: no more of them differ than were exchanged, and they are those now."""
-        rows = len(self._exchanged)
-        differ = torch.zeros(rows, dtype=torch.bool)
-        for t in inputs:
-            other = self._other(t)
-            if other is not None and other.shape == t.shape and t.dim() and len(t) == rows:
-                differ |= moved(t.detach(), other, 0).cpu()
+        differ = torch.zeros_like(self._exchanged)
+        for t, other in self._by_row(inputs):
+            differ |= moved(t, other, 0).cpu()
         if bool((differ & ~self._exchanged).any()) and differ.sum() <= self._exchanged.sum():
             self._exchanged = differ
 
     # --- whose shadow is whose ---
 
+    def _by_row(self, found: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        """The tensors with a row for each of the batch, and their shadows."""
+        for t in tensors_in([found]):
+            other = self._other(t)
+            if other is not None and other.shape == t.shape and t.dim() and len(t) == len(self._exchanged):
+                yield t.detach(), other
+
     def _give_up_if_written(self) -> None:
         """What is written into the batch by NumPy, say, is not seen: then nothing can be said."""
-        if any(_version(t) == version and bool(moved(t, kept, 0, 0.0).any()) for t, version, kept in self._data):
+        if any(version_of(t) == version and bool(moved(t, kept, 0, 0.0).any()) for t, version, kept in self._data):
             self._others.clear()
 
     def _own(self, t: Tensor) -> Tensor | None:
@@ -249,10 +247,6 @@ class Shadow(Mode):
 
 def _name(func: Any) -> str:
     return str(getattr(getattr(func, "overloadpacket", None), "__name__", ""))
-
-
-def _version(t: Tensor) -> int:
-    return 0 if t.is_inference() else t._version
 
 
 def _shares_memory(a: Tensor, b: Tensor) -> bool:

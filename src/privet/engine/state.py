@@ -89,7 +89,12 @@ def _written(name: str) -> Unsupported:
 
 def _mark(t: Tensor) -> Mark:
     """What changes when a tensor is written into, or another is put in its place; not for writes by `.data`."""
-    return id(t), t.data_ptr(), 0 if t.is_inference() else t._version
+    return id(t), t.data_ptr(), version_of(t)
+
+
+def version_of(t: Tensor) -> int:
+    """How often a tensor was written into; those of inference do not count it."""
+    return 0 if t.is_inference() else t._version
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -65,20 +65,22 @@ def _kept(run: Run, name: str, kind: str, options: Mapping[str, Any], found: Map
 
 def _place(run: Run, name: str, content: Mapping[str, Any]) -> Path:
     """The file that asked the same, and knew no worse; else the first that is free, or holds nothing of the run."""
-    kept = {file: _content_of(file, content["format"], run.plan.hash) for file in places(run.folder, name)}
+    kept = {file: _before(file, content["format"], run.plan.hash) for file in places(run.folder, name)}
+    asked, violates = _asked(content), _violates(content)
     for file, found in kept.items():
-        if found and _asked(found) == _asked(content) and _violates(found) <= _violates(content):
+        if found is not None and found[0] == asked and found[1] <= violates:
             return file
     for file, found in kept.items():
-        if not found:
+        if found is None:
             return file
     raise InvalidValue(f"{run.folder}: has {MOST_FILES} files of the kind {name}. Remove some.")
 
 
-def _content_of(file: Path, kind: str, plan: str) -> Mapping[str, Any] | None:
+def _before(file: Path, kind: str, plan: str) -> tuple[Any, bool] | None:
+    """What an earlier file asked, and whether it found a violation; None if it holds nothing of the run."""
     try:
         content = content_of(file, kind, plan)
-        return content if content and _asked(content) else None
+        return None if content is None else (_asked(content), _violates(content))
     except (PrivetError, LookupError, TypeError, AttributeError):
         return None
 
