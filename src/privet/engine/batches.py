@@ -1,23 +1,40 @@
 """Batches: nests of tensors, each with its examples along dimension 0."""
 
-from collections.abc import Callable
+import copy
+from collections import UserList
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor
 
-from privet.engine.tape import tensors_in
+from privet.engine.tape import items_of, tensors_in
 from privet.errors import InvalidValue
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest of tuples, lists and dicts with each tensor changed."""
+    """The same nest of tuples, lists, mappings and dataclasses with each tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(mapped(item, change) for item in value)
-    if isinstance(value, dict):
+        parts = [mapped(item, change) for item in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if type(value) is dict:
         return {key: mapped(item, change) for key, item in value.items()}
-    return value
+    if not items_of(value):
+        return value
+    found = copy.copy(value)  # a class of its own: its constructor is not ours to call
+    if isinstance(value, UserList):
+        found.data = [mapped(item, change) for item in value.data]
+    elif isinstance(value, Mapping):
+        if isinstance(getattr(value, "data", None), dict):  # UserDict shares it with a shallow copy
+            object.__setattr__(found, "data", dict(value.data))
+        for key in value:
+            found[key] = mapped(value[key], change)  # type: ignore[index]
+    else:
+        for name in fields(value):
+            object.__setattr__(found, name.name, mapped(getattr(value, name.name), change))
+    return found
 
 
 def kinds(value: Any) -> Any:
@@ -26,8 +43,10 @@ def kinds(value: Any) -> Any:
         return value.dim(), value.dtype
     if isinstance(value, (list, tuple)):
         return tuple([kinds(item) for item in value])
-    if isinstance(value, dict):
-        return tuple([(key, kinds(item)) for key, item in value.items()])
+    if isinstance(value, Mapping):
+        return tuple([(key, kinds(value[key])) for key in value])
+    if not isinstance(value, type) and is_dataclass(value):
+        return type(value), tuple([kinds(item) for item in items_of(value)])
     return value if isinstance(value, (int, bool, str, type(None))) else type(value)
 
 

@@ -53,6 +53,11 @@ def known_of(model: nn.Module, signature: Any, run: Run, forced: Mapping[str, st
     return found
 
 
+def buffers_that_passes_move(model: nn.Module) -> frozenset[str]:
+    """Those that a pass changes whatever its data are: counters, what spectral norm keeps."""
+    return frozenset(name for known in _known.get(model, {}).values() for name in known.writes.moved)
+
+
 def _find_out(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Known:
     for name, p in trainable(model).items():
         if p.is_complex():
@@ -73,6 +78,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter], size: int) -> dict[str, Share]:
     """The share of each parameter that was used; parameters' own gradients are never computed."""
     _check_counts(uses)
+    _check_first_derivatives(losses, uses, named)
     _ask_where_needed(uses)
     asked = [use for use in uses if use.is_asked]
     if not asked:
@@ -92,6 +98,25 @@ def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter]
     for use in uses:
         use.let_go()
     return shares
+
+
+def _check_first_derivatives(losses: Tensor, uses: list[Use], named: Mapping[str, nn.Parameter]) -> None:
+    """Raise if losses reach a parameter by another way than its uses: by a gradient with create_graph=True.
+
+    Per-example gradients are read off the uses, so what comes by another way would be left out, silently.
+    """
+    mine = {id(p) for p in named.values()}
+    left, seen = [losses.grad_fn], {edge.node for use in uses for edge in use.edges}
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            if id(getattr(node, "variable", None)) in mine:
+                raise Unforeseen(
+                    "losses hold a gradient (create_graph=True, as a gradient penalty has), or a parameter is used "
+                    "where it is not seen: what it does there would be left out of the sum"
+                )
+            left += [below for below, _ in node.next_functions]
 
 
 Found = dict[int, list[tuple[Tensor, Share]]]  # by the parameter's identity

@@ -20,7 +20,7 @@ from privet.engine.batches import kinds, mapped, size_of
 from privet.engine.clip import Rule
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import AGREE, ROUGH, known_of, shares_of, trainable
-from privet.engine.shadow import Shadow
+from privet.engine.loop_check import LoopCheck
 from privet.engine.state import Held
 from privet.engine.summing import ClippedSum, clipped
 from privet.engine.tape import Tape, Unforeseen, Use, names_of, tensors_in
@@ -44,7 +44,7 @@ class Recording:
     outputs: list[Tensor] = field(default_factory=list)
     tape: Tape | None = None
     held: Held | None = None
-    shadow: Shadow | None = None
+    check: LoopCheck | None = None
     probing: bool = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Recording":
@@ -66,8 +66,8 @@ class Recording:
     def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.probing:
             return
-        if self.shadow is not None:
-            self.shadow.before_model(model, (args, kwargs))
+        if self.check is not None:
+            self.check.before_model(model, (args, kwargs))
         if not torch.is_grad_enabled():
             return
         rows = size_of((args, kwargs))
@@ -97,10 +97,10 @@ class Recording:
             self.held.check()
             self.tape = self.held = None
             self.outputs += tensors_in(out)
-        if self.shadow is not None:
+        if self.check is not None:
             self.probing = True
             try:
-                self.shadow.after_model(model, (args, kwargs), out)
+                self.check.after_model((args, kwargs), out)
             finally:
                 self.probing = False
 
@@ -120,16 +120,16 @@ def _probe_loss(out: Any, rows: int, take: Callable[[Tensor], Tensor]) -> Tensor
 
 @contextmanager
 def recording(
-    model: nn.Module, *, force: Mapping[str, str] | None = None, shadow: Shadow | None = None
+    model: nn.Module, *, force: Mapping[str, str] | None = None, check: LoopCheck | None = None
 ) -> Iterator[None]:
     """Watch the model's calls inside, until `clipped_sum(model, losses, ...)` takes what was seen."""
-    watch = Recording(force or {}, shadow=shadow)
+    watch = Recording(force or {}, check=check)
     hooks = [
         model.register_forward_pre_hook(watch.before, with_kwargs=True),
         model.register_forward_hook(watch.after, with_kwargs=True),
     ]
     try:
-        with tracking(list(trainable(model).values()), watch), nullcontext() if shadow is None else shadow.following():
+        with tracking(list(trainable(model).values()), watch), nullcontext() if check is None else check.following():
             yield
         _finished[model] = watch
     finally:

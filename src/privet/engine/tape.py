@@ -1,7 +1,8 @@
 """The tape: what a model did with its parameters in one forward pass, and where the examples lie in each tensor."""
 
+from collections import UserList
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -118,19 +119,32 @@ def examples_first(value: Tensor, where: Where, batch: int) -> Tensor:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors of a nest of lists, tuples and dicts, in order."""
+    """The tensors of a nest of lists, tuples, mappings and dataclasses, in order."""
     if isinstance(value, Tensor):
         return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
     found: list[Tensor] = []
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            if isinstance(item, Tensor):
-                found.append(item)
-            elif item is not None and isinstance(item, (list, tuple, dict)):
-                found += tensors_in(item)
+    for item in items_of(value):
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif item is not None and not isinstance(item, _PLAIN):
+            found += tensors_in(item)
     return found
+
+
+_PLAIN = (int, float, str, bytes, type)
+
+
+def items_of(value: Any) -> Sequence[Any]:
+    """What a list, a tuple, a mapping or a dataclass holds; nothing of any other value."""
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, Mapping):
+        return [value[key] for key in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, name.name) for name in fields(value)]
+    return value.data if isinstance(value, UserList) else ()
 
 
 def split(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:

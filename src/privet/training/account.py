@@ -170,3 +170,18 @@ def why_none(guarantee: Guarantee) -> str:
 def read_off(not_private: str) -> str:
     """Why there is no guarantee on a dataset that something was read off."""
     return f"{not_private}: read off the records without noise"
+
+
+def facts_at_start(account: Account, *, own_loop: bool) -> LoopFacts:
+    """What is known of the loop of a run that begins, or goes on.
+
+    Steps that were charged after the last word on them were made, as far as anybody knows, and one batch may have been
+    looked at and left: whoever stops a process can have chosen to.
+    """
+    known = account.facts
+    if known is None:
+        return LoopFacts(own_loop=own_loop, steps=max(0, account.charged - 1), lost=min(1, account.charged))
+    unknown = account.charged - known.steps - known.lost
+    if unknown <= 0:
+        return known
+    return replace(known, steps=known.steps + unknown - 1, lost=known.lost + 1)

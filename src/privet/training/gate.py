@@ -1,7 +1,6 @@
 """The gate: what does not fit plan, model or batch is refused before anything happens, with the reason."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,9 +15,6 @@ from privet.engine.batches import size_of
 from privet.engine.contribution import Ids
 from privet.engine.loading import Chooser
 from privet.engine.randomness import Randomness
-from privet.engine.recording import recording
-from privet.engine.shadow import Shadow
-from privet.engine.tape import tensors_in
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan
 
@@ -58,15 +54,15 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
         raise InvalidValue("optimizer holds no trainable parameter. Nothing would move. Use model.parameters().")
 
 
-def refuse_raw_steps(optimizer: Optimizer, is_due: Callable[[], bool]) -> RemovableHandle:
-    """Let the optimizer refuse a step while a private one is due: it would follow gradients without clip and noise."""
+def refuse_raw_steps(optimizer: Optimizer, is_raw: Callable[[], bool]) -> RemovableHandle:
+    """Let the optimizer refuse a step that is not private: it would follow gradients without clip and noise."""
 
     def check(*_: Any) -> None:
-        if is_due():
+        if is_raw():
             raise InvalidValue(
-                "optimizer.step was called by another than training.step, with a batch at hand. It would move the "
-                "weights by gradients without clipping and noise. Call training.step(losses) alone; in a "
-                "LightningModule set automatic_optimization = False."
+                "optimizer.step was called by another than training.step, with a batch at hand or on gradients that "
+                "training did not put there. It would move the weights by gradients without clipping and noise. Call "
+                "training.step(losses) alone; in a LightningModule set automatic_optimization = False."
             )
 
     return optimizer.register_step_pre_hook(check)
@@ -206,28 +202,3 @@ def leads_to(node: Node | None, ends: set[Node]) -> bool:
                 seen.add(below)
                 left.append(below)
     return False
-
-
-class Watch:
-    """The user's forward pass on one piece, recorded until it is ended; with a shadow, if one is given."""
-
-    def __init__(self, model: nn.Module, shadow: Shadow | None = None) -> None:
-        self.shadow = shadow
-        self.outputs: list[Node] = []
-        self._context: AbstractContextManager[None] = recording(model, shadow=shadow)
-        self._context.__enter__()
-        outputs = self.outputs  # the hook must not hold this object: models are copied with their hooks
-        self._hook = model.register_forward_hook(lambda _, __, out: outputs.extend(_nodes(out)))
-
-    def end(self, *, keep: bool) -> None:
-        """Stop; what was seen is for `clipped_sum`, or for nobody."""
-        self.outputs.clear()
-        self._hook.remove()
-        if keep:
-            self._context.__exit__(None, None, None)
-        else:
-            self._context.__exit__(GeneratorExit, GeneratorExit(), None)
-
-
-def _nodes(out: Any) -> list[Node]:
-    return [t.grad_fn for t in tensors_in(out) if t.grad_fn is not None]

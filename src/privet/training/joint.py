@@ -159,8 +159,8 @@ class Part:
         return self
 
     def turn(self, is_last: bool) -> Turn:
-        """What goes with a piece: asked once for each, in their order. The sample is known with the last."""
-        return self._turns.popleft() if is_last else Turn()
+        """What goes with a piece: asked once for each, in their order. Only the last one may be lent."""
+        return self._turns.popleft() if is_last else Turn(self._turns[0].sample)
 
     def __iter__(self) -> Iterator[Tensor]:
         assert self._over is not None
@@ -179,7 +179,8 @@ class Part:
 # --- one charge -------------------------------------------------------------------------------------
 
 
-Standing = Callable[[bool], tuple[int, int]]  # checksums of the sample at hand and, if it is due, of the weights
+Standing = Callable[[bool], tuple[int, int, int]]  # checksums of the sample at hand and, if it is due, of the weights;
+# and whether this rank wants the loop checked in this step
 
 
 class JointAccount:
@@ -191,6 +192,7 @@ class JointAccount:
     def __init__(self, group: Group, plan: Plan, make: Callable[[], Account], standing: Standing) -> None:
         self._group, self._plan, self._standing = group, plan, standing
         self._own: Account | None = None
+        self.is_checked = False  # whether rank 0 wanted the loop checked in the step that was charged last
 
         def begin() -> Sequence[int]:
             self._own = make() if group.is_first else None
@@ -217,8 +219,8 @@ class JointAccount:
             is_due = number % EVERY == 0 or number == len(self._plan.steps) - 1
             return [*self._place(), number, *self._standing(is_due)]
 
-        told = self._group.together(do, 5)
-        for name, found in zip(("step", "sample", "model"), told.T[2:], strict=True):
+        told = self._group.together(do, 6)
+        for name, found in zip(("step", "sample", "model"), told.T[2:5], strict=True):
             if (found != found[0]).any():
                 raise InvalidValue(
                     f"{name} is not the same on all ranks at step {number}: their loops have come apart. The sum over "
@@ -226,6 +228,7 @@ class JointAccount:
                     "no rank leaves the loop alone. Then resume."
                 )
         self._next, self._charged = map(int, told[0, :2])
+        self.is_checked = bool(told[0, 5])
 
     def ledger(self) -> Ledger:
         """All that is charged; away from rank 0, the plan's steps up to there."""

@@ -1,7 +1,7 @@
 """Training: private steps for your own loop. It samples, clips, charges, adds noise; your optimizer does the rest."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,21 +22,19 @@ from privet.engine.loading import Chooser, Piece, batches
 from privet.engine.randomness import Randomness
 from privet.engine.release import laid_as, release
 from privet.engine.sampling import sampler
-from privet.engine.shadow import Shadow
 from privet.engine.summing import nothing
+from privet.engine.tape import tensors_in
 from privet.errors import InvalidValue
 from privet.planning import Plan
-from privet.training.account import Account, account_for, check_left, cost, read_off, without_proof
+from privet.training.account import Account, account_for, check_left, cost, facts_at_start, read_off, without_proof
+from privet.training.assumptions import LoopFacts
 from privet.training.averaging import Average
 from privet.training.distributed import Group
 from privet.training.gate import (
     LossFn,
     Repeated,
-    Watch,
-    check_batch,
     check_covered,
     check_kinds,
-    check_losses,
     check_optimizer,
     check_rule,
     check_unit,
@@ -48,8 +46,8 @@ from privet.training.joint import JointAccount, Part, Turn, check_group, checksu
 from privet.training.joint_release import joint_release
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
-
-SHADOWED = 8  # steps in a row, from the first; then those whose numbers are powers of two
+from privet.training.loop_guard import LoopGuard
+from privet.training.state_guard import StateGuard
 
 
 class Training:
@@ -57,8 +55,9 @@ class Training:
 
     Iterate to get batches; give each to `step` as losses, one per example. A batch above `max_physical_batch` rows
     comes in pieces: `step` adds them up, and releases once with the last. A batch without records is released by the
-    iterator. Each step is charged before its noise is drawn; then the noisy average lies in `.grad` of the parameters,
-    and the optimizer makes its step. A loop that was left goes on with the next step in another one.
+    iterator. Each step is charged before its batch is handed out; with its release the noisy average lies in `.grad` of
+    the parameters, and the optimizer makes its step. A batch that was left is lost, and stays charged: a loop that was
+    left goes on with the next step in another one. Nothing else may move the model while this is open.
 
     Args:
         dataset: tensors, or a map-style dataset. Under zero-out its size must be the plan's.
@@ -72,6 +71,7 @@ class Training:
         reserve: steps that one line of the ledger charges, where steps take milliseconds.
         as_published: train by a rule that has no guarantee, or on what was read off the records without noise.
         not_private: what of the dataset was read off its records without noise: a vocabulary, say. See `as_published`.
+        own_loop: False where Privet's own loop calls this one, so that its guarantee needs no assumption on a loop.
         group: the processes that make each step together, from `distributed.group()`; each is given all of the above.
 
     >>> import torch
@@ -95,7 +95,7 @@ class Training:
         ledger: LedgerFile | None = None, users: Ids | None = None, max_physical_batch: int | None = None,
         workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
         secure: bool = False, reserve: int = 1, as_published: bool = False, not_private: str = "",
-        group: Group | None = None,
+        group: Group | None = None, own_loop: bool = True,
     ) -> None:  # fmt: skip
         self._generator = Randomness() if generator is None else generator
         check_kinds(plan, self._generator)
@@ -120,10 +120,9 @@ class Training:
             settings = (owners, views, self._physical, secure, average, reserve, not_private)
             self._generator = join(group, self._inner, optimizer, plan, dataset, self._generator, settings)
         self.average = None if average is None else Average(self._named, decay=average)
-        self._is_averaged = self._is_open = self._is_done = False
+        self._is_averaged = self._is_open = self._is_done = self._is_stepping = self._is_closed = False
         self._piece: Piece[Any] | None = None
         self._turn = Turn()
-        self._watch: Watch | None = None
         self._sum: ClippedSum | None = None
         self.raw_scale: float | None = None  # of a rule without a guarantee: the sensitivity it took last; not private
         self.out = None if out is None else Path(out)
@@ -134,15 +133,27 @@ class Training:
             )
 
         self._account = account() if group is None else JointAccount(group, plan, account, self._standing)
+        self._number, self._is_charged = self._account.next, False  # the step at hand, and whether it is charged
+        self._loop = LoopGuard(
+            self._inner, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
+            private=tensors_in(getattr(dataset, "tensors", dataset)), note=self._account.note,
+        )  # fmt: skip
+        self._account.note(self._loop.facts)
+        self._state = StateGuard(self._inner, self._named)
         here = weakref.ref(self)  # the optimizer must not keep this object, and its ledger, alive
-        self._guard = refuse_raw_steps(optimizer, lambda: (found := here()) is not None and found._is_due())
+        self._hook = refuse_raw_steps(optimizer, lambda: (found := here()) is not None and found._is_raw())
 
     # --- what is known ---
 
     @property
     def number(self) -> int:
-        """The number of the step at hand, from 0: so many are charged and over."""
-        return self._account.next
+        """The number of the step at hand, from 0: so many are over, made or lost."""
+        return self._number
+
+    @property
+    def facts(self) -> LoopFacts:
+        """What was checked of this loop, and what was not: the assumptions of its guarantee."""
+        return self._loop.facts
 
     def __len__(self) -> int:
         """The plan's steps; a loop has a round more for each further piece, one less for each empty batch."""
@@ -176,6 +187,12 @@ class Training:
         return self._marked(cost(self._account.ledger(), self.plan))
 
     def _marked(self, guarantee: Guarantee) -> Guarantee:
+        facts = self._loop.facts
+        guarantee = replace(guarantee, assumptions=facts.assumptions())
+        if facts.void_from is not None:
+            return without_proof(guarantee, facts.void_reason)
+        if not self._is_averaged and not self._is_stepping and (name := self._state.moved(deep=True)):
+            return without_proof(guarantee, f"{name} was changed by something else than a private step")
         if is_published(self.rule):
             return without_proof(guarantee, f"rule {self.plan.rule!r} is unsound")
         if self._not_private:
@@ -201,17 +218,60 @@ class Training:
         finally:
             self._is_averaged = False
 
+    @contextmanager
+    def post_processing(self, reason: str) -> Iterator[None]:
+        """Change the model from what was released, and from no records: a projection, lookahead, averages put in place.
+
+        The reason is listed among the assumptions of the guarantee, since nobody can check it.
+        """
+        if self.is_busy or self._sum is not None:
+            raise InvalidValue("post_processing was called inside a batch. Its step needs the weights. Step first.")
+        self._state.check(deep=True)
+        self._loop.post_process(reason)
+        try:
+            yield
+        finally:
+            self.accept_state()
+
+    def accept_state(self) -> None:
+        """What the model holds now is right: a checkpoint was loaded, say. For loops, there is `post_processing`."""
+        self._state.accept(deep=True)
+
+    def check_state(self) -> None:
+        """Raise if the model was changed by something else than private steps: before a checkpoint, say."""
+        if not self._is_averaged:
+            self._state.check(deep=True)
+
     def close(self) -> None:
-        """Let another process have the ledger; no step can be made any more."""
+        """Let another process have the ledger; no step can be made any more.
+
+        Raises:
+            InvalidValue: the model was changed by something else than private steps; then its run has no guarantee.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._drop()
-        self._guard.remove()
-        self._account.close()
+        self._hook.remove()
+        name = "" if self._is_averaged else self._state.moved(deep=True)
+        try:
+            if name:
+                self._loop.void(self.number, f"{name} was changed by something else than a private step")
+            self._loop.learn(durably=True)
+        finally:
+            self._account.close()
+        if name:
+            self._state.check(deep=True)
 
     def __enter__(self) -> "Training":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: "type[BaseException] | None", *_: object) -> None:
+        try:
+            self.close()
+        except InvalidValue:
+            if kind is None:  # else what went wrong first is told; the ledger knows of both
+                raise
 
     # --- the loop ---
 
@@ -243,11 +303,12 @@ class Training:
                 return
             self._check_model()
             self._turn = self._part.turn(piece.is_last) if self._part is not None else Turn()
+            is_checked = not self._is_charged and self._charge()  # of the physical batches of a step, the first one
             if not len(piece.indices):  # nobody takes part: a step like any other, of noise alone
                 self._release(self._nothing())
                 continue
             self._piece, self._is_done = piece, False
-            self._watch = Watch(self._inner, self._shadow(piece))
+            self._loop.open(piece, is_checked=is_checked)
             yield piece.data
             if not self._is_done:
                 raise InvalidValue(
@@ -282,27 +343,33 @@ class Training:
 
     # --- the parts of a step ---
 
-    def _is_due(self) -> bool:
-        """Whether a batch waits for its private step; if so nothing more is recorded, as a step on it has failed."""
-        due = self._piece is not None or self._sum is not None
-        watch, self._watch = (self._watch, None) if due else (None, self._watch)
-        if watch is not None:
-            watch.end(keep=False)
-        return due
+    def _charge(self) -> bool:
+        """Charge the step whose batch is about to be handed out: a batch that was seen is spent, whatever becomes of it.
 
-    def _shadow(self, piece: Piece[Any]) -> Shadow | None:
-        """In the first steps and ever more rarely later, since a loop may begin to mix its records late."""
-        number = self.number
-        if self._sum is not None or (number >= SHADOWED and number & (number - 1)):
-            return None
-        return Shadow(piece.data, rows=len(piece.indices), views=self._views, turn=number)
+        Gives whether the loop is checked in this step.
+        """
+        step = self.plan.steps[self.number]
+        in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
+        self._wants_check = self._loop.wants_check()
+        self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, when this returns
+        self._is_charged = True
+        return self._account.is_checked if isinstance(self._account, JointAccount) else self._wants_check
+
+    def _is_raw(self) -> bool:
+        """Whether an optimizer's step that is about to happen is another than ours, on gradients that are not ours."""
+        if self._is_stepping:
+            return False
+        if self._piece is not None or self._sum is not None:
+            self._loop.drop()  # nothing more is recorded, as a step on it has failed
+            return True
+        return any(p.grad is not None for group in self.optimizer.param_groups for p in group["params"])
 
     def _nothing(self) -> ClippedSum:
         return nothing(self._named, self.rule, self.plan.steps[self.number].clip)
 
-    def _standing(self, is_due: bool) -> tuple[int, int]:
-        """What must be the same on all ranks: the sample and, where it is due, the weights."""
-        return self._turn.sample, checksum(list(self._named.values())) if is_due else 0
+    def _standing(self, is_due: bool) -> tuple[int, int, int]:
+        """What must be the same on all ranks, the sample and, where it is due, the weights; and what rank 0 decides."""
+        return self._turn.sample, checksum(list(self._named.values())) if is_due else 0, int(self._wants_check)
 
     def _chooser(self, source: Randomness, *, start: int) -> Chooser:
         """The plan's own sampler from a step on; in a group, this rank's part of its batches."""
@@ -317,44 +384,61 @@ class Training:
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
     def _clipped(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int) -> ClippedSum:
-        watch, self._watch = self._watch, None
-        fits = False
-        try:
-            self._check_model()
-            if isinstance(losses, Tensor):
-                check_losses(losses, rows, None if watch is None else watch.outputs)
-            else:
-                check_batch(losses, batch, rows)
-            if watch is not None and watch.shadow is not None:
-                watch.shadow.check(losses if isinstance(losses, Tensor) else list(batch))
-            fits = True
-        finally:  # the model is itself again, whatever was wrong
-            if watch is not None:
-                watch.end(keep=fits and isinstance(losses, Tensor))
+        is_checked = self._loop.is_checking
+
+        def verify() -> tuple[int, ...]:
+            try:
+                self._check_model()
+                self._state.check(deep=is_checked)
+            except InvalidValue:
+                self._loop.drop()
+                raise
+            self._loop.close(losses, batch, rows=rows, number=self.number)
+            return ()
+
+        if self.group is not None and is_checked:
+            self.group.together(verify, 0)  # what one rank finds stops all
+        else:
+            verify()
         return clipped_sum(
             self._inner, losses, batch, rule=self.rule, clip=self.plan.steps[self.number].clip, views=self._views,
             as_published=is_published(self.rule),
         )  # fmt: skip
 
     def _release(self, whole: ClippedSum) -> None:
+        """Make the step that is charged: whatever goes wrong here, it is over."""
         step = self.plan.steps[self.number]
+        self._number, self._is_charged = self.number + 1, False
         in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
-        self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, and only then is noise drawn
         batch = step.rate * self.plan.recipe.size  # public, whatever the realised batch
         one = partial(release, in_place=True) if self.group is None else partial(joint_release, self.group)
-        released = one(
-            whole, self.rule, step=step, batch=batch, generator=self._generator, secure=self._secure,
-            relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
-        )  # fmt: skip
-        if is_published(self.rule):
-            self.raw_scale = float(self.rule.raw_scale(whole.raw_norms, in_force))
+        try:
+            released = one(
+                whole, self.rule, step=step, batch=batch, generator=self._generator, secure=self._secure,
+                relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
+            )  # fmt: skip
+            if is_published(self.rule):
+                self.raw_scale = float(self.rule.raw_scale(whole.raw_norms, in_force))
+            self._move(released.grads)
+        except BaseException:
+            self._loop.learn(lost=self.facts.lost + 1)
+            raise
+        self._loop.learn(steps=self.facts.steps + 1)
+
+    def _move(self, grads: Mapping[str, Tensor]) -> None:
+        """Let the optimizer make its step by what was released, and by nothing else."""
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 p.grad = None  # what was not released must not reach the weights
-        for name, grad in released.grads.items():
+        for name, grad in grads.items():
             self._named[name].grad = laid_as(self._named[name], grad)
-        self.optimizer.step()
-        self._inner.zero_grad()
+        self._is_stepping = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._is_stepping = False
+            self._inner.zero_grad()
+            self._state.accept()
         if self.average is not None:
             self.average.add()
 
@@ -372,8 +456,9 @@ class Training:
             raise InvalidValue("model: it holds its averaged weights. A step on them would be lost. Leave averaged().")
 
     def _drop(self) -> None:
-        """Forget a batch that was begun; the model is itself again."""
-        watch, self._watch = self._watch, None
+        """Forget a batch that was begun: it is charged, and lost. The model is itself again."""
         self._piece = self._sum = None
-        if watch is not None:
-            watch.end(keep=False)
+        self._loop.drop()
+        if self._is_charged:
+            self._number, self._is_charged = self.number + 1, False
+            self._loop.learn(lost=self.facts.lost + 1)

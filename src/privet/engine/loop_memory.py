@@ -1,0 +1,105 @@
+"""What the checked steps of one training have seen of its loop: constants from outside, and numbers that follow rows."""
+
+import itertools
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+POWERS = 1.0, -1.0, 0.5, -0.5, 2.0, -2.0  # of the number of rows
+SIZES = 3  # batches of so many sizes show that a number follows the rows
+
+
+class Unknown(str):
+    """Why a tensor is not followed, and since which step nothing vouches for it."""
+
+    since: int | None
+
+    def __new__(cls, reason: str, since: int | None) -> "Unknown":
+        found = super().__new__(cls, reason)
+        found.since = since
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """What one checked step has seen; kept once it has passed."""
+
+    rows: int = 0
+    taken_out: bool = False  # a number was taken out of the batch
+    numbers: list[tuple[str, float]] = field(default_factory=list)  # that entered arithmetic on the batch
+    constants: list[tuple[Any, int, str, Any]] = field(default_factory=list)  # kind, checksum, name, memory
+    not_followed: list[str] = field(default_factory=list)
+
+
+class LoopMemory:
+    """Constants that a loop takes from outside: the same in all checked steps, or they are none.
+
+    A tensor that was made from Python numbers or NumPy in a round may hold anything. If it is a constant, its bits are
+    the same in the next checked step; if they are not, the step is refused, and those since the first sight of it have
+    no guarantee.
+    """
+
+    def __init__(self, private: Any = ()) -> None:
+        """`private`: the tensors that hold the records themselves."""
+        self.generator = torch.Generator()
+        self.generator.seed()  # of the system: which records are exchanged is nobody's to know
+        self._private = {t.untyped_storage().data_ptr() for t in private}
+        self._constants: dict[Any, dict[int, int]] = {}  # by kind: checksum, and the step of its first sight
+        self._held: dict[int, tuple[Any, int]] = {}  # by place in memory: the memory, and its checksum
+        self._numbers: list[tuple[int, list[tuple[str, float]]]] = []
+        self.outside: dict[str, None] = {}  # names of constants, in the order of their first sight
+        self.suspect_since: int | None = None  # the first sight of a constant that turned out to be none
+
+    def look_at(self, t: Tensor, storage: Any, checksum: int, seen: Seen) -> str:
+        """Why a tensor that the loop did not make from its batch cannot be followed; empty if it is a constant."""
+        name = describe(t)
+        if storage.data_ptr() in self._private:
+            return f"records of the dataset that are not those of the batch, {name}"
+        kind = t.dtype, tuple("rows" if length == seen.rows else length for length in t.shape)
+        known = self._constants.get(kind, {})
+        held = self._held.get(storage.data_ptr())
+        if held is not None and held[0]() is storage and held[1] != checksum:
+            since = min(known.values(), default=None)
+            return Unknown(f"{name} from outside of the loop was changed since it was first seen", since)
+        if known and checksum not in known:
+            since = min(known.values())
+            return Unknown(f"{name} was made outside of torch or of this round, and holds other values", since)
+        seen.constants.append((kind, checksum, name, weakref.ref(storage)))
+        return ""
+
+    def keep(self, seen: Seen, step: int) -> None:
+        """Remember what a step has seen that was found in order."""
+        for kind, checksum, name, reference in seen.constants:
+            self._constants.setdefault(kind, {}).setdefault(checksum, step)
+            self.outside.setdefault(name)
+            if (storage := reference()) is not None:
+                self._held[storage.data_ptr()] = reference, checksum
+        if len({rows for rows, _ in self._numbers} - {seen.rows}) < SIZES:
+            self._numbers.append((seen.rows, seen.numbers))
+
+    def refresh(self) -> None:
+        """Forget what constants held: post-processing may have changed them."""
+        self._constants.clear()
+        self._held.clear()
+
+    def is_scaled_by_rows(self, seen: Seen) -> bool:
+        """Whether a number that enters the batch's arithmetic went with a power of its rows in three sizes."""
+        kinds = [name for name, _ in seen.numbers]
+        like = {rows: numbers for rows, numbers in self._numbers if [name for name, _ in numbers] == kinds}
+        like[seen.rows] = seen.numbers
+        if len(like) < SIZES:
+            return False
+        for place, power in itertools.product(range(len(kinds)), POWERS):
+            ratios = [numbers[place][1] / rows**power for rows, numbers in like.items()]
+            if ratios[0] and all(abs(ratio / ratios[0] - 1) < 1e-6 for ratio in ratios):
+                return True
+        return False
+
+
+def describe(t: Tensor) -> str:
+    """A tensor in words that tell nothing of its values."""
+    return f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}"
+

@@ -1,0 +1,164 @@
+"""The user's own loop, watched: its forward passes are recorded, in some steps its independence of examples is checked.
+
+Checked are the first eight steps and, drawn secretly, one of forty after them. A loop that begins to mix its examples
+at step s is found before s + 120 with a chance of 95 %: (1 - 1/40)^119 < 0.05.
+"""
+
+import secrets
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from privet.engine.loading import Piece
+from privet.engine.loop_check import LoopCheck
+from privet.engine.loop_memory import LoopMemory
+from privet.engine.recording import recording
+from privet.engine.tape import tensors_in
+from privet.errors import InvalidValue, Unsupported
+from privet.training.assumptions import LoopFacts
+from privet.training.gate import LossFn, check_batch, check_losses
+
+ALWAYS_CHECKED = 8  # steps of a process
+ONE_OF = 40  # later steps
+
+
+class Watch:
+    """The user's forward pass on one physical batch, recorded until it is ended; with a check, if one is given."""
+
+    def __init__(self, model: nn.Module, check: LoopCheck | None = None) -> None:
+        self.check = check
+        self.outputs: list[Node] = []
+        self._context: AbstractContextManager[None] = recording(model, check=check)
+        self._context.__enter__()
+        outputs = self.outputs  # the hook must not hold this object: models are copied with their hooks
+        self._hook = model.register_forward_hook(lambda _, __, out: outputs.extend(_nodes(out)))
+
+    def end(self, *, keep: bool) -> None:
+        """Stop; what was seen is for `clipped_sum`, or for nobody."""
+        self.outputs.clear()
+        self._hook.remove()
+        if keep:
+            self._context.__exit__(None, None, None)
+        else:
+            self._context.__exit__(GeneratorExit, GeneratorExit(), None)
+
+
+def _nodes(out: Any) -> list[Node]:
+    return [t.grad_fn for t in tensors_in(out) if t.grad_fn is not None]
+
+
+class LoopGuard:
+    """What is known of a loop, and whether it may make its next step.
+
+    Args:
+        number: the first step of this process.
+        private: the tensors that hold the records, if the dataset is made of them.
+        note: writes facts to the ledger.
+    """
+
+    def __init__(
+        self, model: nn.Module, facts: LoopFacts, *, number: int, private: list[Tensor], views: int,
+        note: Callable[[LoopFacts], None],
+    ) -> None:  # fmt: skip
+        self.facts, self.memory = facts, LoopMemory(private)
+        self._model, self._views, self._note = model, views, note
+        self._checks, self._passed = 0, number  # checks of this process, and the step after the last that passed
+        self._watch: Watch | None = None
+
+    def wants_check(self) -> bool:
+        """Whether the next step is checked: nobody can tell beforehand, once the first ones are over."""
+        return self._checks < ALWAYS_CHECKED or secrets.randbelow(ONE_OF) == 0
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether the step at hand is checked."""
+        return self._watch is not None and self._watch.check is not None
+
+    def open(self, piece: Piece[Any], *, is_checked: bool) -> None:
+        """Watch the loop on a physical batch."""
+        check = None
+        if is_checked:
+            check = LoopCheck(
+                piece.data, rows=len(piece.indices), views=self._views, memory=self.memory, model=self._model
+            )
+        self._watch = Watch(self._model, check)
+
+    def close(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int, number: int) -> None:
+        """Raise unless these are losses of the batch at hand that may be clipped; then the recording is kept for them.
+
+        Raises:
+            Unsupported: examples are coupled, or the loop could not be followed in a checked step. If steps since the
+                last check were made by this loop, they have no guarantee, and the ledger says so before this is raised.
+        """
+        watch, self._watch = self._watch, None
+        fits = False
+        try:
+            if isinstance(losses, Tensor):
+                check_losses(losses, rows, None if watch is None else watch.outputs)
+            else:
+                check_batch(losses, batch, rows)
+            if watch is not None and watch.check is not None:
+                self._verify(watch.check, losses, batch, number)
+            fits = True
+        finally:  # the model is itself again, whatever was wrong
+            if watch is not None:
+                watch.end(keep=fits and isinstance(losses, Tensor))
+
+    def drop(self) -> None:
+        """Stop watching; what was seen is for nobody."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.end(keep=False)
+
+    def _verify(self, check: LoopCheck, losses: "Tensor | LossFn", batch: tuple[Any, ...], number: int) -> None:
+        try:
+            if isinstance(losses, Tensor):
+                check.check(losses)
+            else:
+                check.follow_function(self._model, losses, *batch)
+        except Unsupported as error:
+            since = self._passed if self.memory.suspect_since is None else self.memory.suspect_since
+            if since < number:  # steps were released that nothing vouches for
+                self.void(since, f"examples of a batch were not independent: found at step {number}")
+            raise error
+        self.memory.keep(check.seen, number)
+        if check.has_power:
+            self._checks, self._passed = self._checks + 1, number + 1
+            self.learn(
+                checked=self.facts.checked + 1,
+                taken_out=self.facts.taken_out + check.seen.taken_out,
+                not_followed=_joined(self.facts.not_followed, check.seen.not_followed),
+                outside=_joined(self.facts.outside, list(self.memory.outside)),
+            )
+
+    # --- facts ---
+
+    def learn(self, *, durably: bool = False, **changes: Any) -> None:
+        """Change what is known; `durably`, or where it weakens the guarantee, also in the ledger."""
+        before, self.facts = self.facts, replace(self.facts, **changes)
+        names = ("lost", "not_followed", "outside", "post_processing", "void_from")
+        if durably or any(getattr(before, name) != getattr(self.facts, name) for name in names):
+            self._note(self.facts)
+
+    def void(self, since: int, reason: str) -> None:
+        """From this step on the run has no guarantee."""
+        if self.facts.void_from is None or since < self.facts.void_from:
+            self.learn(void_from=since, void_reason=reason)
+
+    def post_process(self, reason: str) -> None:
+        """The user says that weights are changed by what was released alone."""
+        if not isinstance(reason, str) or not 0 < len(reason.strip()) <= 300:
+            raise InvalidValue(
+                f"reason={reason!r} must be a few words. They are printed with the guarantee, as an assumption. Say "
+                "what is done with the weights, and from what."
+            )
+        self.memory.refresh()
+        self.learn(post_processing=_joined(self.facts.post_processing, [reason.strip()]))
+
+
+def _joined(before: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*before, *more]))[:50]

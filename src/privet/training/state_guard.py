@@ -1,0 +1,106 @@
+"""While a training is open its model is moved by private steps alone: weights, frozen ones too, and buffers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privet.engine.knowledge import buffers_that_passes_move
+from privet.engine.state import version_of
+from privet.engine.survey import own_parameters
+from privet.errors import InvalidValue
+
+
+class StateGuard:
+    """Checksums of all that a model holds; `check` raises if something else than a private step has changed them.
+
+    Trained weights are compared in each step, by their bits, so that writes by `.data` or NumPy are found. What is
+    frozen is compared by version in each step and by its bits in a `deep` check: in checked steps, when a checkpoint is
+    saved and at the end.
+    """
+
+    def __init__(self, model: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
+        self._model, self._trained = model, trained
+        self._words: dict[str, tuple[int, Any]] = {}
+        self._sums: dict[str, int] = {}
+        self._others: dict[str, tuple[Tensor, int, int, int]] = {}  # tensor, its memory, version, checksum
+        self.accept(deep=True)
+
+    def accept(self, *, deep: bool = False) -> None:
+        """What the model holds now is right."""
+        self._sums = {name: self._checksum(name, p) for name, p in self._trained.items()}
+        if deep:
+            self._others = {
+                name: (t, t.data_ptr(), version_of(t), self._checksum(name, t)) for name, t in self._frozen()
+            }
+
+    def moved(self, *, deep: bool = False) -> str:
+        """The name of something that was changed; empty if there is none."""
+        with torch._C.DisableTorchFunctionSubclass():
+            for name, p in self._trained.items():
+                if self._checksum(name, p) != self._sums[name]:
+                    return name
+            free: frozenset[str] | None = None
+            for name, t in self._frozen():
+                known = self._others.get(name)
+                if known is not None and not deep and known[0] is t and known[1:3] == (t.data_ptr(), version_of(t)):
+                    continue
+                if known is not None and known[3] == self._checksum(name, t):
+                    self._others[name] = t, t.data_ptr(), version_of(t), known[3]
+                    continue
+                free = buffers_that_passes_move(self._model) if free is None else free
+                if name not in free:
+                    return name
+        return ""
+
+    def check(self, *, deep: bool = False) -> None:
+        """Raise if something was changed."""
+        name = self.moved(deep=deep)
+        if name:
+            raise InvalidValue(
+                f"{name}: was changed by something else than a private step. Nothing bounds what records do there. Let "
+                "training.step alone move the model; what uses released weights and no records (a projection, an "
+                'average, lookahead) goes into `with training.post_processing("why"):`.'
+            )
+
+    def _frozen(self) -> Iterator[tuple[str, Tensor]]:
+        for name, p in own_parameters(self._model):
+            if name not in self._trained:
+                yield name, p
+        yield from self._model.named_buffers()
+
+    def _checksum(self, name: str, t: Tensor) -> int:
+        """The sum of the bits, read as whole numbers; 0 for what has no memory here."""
+        kept = self._words.get(name)
+        if kept is None or kept[0] != t.data_ptr() or kept[1].nbytes != t.numel() * t.element_size():
+            kept = self._words[name] = t.data_ptr(), _words(t)
+        words = kept[1]
+        return int(words.sum()) if isinstance(words, Tensor) else int(np.add.reduce(words, axis=None))
+
+
+def _words(t: Tensor) -> Any:
+    """The bits of a tensor as whole numbers, in its own memory: NumPy's for a CPU, where a sum costs a microsecond."""
+    t = t.detach()
+    if t.layout != torch.strided or t.is_meta or type(t).__name__ == "DTensor":
+        return np.zeros(0, dtype=np.int64)
+    size = t.element_size()
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    flat = t if t.is_contiguous() else t.as_strided((t.numel(),), (1,)) if _is_dense(t) else None
+    if flat is None or size not in kinds:
+        return torch.empty(0)
+    words = flat.reshape(-1).view(kinds[size]) if flat.dtype != torch.bool else flat.reshape(-1).view(torch.uint8)
+    if size < 8 and words.numel() * size % 8 == 0 and words.data_ptr() % 8 == 0 and words.storage_offset() * size % 8 == 0:
+        words = words.view(torch.int64)
+    return words.numpy() if words.device.type == "cpu" else words
+
+
+def _is_dense(t: Tensor) -> bool:
+    """Whether its numbers fill a stretch of memory, in some order."""
+    left = 1
+    for stride, length in sorted(zip(t.stride(), t.shape, strict=True)):
+        if length > 1 and stride != left:
+            return False
+        left *= length
+    return True
