@@ -7,20 +7,28 @@ from hypothesis import strategies as st
 
 from privet import plan
 from privet.errors import InvalidValue
-from privet.training.ledger_lines import chained, header_line, header_of, repair, reservation
+from privet.training.assumptions import LoopFacts
+from privet.training.ledger_lines import chained, header_line, header_of, loop_row, repair, reservation
 from privet.training.ledger_reading import parse
 
 PLAN = plan(delta=1e-5, size=1000, batch=10, steps=400, noise="2 * exponential:end=0.5", solve="epsilon")
 LIMIT = 4
-shapes = st.lists(st.integers(1, LIMIT), min_size=1, max_size=12)
+NOTE = 0  # in place of a count: a line about the loop, which charges nothing
+shapes = st.lists(st.integers(NOTE, LIMIT), min_size=1, max_size=12)
 
 
 @cache
 def written(counts: tuple[int, ...]) -> list[bytes]:
-    """The lines of a run that reserved these counts, without a disk."""
+    """The lines of a run that reserved these counts, or noted something of its loop, without a disk."""
     line, digest = header_line(header_of(PLAN, run="0" * 32, reserve=LIMIT, seeded=False))
     lines, first, steps = [line], 0, PLAN.steps
-    for count in counts:
+    for place, count in enumerate(counts):
+        if count == NOTE:
+            line, digest = chained(
+                digest, loop_row(first, LoopFacts(steps=place, outside=("float32 (50, 2)",) * place))
+            )
+            lines.append(line)
+            continue
         here = slice(first, first + count)
         row = reservation(
             first, noises=steps.noises[here], rates=steps.rates[here], clips=steps.clips[here], kind="poisson"
@@ -54,7 +62,7 @@ def test_a_cut_anywhere_charges_every_line_of_which_a_byte_is_left(counts, where
         size += len(line)
     found = charged(data[:cut])
     assert found is not None
-    assert begun <= found <= begun + 2 * LIMIT
+    assert begun <= found <= begun + 4 * LIMIT  # a torn line of the loop could hide some, if it is long
 
 
 @given(shapes, st.floats(0, 1, exclude_max=True))
@@ -78,6 +86,7 @@ def test_flipped_bits_are_refused_or_charged_at_least_as_much(counts, flips):
 @example(counts=[4] * 12, where=1.0, length=900, filling=b"\0")
 @example(counts=[1] * 12, where=1.0, length=900, filling=b"\n")
 @example(counts=[1] * 12, where=1.0, length=900, filling=b'{"torn":\n')
+@example(counts=[NOTE, *[1] * 5], where=1.0, length=900, filling=b"x")
 def test_an_overwritten_stretch_is_refused_or_charged_at_least_as_much(counts, where, length, filling):
     data = b"".join(written(tuple(counts)))
     length = min(length, len(data))
@@ -92,13 +101,14 @@ def test_lines_that_are_missing_moved_or_doubled_are_refused(counts, data):
     lines = written(tuple(counts))
     one = data.draw(st.integers(1, len(lines) - 1))
     other = data.draw(st.integers(1, len(lines) - 1))
-    if one < len(lines) - 1:
-        assert charged(b"".join(lines[:one] + lines[one + 1 :])) is None
-    assert charged(b"".join([*lines[: other + 1], lines[one], *lines[other + 1 :]])) is None
+    changed = [lines[:one] + lines[one + 1 :]] if one < len(lines) - 1 else []
+    changed.append([*lines[: other + 1], lines[one], *lines[other + 1 :]])
     if one != other:
         swapped = list(lines)
         swapped[one], swapped[other] = swapped[other], swapped[one]
-        assert charged(b"".join(swapped)) is None
+        changed.append(swapped)
+    for found in (charged(b"".join(content)) for content in changed):
+        assert found is None or (NOTE in counts and found >= sum(counts))  # only a note is missed by no step
 
 
 @settings(max_examples=100)

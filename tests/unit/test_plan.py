@@ -256,7 +256,7 @@ def test_an_edited_plan_is_refused_even_with_a_new_hash(dynamic, tmp_path, edit)
 def test_an_epsilon_below_what_is_proven_to_be_spent_is_refused(dynamic):
     """Another machine may round differently within the proven interval, and no further."""
     ours = replace(dynamic.guarantee, epsilon=1.2, epsilon_lower=1.2 * (1 - 1e-9))
-    within, below = (ours.as_dict() | {"epsilon": 1.2 * (1 - gap)} for gap in (5e-10, 5e-7))
+    within, below = (ours.in_file() | {"epsilon": 1.2 * (1 - gap)} for gap in (5e-10, 5e-7))
     assert files.agreeing("guarantee", ours, within).epsilon == within["epsilon"]
     with pytest.raises(InvalidValue, match="which the steps spend at least"):
         files.agreeing("guarantee", ours, below)

@@ -43,7 +43,8 @@ class Budget:
 class Guarantee:
     """Epsilon at delta as an interval: epsilon_lower <= true <= epsilon where the label is `certified`.
 
-    `epsilon_lower` is None where the method has no lower bound.
+    `epsilon_lower` is None where the method has no lower bound. `assumptions` are what could not be checked of the loop
+    that made a run, one sentence each.
     """
 
     epsilon: float
@@ -55,12 +56,14 @@ class Guarantee:
     sampling: str = "poisson"
     unit: Unit = "example"
     steps: int = 0
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check.non_negative(epsilon=self.epsilon)
         _check.between(0, 1, delta=self.delta)
         _check.one_of(LABELS, label=self.label)
         _check.one_of(RELATIONS, relation=self.relation)
+        object.__setattr__(self, "assumptions", tuple(self.assumptions))  # a list, where it was read from JSON
 
     @property
     def width(self) -> float | None:
@@ -76,14 +79,20 @@ class Guarantee:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return asdict(self) | {"assumptions": list(self.assumptions)}
+
+    def in_file(self) -> dict[str, Any]:
+        """The same for a file, where what has no assumptions does not speak of them: its bytes are those of old."""
+        return {key: value for key, value in self.as_dict().items() if key != "assumptions" or value}
 
     def __str__(self) -> str:
         side = {"certified": "<=", "approximate": "~", "claimed": "claimed", "empirical": ">="}[self.label]
         known = "" if self.epsilon_lower is None else f", true value >= {rounded(self.epsilon_lower, up=False)}"
+        count = len(self.assumptions)
+        assumed = f"; {count} assumption{'s' if count > 1 else ''}" if count else ""
         return (
             f"epsilon {side} {rounded(self.epsilon, up=self.label != 'empirical')} at delta {self.delta_text} "
-            f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}]"
+            f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}{assumed}]"
         )
 
 

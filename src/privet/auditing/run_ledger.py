@@ -5,6 +5,7 @@ import time
 from privet.accounting import Ledger
 from privet.accounting.sampling import Sampling
 from privet.auditing.finding import Finding, Verdict
+from privet.training.account import why_void
 from privet.training.run import Run
 
 Row = tuple[float, float, Sampling, int]
@@ -22,13 +23,15 @@ def run_ledger(run: Run) -> Finding:
         reasons.append(
             f"epsilon {run.spent.epsilon:.6g} is spent, and the budget is {run.plan.recipe.budget.epsilon:g}"
         )
-    is_covered = run.private and not run.not_private
+    is_covered = run.private and not run.not_private and run.loop.void_from is None
     verdict: Verdict = "violation" if reasons else "consistent" if is_covered else "inconclusive"
     says = f"{run.ledger.steps} of {len(run.plan.steps)} steps are charged"
     if not run.private:
         says += f"; seed {run.seed} makes the noise again: reproducible, not private"
     if run.not_private:
         says += f"; {run.not_private}: read off the records without noise, which no ledger shows"
+    if run.loop.void_from is not None:
+        says += f"; guarantee: none, {why_void(run.loop)}"
     return Finding(
         kind="ledger", verdict=verdict, says=says, reasons=tuple(reasons), alarm=0.0,
         seconds=time.perf_counter() - start, numbers={"steps": run.ledger.steps},

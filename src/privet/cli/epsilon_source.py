@@ -70,6 +70,10 @@ def spent_ledger(run: "Reading", source: str | None, relation: str | None, given
         if is_unsound(run.header.rule):
             why = f"its clipping rule {run.header.rule!r} bounds nothing that is charged"
         raise Unsupported(f"{source}: no accountant covers the run: {why}. Train without --as-published.")
+    if run.loop is not None and run.loop.void_from is not None:
+        from privet.training.account import why_void
+
+        raise Unsupported(f"{source}: guarantee: none, {why_void(run.loop)}. No epsilon holds for it. Train anew.")
     return run.ledger
 
 

@@ -109,13 +109,13 @@ class Plan:
         steps = {name: getattr(self.steps, name) for name in _STEPS} | {"sampling": str(self.steps.sampling)}
         return {
             "format": FORMAT, "version": VERSION, "recipe": self.recipe.as_dict(), "steps": steps,
-            "guarantee": self.guarantee.as_dict(), "certified": _plain(self.certified),
+            "guarantee": self.guarantee.in_file(), "certified": _plain(self.certified),
             "versions": dict(self.versions),
         } | ({} if self.recipe.tuning is None else {"one_run": _plain(self.one_run)})  # fmt: skip
 
 
 def _plain(guarantee: Guarantee | None) -> dict[str, Any] | None:
-    return None if guarantee is None else guarantee.as_dict()
+    return None if guarantee is None else guarantee.in_file()
 
 
 def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:

@@ -77,7 +77,7 @@ def agreeing(name: str, ours: Guarantee | None, stored: Any) -> Guarantee | None
         return None
     if not isinstance(stored, Mapping):
         raise InvalidValue(f"{name} must be a table. The file was edited. {AGAIN}")
-    fields = ours.as_dict()
+    fields = ours.in_file()
     check_table(name, stored, tuple(fields))
     for key, value in fields.items():
         if not (_near(value, stored[key]) if key in ("epsilon", "epsilon_lower") else value == stored[key]):

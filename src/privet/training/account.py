@@ -9,6 +9,7 @@ from privet.accounting import Guarantee, Ledger, Step, spent
 from privet.errors import BudgetExceeded, InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.question import Question
+from privet.training.assumptions import NOT_RECORDED, LoopFacts
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
 from privet.training.ledger_reading import read
@@ -34,6 +35,13 @@ class Account(Protocol):
     def charge(self, number: int, step: Step) -> None:
         """Let step `number` happen: when this returns, it is charged."""
 
+    @property
+    def facts(self) -> LoopFacts | None:
+        """What was last noted of the loop, also by those that made the run before; None if nothing was."""
+
+    def note(self, facts: LoopFacts) -> None:
+        """Keep what is known of the loop, in place of what was kept before: on the disk when this returns."""
+
     def ledger(self) -> Ledger:
         """All that is charged."""
 
@@ -54,6 +62,7 @@ class InMemory:
 
     def __init__(self, plan: Plan) -> None:
         self._plan, self._ledger, self._closed = plan, Ledger(), False
+        self.facts: LoopFacts | None = None
 
     @property
     def next(self) -> int:
@@ -77,6 +86,11 @@ class InMemory:
                 "Do the plan's steps in their order, each once."
             )
         self._ledger.add(step)
+
+    def note(self, facts: LoopFacts) -> None:
+        if self.facts is not None and self.facts.void_from is not None:
+            facts = facts.void(self.facts.void_from, self.facts.void_reason)
+        self.facts = facts
 
     def ledger(self) -> Ledger:
         return self._ledger.first(self.next)  # a copy: nobody else may add to ours
@@ -108,6 +122,13 @@ class OnDisk:
         if self._reserve > 1 and left > 0 and number == self._file.next == self._file.charged:
             self._file.reserve(min(self._reserve, left))
         self._file.charge(number, step)
+
+    @property
+    def facts(self) -> LoopFacts | None:
+        return self._file.facts
+
+    def note(self, facts: LoopFacts) -> None:
+        self._file.note(facts)
 
     def ledger(self) -> Ledger:
         return read(self._folder).ledger
@@ -160,6 +181,24 @@ def cost(ledger: Ledger, plan: Plan) -> Guarantee:
 def without_proof(guarantee: Guarantee, why: str) -> Guarantee:
     """The same figure as a mere claim that says why there is no guarantee."""
     return replace(guarantee, label="claimed", epsilon_lower=None, method=f"{guarantee.method}; {_NONE}{why}")
+
+
+def qualify(guarantee: Guarantee, facts: LoopFacts | None, *, own_loop: bool = True) -> Guarantee:
+    """The guarantee of a run with the assumptions of its loop; a mere claim if the loop has voided it.
+
+    `own_loop` is what a run without facts is taken for: a loop of the user's own, of which nothing was recorded.
+    """
+    if facts is None:
+        return replace(guarantee, assumptions=(NOT_RECORDED,)) if own_loop else guarantee
+    guarantee = replace(guarantee, assumptions=facts.assumptions())
+    if facts.void_from is None:
+        return guarantee
+    return without_proof(guarantee, why_void(facts))
+
+
+def why_void(facts: LoopFacts) -> str:
+    """Why a loop has no guarantee, and from which step on."""
+    return f"{facts.void_reason} (from step {facts.void_from} on)"
 
 
 def why_none(guarantee: Guarantee) -> str:

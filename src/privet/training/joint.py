@@ -17,6 +17,7 @@ from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan
 from privet.training.account import Account
+from privet.training.assumptions import LoopFacts
 from privet.training.distributed import Group
 from privet.training.gate import records_of
 from privet.training.ledger_lines import Mark
@@ -193,6 +194,7 @@ class JointAccount:
         self._group, self._plan, self._standing = group, plan, standing
         self._own: Account | None = None
         self.is_checked = False  # whether rank 0 wanted the loop checked in the step that was charged last
+        self._facts: LoopFacts | None = None
 
         def begin() -> Sequence[int]:
             self._own = make() if group.is_first else None
@@ -229,6 +231,16 @@ class JointAccount:
                 )
         self._next, self._charged = map(int, told[0, :2])
         self.is_checked = bool(told[0, 5])
+
+    @property
+    def facts(self) -> LoopFacts | None:
+        return self._facts if self._own is None else self._own.facts
+
+    def note(self, facts: LoopFacts) -> None:
+        """Rank 0 alone writes; the others keep what they were given."""
+        self._facts = facts
+        if self._own is not None:
+            self._own.note(facts)
 
     def ledger(self) -> Ledger:
         """All that is charged; away from rank 0, the plan's steps up to there."""

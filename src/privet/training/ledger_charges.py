@@ -1,5 +1,6 @@
 """What the lines of a ledger charge, one by one; and what a torn end of the file is charged for."""
 
+import re
 import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +10,13 @@ import numpy as np
 
 from privet.accounting import Ledger
 from privet.errors import InvalidValue, PrivetError
-from privet.training.ledger_lines import START, Header, chained, reservation
+from privet.training.assumptions import LoopFacts
+from privet.training.ledger_lines import START, Header, chained, loop_row, reservation
 
 RESTORE = "Restore the ledger from a copy; without one, count the plan's whole epsilon as spent and begin a new run."
 REPAIR = b'{"torn":'
+_LOOP = re.compile(rb'\{"l')  # no other line has it: quotes inside of texts are escaped
+_NOT_VOID = re.compile(rb'\{"loop":\d+,"facts":\{"void_from":null,')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +40,14 @@ class Charges:
         self.notes: list[str] = []
         self._next = 0
         self._columns: dict[str, list[float]] = {"noise": [], "rate": [], "clip": []}
+        self.loop: LoopFacts | None = None
 
-    def add(self, line: int, row: Any) -> None:
+    def add(self, line: int, row: Any, torn: bytes = b"") -> None:
+        """One whole line, and the torn text before it that it vouches for."""
+        self._check_void(torn)
+        if "loop" in row:
+            self._add_loop(line, row)
+            return
         mends = "torn" in row
         count, first = row.get("count"), row.get("step")
         if first != self._next:
@@ -56,6 +66,24 @@ class Charges:
             column += _listed(line, name, row.get(name), count)
         self._next += count
 
+    def _add_loop(self, line: int, row: Any) -> None:
+        """The last line of the loop holds; that there is no guarantee, once it was said, stays."""
+        if set(row) != {"loop", "facts", "digest"} or type(row["loop"]) is not int or row["loop"] != self._next:
+            raise bad(line, f"is not about the loop after {_steps(self._next)}, as it says")
+        try:
+            found = LoopFacts.from_dict(row["facts"])
+        except InvalidValue as error:
+            raise bad(line, reprlib.repr(str(error).rstrip("."))) from None
+        if self.loop is not None and self.loop.void_from is not None:
+            found = found.void(self.loop.void_from, self.loop.void_reason)
+        self.loop = found
+
+    def _check_void(self, torn: bytes) -> None:
+        """A torn line of the loop may have said that there is no guarantee, unless it begins by the contrary."""
+        for place in _LOOP.finditer(torn):
+            if not _NOT_VOID.match(torn, place.start()):
+                self.loop = (self.loop or LoopFacts()).void(self._next, "a line about the loop is torn in the ledger")
+
     def _add_planned(self, count: int) -> None:
         steps, here = self.header.planned_steps(), slice(self._next, self._next + count)
         for name, values in (("noise", steps.noises), ("rate", steps.rates), ("clip", steps.clips)):
@@ -68,11 +96,14 @@ class Charges:
         A crash tears one line, and then perhaps its repairs. Other damage at the end of a file (a lost block, an end of
         line that is none any more) can hide more lines: as many as its bytes have room for.
         """
-        if not begins(pieces[0], b'{"step":%d,' % self._next):
+        is_loop = _LOOP.match(pieces[0]) is not None
+        if not begins(pieces[0], (b'{"loop":%d,' if is_loop else b'{"step":%d,') % self._next):
             raise bad(line, f"does not begin with step {self._next}, which comes next")
         if not all(begins(piece, REPAIR) for piece in pieces[1:]):  # only a repair is written behind a torn line
             raise bad(line, "its checksum does not fit, and lines follow")
-        most = self._room(len(pieces[0])) + sum(self._rough_room(len(piece)) for piece in pieces[1:])
+        self._check_void(b"\n".join(pieces))
+        most = self._room_behind_loop(len(pieces[0])) if is_loop else self._room(len(pieces[0]))
+        most += sum(self._rough_room(len(piece)) for piece in pieces[1:])
         count = min(most, self.header.length - self._next)
         self._add_planned(count)
         self.notes.append(f"line {line}: torn, or just being written; charged as {_steps(count)}")
@@ -98,6 +129,11 @@ class Charges:
                 break
             before, whole = noise, steps
         return min(whole + reserve, most)
+
+    def _room_behind_loop(self, size: int) -> int:
+        """The same, if the bytes begin with a line of the loop, which charges nothing."""
+        rest = size - len(chained(START, loop_row(0, LoopFacts()))[0])  # no such line is shorter
+        return self._rough_room(rest) if rest >= 0 else 0
 
     def ledger(self) -> Ledger:
         ledger = Ledger()

@@ -15,8 +15,9 @@ from privet.errors import BudgetExceeded, InvalidValue
 from privet.planning import Plan
 from privet.planning.steps import Floats
 from privet.training.append_file import AppendFile, make_folder, write_new
+from privet.training.assumptions import LoopFacts
 from privet.training.ledger_count import Count, CountFile, forget
-from privet.training.ledger_lines import Header, Mark, chained, header_line, header_of, repair, reservation
+from privet.training.ledger_lines import Header, Mark, chained, header_line, header_of, loop_row, repair, reservation
 from privet.training.ledger_reading import NAME, Reading, read
 from privet.training.run_lock import locked
 
@@ -49,6 +50,7 @@ class LedgerFile:
     def __init__(self, file: AppendFile, plan: Plan, reading: Reading, unlock: Callable[[], None]) -> None:
         self.header: Header = reading.header
         self.notes = reading.notes  # what was torn, and is charged
+        self._facts = reading.loop
         self._file, self._unlock = file, unlock
         self._pid, self._mutex, self._closed = os.getpid(), threading.Lock(), False
         self._noises, self._rates, self._clips = plan.steps.noises, plan.steps.rates, plan.steps.clips
@@ -147,6 +149,24 @@ class LedgerFile:
             if number == self.charged:
                 self._charge(1, np.array([float(step.clip)]))
             self._next = number + 1
+
+    def note(self, facts: LoopFacts) -> None:
+        """Write down what is known of the loop, in place of what was written before. It charges nothing.
+
+        That there is no guarantee, once it was written, stays.
+        """
+        with self._mutex:
+            self._check_usable()
+            if self._facts is not None and self._facts.void_from is not None:
+                facts = facts.void(self._facts.void_from, self._facts.void_reason)
+            if facts != self._facts:
+                self._append(loop_row(self.charged, facts), 0)
+                self._facts = facts
+
+    @property
+    def facts(self) -> LoopFacts | None:
+        """What was last noted of the loop; None if nothing was."""
+        return self._facts
 
     @property
     def next(self) -> int:

@@ -16,6 +16,7 @@ from privet.accounting.sampling import sampling
 from privet.errors import InvalidValue
 from privet.planning import Plan
 from privet.planning.steps import MOST_STEPS, Floats, Steps
+from privet.training.assumptions import LoopFacts
 
 FORMAT, VERSION = "privet-run-ledger", 1
 MOST_RESERVED = 1000  # steps in one line: what a torn one costs
@@ -89,7 +90,8 @@ def header_of(plan: Plan, *, run: str, reserve: int, seeded: bool, covered: bool
 
 def header_line(header: Header) -> tuple[bytes, str]:
     """The first line of a file, and its checksum."""
-    return chained(START, {"format": FORMAT, "version": VERSION} | asdict(header))
+    planned = None if header.planned is None else header.planned.in_file()
+    return chained(START, {"format": FORMAT, "version": VERSION} | asdict(header) | {"planned": planned})
 
 
 def chained(previous: str, row: Mapping[str, Any]) -> tuple[bytes, str]:
@@ -113,6 +115,11 @@ def repair(torn: bytes, first: int, count: int) -> dict[str, Any]:
     It has no lists, however many steps it charges: a repair may be torn itself, and what is torn costs by its length.
     """
     return {"torn": len(torn), "torn_sha256": sha256(torn).hexdigest(), "step": first, "count": count}
+
+
+def loop_row(charged: int, facts: LoopFacts) -> dict[str, Any]:
+    """The row that says what is known of the loop once so many steps are charged. It charges none; the last holds."""
+    return {"loop": charged, "facts": facts.as_dict()}
 
 
 def _shared(values: Floats) -> float | list[float]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
 from privet.training import ledger_count
+from privet.training.assumptions import LoopFacts
 from privet.training.ledger_charges import REPAIR, RESTORE, Charges, Tail, bad, begins
 from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark
 
@@ -31,6 +32,7 @@ class Reading:
     mark: Mark
     ended: bool  # whether the last line has its end of line
     tail: Tail | None
+    loop: LoopFacts | None = None  # what is known of the loop; None if nothing was written of it
 
     @property
     def remark(self) -> str | None:
@@ -124,14 +126,15 @@ def parse(data: bytes, *, at_least: Mark | None = None) -> Reading:
     rows = _rows([lines[place] for place in places], places)
     header = _header(rows[0])
     charged = Charges(header)
-    for place, row in zip(places[1:], rows[1:], strict=True):
-        charged.add(place + 1, row)
+    for before, place, row in zip(places, places[1:], rows[1:], strict=False):
+        charged.add(place + 1, row, b"\n".join(lines[before + 1 : place]))
     tail = None
     if torn:
         tail = charged.torn(places[-1] + 2, lines[places[-1] + 1 :])
     return Reading(
-        header=header, ledger=charged.ledger(), notes=tuple(charged.notes), mark=mark, ended=ended, tail=tail
-    )
+        header=header, ledger=charged.ledger(), notes=tuple(charged.notes), mark=mark, ended=ended, tail=tail,
+        loop=charged.loop,
+    )  # fmt: skip
 
 
 def _verified(lines: Sequence[bytes], at_least: Mark | None) -> tuple[list[int], Mark, bool]:

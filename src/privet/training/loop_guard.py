@@ -146,8 +146,8 @@ class LoopGuard:
 
     def void(self, since: int, reason: str) -> None:
         """From this step on the run has no guarantee."""
-        if self.facts.void_from is None or since < self.facts.void_from:
-            self.learn(void_from=since, void_reason=reason)
+        found = self.facts.void(since, reason)
+        self.learn(void_from=found.void_from, void_reason=found.void_reason)
 
     def post_process(self, reason: str) -> None:
         """The user says that weights are changed by what was released alone."""

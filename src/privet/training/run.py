@@ -27,8 +27,9 @@ from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
 from privet.planning.plan_file import check_table, parsed
 from privet.training import checkpoint, checkpoint_file, ledger_reading, metrics
-from privet.training.account import cost, read_off, why_none, without_proof
+from privet.training.account import cost, qualify, read_off, why_none, without_proof
 from privet.training.append_file import write_new
+from privet.training.assumptions import LoopFacts
 from privet.training.going_on import going_on, is_federation
 from privet.training.ledger_lines import Header, header_of
 from privet.training.settings import Settings
@@ -66,6 +67,7 @@ class Run:
     evaluation: str  # what the held-out set is
     end: str | None  # why it is over; None while steps are left
     about: Mapping[str, Any]  # run.json
+    loop: LoopFacts  # what is known of the loop that made it
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
@@ -98,6 +100,7 @@ class Run:
             folder=folder, plan=plan, settings=settings_in(folder, about), ledger=reading.ledger, guarantee=guarantee,
             spent=spent, together=reading.header.together, notes=reading.notes, metrics=metrics.read(folder),
             seed=about["seed"], evaluation=about["evaluation"], end=about["end"], about=about,
+            loop=reading.loop or LoopFacts(own_loop=False),
         )  # fmt: skip
 
     @property
@@ -224,6 +227,9 @@ def _guarantees(
     held = spent if whole else header.planned or plan.guarantee
     if by_outputs:
         spent = replace(spent, label="claimed", epsilon_lower=None, method=f"{spent.method}; outputs decided the stop")
+    held, spent = (qualify(g, reading.loop, own_loop=False) for g in (held, spent))
+    if why_none(held):
+        return held, spent
     held, spent = (marked(g, plan, seeded=header.seeded, not_private=not_private) for g in (held, spent))
     return held, spent
 

@@ -26,7 +26,7 @@ from privet.engine.summing import nothing
 from privet.engine.tape import tensors_in
 from privet.errors import InvalidValue
 from privet.planning import Plan
-from privet.training.account import Account, account_for, check_left, cost, facts_at_start, read_off, without_proof
+from privet.training.account import Account, account_for, check_left, cost, facts_at_start, qualify, read_off, without_proof
 from privet.training.assumptions import LoopFacts
 from privet.training.averaging import Average
 from privet.training.distributed import Group
@@ -187,10 +187,9 @@ class Training:
         return self._marked(cost(self._account.ledger(), self.plan))
 
     def _marked(self, guarantee: Guarantee) -> Guarantee:
-        facts = self._loop.facts
-        guarantee = replace(guarantee, assumptions=facts.assumptions())
-        if facts.void_from is not None:
-            return without_proof(guarantee, facts.void_reason)
+        guarantee = qualify(guarantee, self.facts)
+        if self.facts.void_from is not None:
+            return guarantee
         if not self._is_averaged and not self._is_stepping and (name := self._state.moved(deep=True)):
             return without_proof(guarantee, f"{name} was changed by something else than a private step")
         if is_published(self.rule):
