@@ -1,0 +1,44 @@
+"""Loops that no guarantee covers: each moves what one record may not move, and is refused within ten steps."""
+
+import pytest
+
+from adversarial import unsound_inputs, unsound_losses, unsound_rows, unsound_state
+from adversarial.replay import STEPS, run, violations
+
+LOOPS = [
+    loop for part in (unsound_inputs, unsound_losses, unsound_rows, unsound_state) for loop in part.LOOPS
+]  # fmt: skip
+CHOSEN = [loop for loop in LOOPS if loop.point == 1]
+MARKED = [loop for loop in LOOPS if loop.is_marked]
+REFUSED = [loop for loop in LOOPS if loop not in CHOSEN + MARKED]
+
+
+def over(loops):
+    return pytest.mark.parametrize("loop", loops, ids=lambda loop: f"{loop.point}-{loop.name}")
+
+
+@over(LOOPS)
+def test_one_record_moves_what_it_must_not(loop):
+    assert violations(loop)
+
+
+@over(REFUSED)
+def test_the_loop_is_refused(loop, monkeypatch):
+    trace = run(loop, monkeypatch=monkeypatch)
+    assert trace.error is not None, f"accepted: {len(trace.sums)} steps"
+    assert len(trace.sums) <= 10
+
+
+@over(MARKED)
+def test_what_cannot_be_seen_is_said(loop, monkeypatch):
+    trace = run(loop, monkeypatch=monkeypatch)
+    assert trace.error is not None or trace.training.spent().assumptions
+
+
+@over(CHOSEN)
+def test_a_batch_that_was_left_is_charged(loop, monkeypatch):
+    """No more batches are seen than are charged, so that none of them is chosen for nothing."""
+    trace = run(loop, monkeypatch=monkeypatch)
+    if trace.error is None:
+        assert trace.scene.begun <= trace.training.spent().steps <= STEPS
+        assert trace.training.spent().assumptions
