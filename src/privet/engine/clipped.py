@@ -22,7 +22,7 @@ from privet.engine.state import Held
 from privet.engine.summing import ClippedSum, clipped, nothing
 from privet.engine.tape import Facts, Tape, Unforeseen, names_of
 from privet.engine.whole import WAYS, shares_in_chunks
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, Unsupported
 
 assert _layer
 
@@ -116,7 +116,16 @@ class Work:
             out = model(**inputs)
         else:
             out = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
-        found = self.loss_fn(out, targets)
+        try:
+            found = self.loss_fn(out, targets)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if take is None:
+                raise
+            raise Unsupported(
+                f"loss_fn fails on {rows} rows of the batch, with a {type(error).__name__}. It is asked for some of "
+                "them, to see that examples are independent, so it cannot use what has the size of the whole batch. "
+                "Give that as inputs or targets."
+            ) from error
         check_losses(found, rows)
         return found
 

@@ -56,8 +56,9 @@ ORDERED = (
     "move when a record is added, so no clip bounds what one record does. Treat every row alike."
 )
 SCALED = (
-    "the losses or the inputs are scaled by the number of rows of the batch, which is private: the others move when one "
-    "is added. Leave len(batch) out; the plan divides by the batch it expects."
+    "what the loop does follows the number of rows of the batch, as losses or inputs that are scaled by the number of "
+    "rows do. That number is private: the others move when one is added. Leave len(batch) out; the plan divides by the "
+    "batch it expects."
 )
 
 
@@ -87,6 +88,7 @@ class _Call:
     is_data: bool = False
     rows: dict[int, Tensor | None] = field(default_factory=dict)  # by variant: the real row of each row, or -1
     captured: tuple[list[Tensor], list[Tensor]] | None = None
+    outputs: list[Tensor] = field(default_factory=list)
 
 
 class LoopCheck(Mode):
@@ -118,6 +120,7 @@ class LoopCheck(Mode):
         self._calls: list[_Call] = []
         self._depth, self._is_busy = 0, False
         self._misplaced: set[int] = set()
+        self._kept: list[Tensor] = []  # on the way from the model to the losses: their hooks are looked at
         self._failure = ""  # why the step is refused, whatever becomes of the losses
         self._own = {
             storage.data_ptr()
@@ -150,6 +153,7 @@ class LoopCheck(Mode):
                 if (storage := reference()) is not None and hasattr(storage, self._slot):
                     delattr(storage, self._slot)
             self._calls.clear()
+            self._kept.clear()
 
     # --- the verdict ---
 
@@ -164,6 +168,7 @@ class LoopCheck(Mode):
                     "losses do not come from the batch at hand: nothing of it enters them. Its records were sampled, "
                     "and others would be trained on. Compute them from the batch that the loop was given."
                 )
+            self._check_backward(losses)
             fails = {v: v in self._misplaced or not self._agrees(losses, v) for v in self._active}
         if fails.get(EXCHANGED) or fails.get(EXTREME):
             raise Unsupported(COUPLED)
@@ -172,7 +177,7 @@ class LoopCheck(Mode):
             raise Unsupported(ORDERED)
         if not orders:
             self.seen.not_followed.append("the order of the examples")
-        if self.memory.is_scaled_by_rows(self.seen):
+        if self.memory.follows_rows(self.seen):
             raise Unsupported(SCALED)
 
     def check_inputs(self, batch: Any) -> None:
@@ -192,6 +197,26 @@ class LoopCheck(Mode):
                 f"the loop could not be followed from its batch to its losses: {reason}. So it is not known whether "
                 f"one example's loss depends on others. {WAY_OUT}"
             )
+
+    def _check_backward(self, losses: Tensor) -> None:
+        """Raise if code of the user's own runs on the way back from the losses: nothing follows that."""
+        ends = {t.grad_fn for call in self._calls for t in call.outputs}
+        left, seen = [losses.grad_fn], {None}
+        while left:
+            node = left.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if isinstance(node, torch.autograd.function.BackwardCFunction) and node not in ends:
+                self._refuse(f"{node.name()}, a backward pass of one's own")
+            if _has_hooks(node):
+                self._refuse(f"a hook on {node.name()}, which changes gradients")
+            if node not in ends:
+                left += [below for below, _ in node.next_functions]
+        made = (*self._kept, losses, *[t for call in self._calls for t in call.outputs])
+        if any(t.grad_fn is not None and t._backward_hooks for t in made):
+            self._refuse("a hook on a tensor, which changes gradients")
+        self._raise_unless_followed()
 
     def _agrees(self, losses: Tensor, variant: int) -> bool:
         """Whether each record that stayed has its loss, at its place or where the model was given it."""
@@ -253,10 +278,13 @@ class LoopCheck(Mode):
         )
         if work.is_data and name == "_local_scalar_dense":
             self.seen.taken_out = True
+        if work.is_data:
+            self.seen.path.append(name)
+        work.needs_gradient = any(t.requires_grad for t in entering)
         if work.is_data and name in _ARITHMETIC:
             numbers = [value for value in args if isinstance(value, (int, float)) and not isinstance(value, bool)]
             numbers += [
-                float(t) for t, known in zip(entering, knowns, strict=True) if known.is_given and t.numel() == 1
+                float(t) for t, known in zip(entering, knowns, strict=True) if known.is_given and not t.dim()
             ]
             self.seen.numbers += [(name, float(value)) for value in numbers]
         if not isinstance(func, OpOverload):
@@ -299,6 +327,8 @@ class LoopCheck(Mode):
 
     def _after(self, func: Any, args: Any, kwargs: Any, out: Any, work: "_Work") -> None:
         outputs = tensors_in([out])
+        if work.needs_gradient and work.is_data:
+            self._kept += outputs
         for t in work.written:
             if (storage := _storage(t)) is not None and (known := self._held(storage)) is not None:
                 known.checksum = None if known.checksum is None else _checksum(storage)
@@ -375,7 +405,7 @@ class LoopCheck(Mode):
             self._refuse(reason)
         for variant in sorted(self._active) if call.is_data and not reason else ():
             call.rows[variant] = self._match(entering, variant)
-        outputs = tensors_in([out])
+        call.outputs = outputs = tensors_in([out])
         for t in outputs:
             if (storage := _storage(t)) is not None:
                 known = self._attach(storage, _Known(_checksum(storage), is_data=call.is_data, reason=reason))
@@ -500,7 +530,11 @@ class LoopCheck(Mode):
             finally:
                 with torch.enable_grad():
                     self.after_model(given, out := locals().get("out"))
-            losses = loss_fn(out, targets)
+            for t in tensors_in([out]):
+                if t.is_floating_point() or t.is_complex():
+                    t.requires_grad_()  # so that the way back to it can be looked at
+            with torch.enable_grad():
+                losses = loss_fn(out, targets)
         if isinstance(losses, Tensor) and losses.shape == (self._rows,):
             self.check(losses)
 
@@ -531,7 +565,7 @@ class LoopCheck(Mode):
         if storage.data_ptr() in self._own or not storage.nbytes():
             return _Known()
         checksum = _checksum(storage)
-        if t.numel() == 1:
+        if not t.dim():  # a Python number
             return _Known(checksum, is_given=True)
         return _Known(checksum, is_given=True, reason=self.memory.look_at(t, storage, checksum, self.seen))
 
@@ -606,6 +640,7 @@ class _Work:
     is_data: bool
     is_random: bool = False
     is_given: bool = False
+    needs_gradient: bool = False
     reason: str = ""
     made: dict[int, list[Tensor]] = field(default_factory=dict)  # by variant: what it gives there
 
@@ -615,6 +650,17 @@ def _storage(t: Tensor) -> Any:
         return None if t.layout != torch.strided or t.is_conj() or t.is_neg() else t.untyped_storage()
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def _has_hooks(node: Any) -> bool:
+    """Whether somebody else has hooks on a node of autograd's graph: ours would not be alone there."""
+    for register in (node.register_hook, node.register_prehook):
+        handle = register(lambda *_: None)
+        hooks = handle.hooks_dict_ref()
+        handle.remove()
+        if hooks:
+            return True
+    return False
 
 
 def _fills(t: Tensor) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 POWERS = 1.0, -1.0, 0.5, -0.5, 2.0, -2.0  # of the number of rows
+PARITIES, ENOUGH = 7, 32  # by chance a step's way goes with even and odd rows once in 64 times, where it changes at all
 SIZES = 3  # batches of so many sizes show that a number follows the rows
 
 
@@ -30,6 +31,7 @@ class Seen:
     rows: int = 0
     taken_out: bool = False  # a number was taken out of the batch
     numbers: list[tuple[str, float]] = field(default_factory=list)  # that entered arithmetic on the batch
+    path: list[str] = field(default_factory=list)  # the operations on it
     constants: list[tuple[Any, int, str, Any]] = field(default_factory=list)  # kind, checksum, name, memory
     not_followed: list[str] = field(default_factory=list)
 
@@ -50,6 +52,7 @@ class LoopMemory:
         self._constants: dict[Any, dict[int, int]] = {}  # by kind: checksum, and the step of its first sight
         self._held: dict[int, tuple[Any, int]] = {}  # by place in memory: the memory, and its checksum
         self._numbers: list[tuple[int, list[tuple[str, float]]]] = []
+        self._ways: list[tuple[int, int]] = []  # whether rows were odd, and what was done
         self.outside: dict[str, None] = {}  # names of constants, in the order of their first sight
         self.suspect_since: int | None = None  # the first sight of a constant that turned out to be none
 
@@ -79,13 +82,26 @@ class LoopMemory:
                 self._held[storage.data_ptr()] = reference, checksum
         if len({rows for rows, _ in self._numbers} - {seen.rows}) < SIZES:
             self._numbers.append((seen.rows, seen.numbers))
+        if len(self._ways) < ENOUGH:
+            self._ways.append((seen.rows % 2, hash((tuple(seen.path), tuple(seen.numbers)))))
 
     def refresh(self) -> None:
         """Forget what constants held: post-processing may have changed them."""
         self._constants.clear()
         self._held.clear()
 
-    def is_scaled_by_rows(self, seen: Seen) -> bool:
+    def follows_rows(self, seen: Seen) -> bool:
+        """Whether what the loop does goes with the number of rows, by a power of it or by its being even."""
+        return self._is_scaled(seen) or self._is_by_parity(seen)
+
+    def _is_by_parity(self, seen: Seen) -> bool:
+        ways = [*self._ways, (seen.rows % 2, hash((tuple(seen.path), tuple(seen.numbers))))]
+        even, odd = ([way for parity, way in ways if parity == which] for which in (0, 1))
+        return len(ways) >= PARITIES and min(len(even), len(odd)) > 1 and len({*even}) == len({*odd}) == 1 != len(
+            {*even, *odd}
+        )  # fmt: skip
+
+    def _is_scaled(self, seen: Seen) -> bool:
         """Whether a number that enters the batch's arithmetic went with a power of its rows in three sizes."""
         kinds = [name for name, _ in seen.numbers]
         like = {rows: numbers for rows, numbers in self._numbers if [name for name, _ in numbers] == kinds}

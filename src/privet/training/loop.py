@@ -192,7 +192,7 @@ def _options(parts: Parts, about: Mapping[str, Any], group: Group | None) -> dic
     return {
         "max_physical_batch": settings.max_physical_batch, "workers": settings.workers, "views": settings.views,
         "average": settings.average, "as_published": about["as_published"], "secure": about["secure_noise"],
-        "not_private": task.not_private, "group": group,
+        "not_private": task.not_private, "group": group, "own_loop": False,
         "users": task.users if parts.plan.recipe.budget.unit == "user" else None,
     }  # fmt: skip
 

@@ -34,7 +34,8 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
     In a group rank 0 alone writes, at its own time; the other ranks get an empty checksum.
 
     Raises:
-        InvalidValue: the run has no folder, a batch is at hand, a weight is not finite, or the disk is full.
+        InvalidValue: the run has no folder, a batch is at hand, a weight is not finite or was moved by something else
+            than a private step, or the disk is full.
     """
     mark = training.mark
     if training.group is not None and not training.group.is_first:
@@ -43,6 +44,8 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
         raise InvalidValue("out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/a', say.")
     if training.is_busy:
         raise InvalidValue("a batch is at hand, or the averaged weights are in place. Save between two steps.")
+    training.check_state()
+    training.note()
     average = training.average
     return checkpoint.save(
         training.out, model=_whole(training.model), optimizer=training.optimizer, scheduler=scheduler,
@@ -86,6 +89,7 @@ def resume(
                 _check_same(out, training, kept)
                 checkpoint.load(folder, model=_whole(model), optimizer=optimizer, scheduler=scheduler)
                 _remember(training, kept)
+                training.accept_state()
         except BaseException:
             if ledger is not None:
                 ledger.close()

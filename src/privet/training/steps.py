@@ -241,6 +241,10 @@ class Training:
         if not self._is_averaged:
             self._state.check(deep=True)
 
+    def note(self) -> None:
+        """Write what is known of the loop to the ledger, for whoever reads it after a crash."""
+        self._loop.learn(durably=True)
+
     def close(self) -> None:
         """Let another process have the ledger; no step can be made any more.
 
