@@ -1,23 +1,14 @@
 """Does a user's own loop keep its examples apart? In a checked step each torch operation is made for other batches too.
 
-Four counterfactual batches go through the loop beside the real one, operation by operation, with the same random
-numbers:
-
-- *exchanged*: half of the records are other records of the batch. It must be followed to the losses, else the step is
-  refused: what cannot be followed could hide anything.
-- *extreme*: the same half holds values far from the real ones, so that a sign, a maximum or a count moves.
-- *order*, twice: the records in another order, with random numbers that go with their record, and without.
-
-A record that was not exchanged must keep its loss, wherever it stands. What a tensor holds in a counterfactual batch is
-kept on its memory (`mirrors`), so views, `.data`, `deepcopy` and writes in place are followed; a checksum tells when
-NumPy or another thread has written there. A tensor that no followed operation made is a number, a constant that must
-be the same in later checked steps (`LoopMemory`), or it is not followed.
+Counterfactual batches go through the loop beside the real one, operation by operation, with the same random numbers. A
+record that was not exchanged must keep its loss, wherever it stands. The batch with exchanged records must be followed
+to the losses, else the step is refused: what cannot be followed could hide anything. A tensor that no followed
+operation made is a number, a constant that must be the same in later checked steps (`LoopMemory`), or not followed.
 
 Numbers that leave torch (`item`, `tolist`) are the same for all: what they do to other records is not seen.
 """
 
 import itertools
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,15 +21,23 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from privet.engine.apart import SMALL, TOLERANCE, moved
 from privet.engine.batches import mapped
+from privet.engine.counterfactuals import (
+    EXCHANGED,
+    EXTREME,
+    ORDER,
+    ORDERS,
+    VARIANTS,
+    Counterfactuals,
+    match_rows,
+    row_keys,
+)
 from privet.engine.loop_memory import LoopMemory, Seen, Unknown, describe
+from privet.engine.mirrors import Known, Mirrors, checksum, fills_memory, storage_of
 from privet.engine.model_double import Start, ask, capture, find_alike, random_state, same_outputs, same_randomness
 from privet.engine.survey import Mode
 from privet.engine.tape import tensors_in
 from privet.errors import Unsupported
 
-EXCHANGED, EXTREME, ORDER, ORDER_OF_PLACES = range(4)
-VARIANTS = (EXCHANGED, EXTREME, ORDER, ORDER_OF_PLACES)
-FAR = -50.0  # what records of the extreme batch are multiplied by
 _UNEVEN = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}  # how much they draw depends on the data
 _SHAPES_ALONE = {  # of their argument they take shape and type alone
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
@@ -63,22 +62,6 @@ SCALED = (
 
 
 @dataclass(slots=True, eq=False)
-class _Known:
-    """What is known of a piece of memory: its checksum, and what it holds in each counterfactual batch."""
-
-    checksum: int | None = None  # None: of the model itself, which its own guards watch
-    mirrors: list[Any] = field(default_factory=lambda: [None] * len(VARIANTS))  # a storage; None: as in the real batch
-    is_data: bool = False  # made from the batch
-    is_given: bool = False  # came from outside of torch or of this round
-    reason: str = ""  # why it is not followed
-    call: int | None = None  # of the model, inside of which it was made
-
-
-_numbers = itertools.count()
-_ODD = object()  # in place of a mirror: another shape, kept on the tensor itself
-
-
-@dataclass(slots=True, eq=False)
 class _Call:
     """One call of the model: whose rows its outputs are in each counterfactual batch."""
 
@@ -87,8 +70,22 @@ class _Call:
     start: Start
     is_data: bool = False
     rows: dict[int, Tensor | None] = field(default_factory=dict)  # by variant: the real row of each row, or -1
-    captured: tuple[list[Tensor], list[Tensor]] | None = None
     outputs: list[Tensor] = field(default_factory=list)
+    captured: tuple[list[Tensor], list[Tensor]] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """One operation on its way."""
+
+    name: str
+    written: list[Tensor]
+    is_data: bool = False
+    is_random: bool = False
+    is_given: bool = False
+    needs_gradient: bool = False
+    reason: str = ""
+    made: dict[int, list[Tensor]] = field(default_factory=dict)  # by variant: what it gives there
 
 
 class LoopCheck(Mode):
@@ -108,38 +105,32 @@ class LoopCheck(Mode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = LoopMemory() if memory is None else memory
         self.seen = Seen(rows=rows)
+        self._others = Counterfactuals(rows=rows, views=views, generator=self.memory.generator)
         self._rows, self._active = rows, set(VARIANTS)
-        records = rows // views
-        shuffled = torch.randperm(records, generator=self.memory.generator)
-        self._exchanged = (shuffled % 2 == 0).repeat_interleave(views)
-        order = torch.randperm(records, generator=self.memory.generator)
-        self._order = (order[:, None] * views + torch.arange(views)).flatten()
-        self._roll = max(1, records // 2) * views
-        self._slot = f"privet_known_{next(_numbers)}"  # two trainings may follow one loop
-        self._storages: list[Any] = []
+        self._mirrors = Mirrors()
         self._calls: list[_Call] = []
         self._depth, self._is_busy = 0, False
-        self._misplaced: set[int] = set()
+        self._misplaced: set[int] = set()  # orders in which the model was given what no record is
         self._kept: list[Tensor] = []  # on the way from the model to the losses: their hooks are looked at
         self._failure = ""  # why the step is refused, whatever becomes of the losses
         self._own = {
             storage.data_ptr()
             for t in (() if model is None else itertools.chain(model.parameters(), model.buffers()))
-            if (storage := _storage(t)) is not None
+            if (storage := storage_of(t)) is not None
         }
         for t in tensors_in([data]):
-            if (storage := _storage(t)) is not None:
-                known = self._attach(storage, _Known(_checksum(storage), is_data=True))
+            if (storage := storage_of(t)) is not None:
+                known = self._mirrors.learn(storage, Known(checksum(storage), is_data=True))
                 if t.dim() and len(t) == rows:
                     for variant in VARIANTS:
-                        self._mirror(known, variant, t, self._counterfactual(t, variant))
+                        self._mirrors.write(known, t, variant, self._others.of_batch(t, variant))
                 else:
                     known.reason = f"a tensor of the batch that has no row for each example, {describe(t)}"
 
     @property
     def has_power(self) -> bool:
-        """Whether something was exchanged: one record has no other."""
-        return self._rows > 1 and bool(self._exchanged.any()) and not bool(self._exchanged.all())
+        """Whether something could be seen: one record has no other."""
+        return self._others.has_power
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -149,9 +140,7 @@ class LoopCheck(Mode):
             yield
         finally:
             self._leave()
-            for reference in self._storages:
-                if (storage := reference()) is not None and hasattr(storage, self._slot):
-                    delattr(storage, self._slot)
+            self._mirrors.close()
             self._calls.clear()
             self._kept.clear()
 
@@ -172,7 +161,7 @@ class LoopCheck(Mode):
             fails = {v: v in self._misplaced or not self._agrees(losses, v) for v in self._active}
         if fails.get(EXCHANGED) or fails.get(EXTREME):
             raise Unsupported(COUPLED)
-        orders = [fails[variant] for variant in (ORDER, ORDER_OF_PLACES) if variant in fails]
+        orders = [fails[variant] for variant in ORDERS if variant in fails]
         if orders and all(orders):
             raise Unsupported(ORDERED)
         if not orders:
@@ -180,16 +169,31 @@ class LoopCheck(Mode):
         if self.memory.follows_rows(self.seen):
             raise Unsupported(SCALED)
 
-    def check_inputs(self, batch: Any) -> None:
-        """Raise unless inputs and targets that are given to a loss function come from the batch at hand."""
-        for t in tensors_in([batch]):
+    def follow_function(self, model: nn.Module, loss_fn: Callable[..., Any], inputs: Any, targets: Any) -> None:
+        """Check what `loss_fn(model(inputs), targets)` gives, with all that it takes from the loop around it."""
+        for t in tensors_in([inputs, targets]):
             known = self._known(t)
             self._raise_unless_followed(known)
             if known.is_given and t.dim() and len(t) == self._rows:
                 self._refuse(f"an input that does not come from the batch, {describe(t)}")
         self._raise_unless_followed()
+        given = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+        start = random_state(model)
+        try:
+            self.before_model(model, given)
+            out = ask(model, given, start)
+            with torch.enable_grad():
+                self.after_model(given, out)
+                for t in tensors_in([out]):
+                    if t.is_floating_point() or t.is_complex():
+                        t.requires_grad_()  # so that the way back to it can be looked at
+                losses = loss_fn(out, targets)
+        finally:
+            start.restore(model)
+        if isinstance(losses, Tensor) and losses.shape == (self._rows,):
+            self.check(losses)
 
-    def _raise_unless_followed(self, known: _Known | None = None) -> None:
+    def _raise_unless_followed(self, known: Known | None = None) -> None:
         reason = self._failure or ("" if known is None else known.reason)
         if reason:
             self.memory.suspect_since = reason.since if isinstance(reason, Unknown) else None
@@ -200,21 +204,21 @@ class LoopCheck(Mode):
 
     def _check_backward(self, losses: Tensor) -> None:
         """Raise if code of the user's own runs on the way back from the losses: nothing follows that."""
-        ends = {t.grad_fn for call in self._calls for t in call.outputs}
-        left, seen = [losses.grad_fn], {None}
+        outputs = [t for call in self._calls for t in call.outputs]
+        ends = {t.grad_fn for t in outputs}
+        left, seen = [losses.grad_fn], set[Any]()
         while left:
             node = left.pop()
-            if node in seen:
+            if node is None or node in seen:
                 continue
             seen.add(node)
-            if isinstance(node, torch.autograd.function.BackwardCFunction) and node not in ends:
-                self._refuse(f"{node.name()}, a backward pass of one's own")
             if _has_hooks(node):
                 self._refuse(f"a hook on {node.name()}, which changes gradients")
             if node not in ends:
+                if isinstance(node, torch.autograd.function.BackwardCFunction):
+                    self._refuse(f"{node.name()}, a backward pass of one's own")
                 left += [below for below, _ in node.next_functions]
-        made = (*self._kept, losses, *[t for call in self._calls for t in call.outputs])
-        if any(t.grad_fn is not None and t._backward_hooks for t in made):
+        if any(t.grad_fn is not None and t._backward_hooks for t in (*self._kept, losses, *outputs)):
             self._refuse("a hook on a tensor, which changes gradients")
         self._raise_unless_followed()
 
@@ -223,14 +227,10 @@ class LoopCheck(Mode):
         other = self._other(losses, variant)
         if other.shape != losses.shape:
             return False
-        stays = torch.arange(self._rows)
-        own = self._order if variant in (ORDER, ORDER_OF_PLACES) else torch.where(self._exchanged, -1, stays)
-        left = int((own < 0).sum())
-        for rows in (own, *[call.rows.get(variant) for call in self._calls]):
-            if rows is not None and int((rows < 0).sum()) <= left:
-                at = (rows >= 0).to(losses.device)
+        for rows in (self._others.real_rows(variant), *[call.rows.get(variant) for call in self._calls]):
+            if rows is not None and int((rows < 0).sum()) <= self._others.most_changed(variant):
                 expected = losses.detach()[rows.clamp(min=0).to(losses.device)]
-                if not bool((moved(expected, other, 0, TOLERANCE, SMALL) & at).any()):
+                if not bool((moved(expected, other, 0, TOLERANCE, SMALL).cpu() & (rows >= 0)).any()):
                     return True
         return False
 
@@ -240,143 +240,124 @@ class LoopCheck(Mode):
         kwargs = kwargs or {}
         if self._is_busy:
             return func(*args, **kwargs)
-        work = None
-        with torch._C.DisableTorchFunctionSubclass():
-            if not self._depth:
-                work = self._guarded(self._before, func, args, kwargs)
+        work = None if self._depth else self._guarded(self._before, func, args, kwargs)
         out = func(*args, **kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
-            if self._depth:
-                self._guarded(self._mark_inside, out)
-            elif work is not None:
-                self._guarded(self._after, func, args, kwargs, out, work)
+        if self._depth:
+            self._guarded(self._mark_inside, out)
+        elif work is not None:
+            self._guarded(self._after, out, work)
         return out
 
     def _guarded(self, part: Callable[..., Any], *given: Any) -> Any:
         """Nothing that goes wrong here may reach the user's loop, or pass for a check: the step is refused."""
         self._is_busy = True
         try:
-            return part(*given)
+            with torch._C.DisableTorchFunctionSubclass():
+                return part(*given)
         except Exception as error:
             self._refuse(f"{type(error).__name__} in an operation on counterfactual records")
             return None
         finally:
             self._is_busy = False
 
-    def _before(self, func: Any, args: Any, kwargs: Any) -> "_Work":
+    def _before(self, func: Any, args: Any, kwargs: Any) -> _Work:
         """What the operation gives in each counterfactual batch; before the real one, which may write in place."""
-        name = func.overloadpacket.__name__ if isinstance(func, OpOverload) else str(func)
+        is_plain = isinstance(func, OpOverload)
+        name = func.overloadpacket.__name__ if is_plain else str(func)
         entering = [] if name in _SHAPES_ALONE else tensors_in([args, kwargs])
-        written = _written(func, args, kwargs) if isinstance(func, OpOverload) else []
-        if name == "copy_" and _fills(args[0]):  # what was there before does not matter
-            self._forget(args[0])
+        if name == "copy_" and fills_memory(args[0]):  # what was there before does not matter
+            storage = storage_of(args[0])
+            self._mirrors.learn(storage, Known(checksum(storage)))
         knowns = [self._known(t) for t in entering]
-        work = _Work(name=name, written=written, is_data=any(known.is_data for known in knowns))
+        work = _Work(name, _written(func, args, kwargs) if is_plain else [], any(known.is_data for known in knowns))
         work.reason = next((known.reason for known in knowns if known.reason), "")
-        work.is_given = not work.is_data and any(
-            known.is_given and self._rows in t.shape for t, known in zip(entering, knowns, strict=True)
-        )
-        if work.is_data and name == "_local_scalar_dense":
-            self.seen.taken_out = True
         if work.is_data:
-            self.seen.path.append(name)
-        work.needs_gradient = any(t.requires_grad for t in entering)
-        if work.is_data and name in _ARITHMETIC:
-            numbers = [value for value in args if isinstance(value, (int, float)) and not isinstance(value, bool)]
-            numbers += [
-                float(t) for t, known in zip(entering, knowns, strict=True) if known.is_given and not t.dim()
-            ]
-            self.seen.numbers += [(name, float(value)) for value in numbers]
-        if not isinstance(func, OpOverload):
-            work.reason = work.reason or (f"{name}, an operation without a schema" if work.is_data else "")
-        work.is_random = isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded in func.tags
+            self._note_numbers(name, args, zip(entering, knowns, strict=True))
+            work.needs_gradient = any(t.requires_grad for t in entering)
+            if not is_plain:
+                work.reason = work.reason or f"{name}, an operation without a schema"
+        else:
+            work.is_given = any(k.is_given and self._rows in t.shape for t, k in zip(entering, knowns, strict=True))
+        work.is_random = is_plain and torch.Tag.nondeterministic_seeded in func.tags
         if not work.reason:
             for variant in sorted(self._active):
                 if any(known.mirrors[variant] is not None for known in knowns):
                     self._make(variant, func, args, kwargs, work)
         return work
 
-    def _make(self, variant: int, func: OpOverload, args: Any, kwargs: Any, work: "_Work") -> None:
-        if work.name in _UNEVEN or (work.is_random and variant == ORDER):
+    def _note_numbers(self, name: str, args: Any, entering: Iterator[tuple[Tensor, Known]]) -> None:
+        self.seen.path.append(name)
+        self.seen.taken_out |= name == "_local_scalar_dense"
+        if name in _ARITHMETIC:
+            numbers = [value for value in args if isinstance(value, (int, float)) and not isinstance(value, bool)]
+            numbers += [float(t) for t, known in entering if known.is_given and not t.dim()]
+            self.seen.numbers += [(name, float(value)) for value in numbers]
+
+    def _make(self, variant: int, func: OpOverload, args: Any, kwargs: Any, work: _Work) -> None:
+        if self._is_drawn(work, variant):
             return  # the real numbers, at the rows of their records
-        hidden = tensors_in([args, kwargs]) if "batch_norm" in work.name else []  # its schema hides what it writes
-        own: dict[int, Tensor] = {}
-        for t in (*work.written, *hidden):
+        for t in work.written:
             known = self._known(t)
             if known.mirrors[variant] is None:
-                if any(t is one for one in work.written):
-                    self._mirror(known, variant, t, t, whole=True)
-                else:
-                    own[id(t)] = t.clone()
+                self._mirrors.copy(known, t, variant)
+        hidden = "batch_norm" in work.name  # its schema hides what it writes
 
         def other(t: Tensor) -> Tensor:
-            return own[id(t)] if id(t) in own else self._other(t, variant)
+            return t.clone() if hidden and self._known(t).mirrors[variant] is None else self._other(t, variant)
 
         try:
             there = mapped(args, other), {name: mapped(value, other) for name, value in kwargs.items()}
             with same_randomness(func, tensors_in([args, kwargs]), kwargs.get("generator")):
                 work.made[variant] = tensors_in([func(*there[0], **there[1])])
         except Exception:  # other values may be refused
-            self._give_up(variant, work, f"{work.name} fails for other records of the batch")
+            if variant == EXCHANGED:
+                work.reason = f"{work.name} fails for other records of the batch"
+            else:
+                self._active.discard(variant)
 
-    def _give_up(self, variant: int, work: "_Work", reason: str) -> None:
-        if variant == EXCHANGED:
-            work.reason = work.reason or reason
-        else:
-            self._active.discard(variant)
+    @staticmethod
+    def _is_drawn(work: _Work, variant: int) -> bool:
+        return work.name in _UNEVEN or (work.is_random and variant == ORDER)
 
-    def _after(self, func: Any, args: Any, kwargs: Any, out: Any, work: "_Work") -> None:
+    def _after(self, out: Any, work: _Work) -> None:
         outputs = tensors_in([out])
-        if work.needs_gradient and work.is_data:
+        if work.needs_gradient:
             self._kept += outputs
         for t in work.written:
-            if (storage := _storage(t)) is not None and (known := self._held(storage)) is not None:
-                known.checksum = None if known.checksum is None else _checksum(storage)
+            if (storage := storage_of(t)) is not None and (known := self._mirrors.known(storage)) is not None:
+                known.checksum = None if known.checksum is None else checksum(storage)
                 known.is_data |= work.is_data
                 known.reason = known.reason or work.reason
         for place, t in enumerate(outputs):
-            storage = _storage(t)
+            storage = storage_of(t)
             if storage is None:
                 continue  # it is not followed: `_known` says so
-            known = self._held(storage)
+            known = self._mirrors.known(storage)
             is_new = known is None
             if known is None:
                 if work.name.startswith("set_"):
                     continue  # it lies in memory that is looked at when it is used
-                known = self._attach(storage, _Known(_checksum(storage), is_data=work.is_data, is_given=work.is_given))
-                known.reason = work.reason
+                found = Known(checksum(storage), is_data=work.is_data, is_given=work.is_given, reason=work.reason)
+                known = self._mirrors.learn(storage, found)
             for variant in sorted(self._active) if not known.reason else ():
                 self._put(variant, known, t, place, work, is_new=is_new)
 
-    def _put(self, variant: int, known: _Known, t: Tensor, place: int, work: "_Work", *, is_new: bool) -> None:
-        made = work.made.get(variant)
-        is_drawn = work.is_random and variant == ORDER or work.name in _UNEVEN
-        if is_drawn and (is_new or any(t is one for one in work.written)):
-            if self._rows in t.shape and (work.is_data or variant == ORDER):
-                self._mirror(known, variant, t, self._drawn(t, variant))
-        elif made is not None and place < len(made):
-            if made[place].shape != t.shape or made[place].dtype != t.dtype:
-                if is_new:
-                    known.mirrors[variant] = _ODD
-                if known.mirrors[variant] is _ODD:
-                    alternatives = getattr(t, "privet_others", None) or {}
-                    t.privet_others = alternatives | {variant: (weakref.ref(self), made[place])}  # type: ignore[attr-defined]
-                else:
-                    known.reason = f"{work.name} gives another shape for other records of the batch"
-            elif known.mirrors[variant] is _ODD:
-                alternatives = getattr(t, "privet_others", None) or {}
-                t.privet_others = alternatives | {variant: (weakref.ref(self), made[place])}  # type: ignore[attr-defined]
-            elif is_new:
-                self._mirror(known, variant, t, made[place])
-
-    def _drawn(self, t: Tensor, variant: int) -> Tensor:
-        """Random numbers as they are in a counterfactual batch: each goes with its record."""
-        dim = t.shape.index(self._rows)
-        if variant in (ORDER, ORDER_OF_PLACES):
-            return t.index_select(dim, self._order.to(t.device))
-        shape = [1] * t.dim()
-        shape[dim] = self._rows
-        return torch.where(self._exchanged.to(t.device).view(shape), t.roll(self._roll, dim), t)
+    def _put(self, variant: int, known: Known, t: Tensor, place: int, work: _Work, *, is_new: bool) -> None:
+        """Keep what an output is in a counterfactual batch; a view of what is known needs nothing."""
+        if self._is_drawn(work, variant):
+            is_written = is_new or any(t is one for one in work.written)
+            if is_written and self._rows in t.shape and (work.is_data or variant == ORDER):
+                self._mirrors.write(known, t, variant, self._others.of_draw(t, variant))
+            return
+        made = work.made.get(variant, [])
+        if place >= len(made):
+            return
+        is_like = made[place].shape == t.shape and made[place].dtype == t.dtype
+        if self._mirrors.is_odd(known, variant) or not is_like:
+            if not self._mirrors.write_odd(known, t, variant, made[place], is_new=is_new):
+                known.reason = f"{work.name} gives another shape for other records of the batch"
+        elif is_new:
+            self._mirrors.write(known, t, variant, made[place])
 
     # --- calls of the model ---
 
@@ -390,115 +371,93 @@ class LoopCheck(Mode):
         """Find what the model gives for the counterfactual batches; calls of it must not be recorded meanwhile."""
         self._depth -= 1
         if not self._depth:
-            with torch._C.DisableTorchFunctionSubclass():
-                self._guarded(self._follow_model, self._calls[-1], inputs, out, torch.is_grad_enabled())
+            self._guarded(self._follow_model, self._calls[-1], inputs, out, torch.is_grad_enabled())
 
     def _follow_model(self, call: _Call, inputs: Any, out: Any, is_recorded: bool) -> None:
-        entering = [t for t in tensors_in([inputs]) if t.dim()]
-        knowns = [self._known(t) for t in tensors_in([inputs])]
-        call.is_data = any(known.is_data for known in knowns)
+        entering = tensors_in([inputs])
+        knowns = [self._known(t) for t in entering]
         reason = next((known.reason for known in knowns if known.reason), "")
-        for t, known in zip(tensors_in([inputs]), knowns, strict=True):
-            if known.is_given and t.dim() and len(t) == self._rows and is_recorded:
+        for t, known in zip(entering, knowns, strict=True):
+            if is_recorded and known.is_given and t.dim() and len(t) == self._rows:
                 reason = reason or f"an input of the model that does not come from the batch, {describe(t)}"
         if reason and is_recorded:
             self._refuse(reason)
-        for variant in sorted(self._active) if call.is_data and not reason else ():
-            call.rows[variant] = self._match(entering, variant)
-        call.outputs = outputs = tensors_in([out])
-        for t in outputs:
-            if (storage := _storage(t)) is not None:
-                known = self._attach(storage, _Known(_checksum(storage), is_data=call.is_data, reason=reason))
-        if not call.is_data or reason:
+        call.is_data, call.outputs = any(known.is_data for known in knowns), tensors_in([out])
+        for t in call.outputs:
+            if (storage := storage_of(t)) is not None:
+                self._mirrors.learn(storage, Known(checksum(storage), is_data=call.is_data, reason=reason))
+        if reason or not call.is_data:
             return
-        is_plain = all(not t.dim() or len(t) == self._rows for t in outputs)
+        call.rows = {variant: self._match(entering, variant) for variant in self._active}
         there = self._ask(call, inputs, out)
-        for place, t in enumerate(outputs):
+        for place, t in enumerate(call.outputs):
             known = self._known(t)
-            if there is None or place >= len(there):
+            if there is None:
                 known.reason = "the model gives other outputs for the same inputs, or fails for other records"
                 continue
-            at = call.rows[EXCHANGED]
-            if at is not None and t.dim() and len(t) == self._rows:  # random numbers go with their record
-                there[place] = torch.where(
-                    (at >= 0).to(t.device).view(-1, *[1] * (t.dim() - 1)),
-                    t.detach()[at.clamp(min=0).to(t.device)],
-                    there[place],
-                )
-            self._mirror(known, EXCHANGED, t, there[place])
-            for variant in (EXTREME, ORDER, ORDER_OF_PLACES):
-                rows = call.rows.get(variant)
-                if variant in self._active and is_plain and rows is not None:
-                    self._mirror(known, variant, t, self._by_rows(t, rows, variant))
-                else:
-                    self._active.discard(variant)
+            rows = call.rows[EXCHANGED]
+            if rows is not None and t.dim() and len(t) == self._rows:  # random numbers go with their record
+                stays = (rows >= 0).to(t.device).view(-1, *[1] * (t.dim() - 1))
+                there[place] = torch.where(stays, t.detach()[rows.clamp(min=0).to(t.device)], there[place])
+            self._mirrors.write(known, t, EXCHANGED, there[place])
+            self._put_rows(call, known, t)
+
+    def _put_rows(self, call: _Call, known: Known, t: Tensor) -> None:
+        """What comes of a call in the other batches, where it has one row for each that the model was given."""
+        for variant in (EXTREME, *ORDERS):
+            rows = call.rows.get(variant)
+            if variant in self._active and rows is not None and (not t.dim() or len(t) == self._rows):
+                self._mirrors.write(known, t, variant, self._others.of_output(t, rows, variant))
+                if variant in ORDERS and bool((rows < 0).any()):
+                    self._misplaced.add(variant)
+            else:
+                self._active.discard(variant)
 
     def _ask(self, call: _Call, inputs: Any, out: Any) -> list[Tensor] | None:
         """The model's outputs for exchanged records; None if it is not the same twice."""
         try:
-            there = ask(call.model, mapped(inputs, lambda t: self._other(t, EXCHANGED)), call.start)
+            there = tensors_in([ask(call.model, mapped(inputs, lambda t: self._other(t, EXCHANGED)), call.start)])
         except Exception:
             return None
-        outputs, rows = tensors_in([out]), call.rows[EXCHANGED]
-        given = tensors_in([there])
-        if [t.shape for t in given] != [t.shape for t in outputs]:
+        rows = call.rows[EXCHANGED]
+        if [t.shape for t in there] != [t.shape for t in call.outputs]:
             return None
         if rows is not None and all(
             not bool((moved(t.detach()[rows.clamp(min=0).to(t.device)], o, 0).cpu() & (rows >= 0)).any())
-            for t, o in zip(outputs, given, strict=True)
+            for t, o in zip(call.outputs, there, strict=True)
             if t.dim() and len(t) == self._rows
         ):
-            return given
-        return given if same_outputs(out, ask(call.model, inputs, call.start)) else None
+            return there
+        return there if same_outputs(out, ask(call.model, inputs, call.start)) else None
 
     def _match(self, entering: Sequence[Tensor], variant: int) -> Tensor | None:
         """For each row of a counterfactual batch the real row that the model was given there, or -1."""
-        real, other = torch.zeros(self._rows, dtype=torch.float64), torch.zeros(self._rows, dtype=torch.float64)
-        usual = self._order if variant in (ORDER, ORDER_OF_PLACES) else torch.arange(self._rows)
+        real, other = torch.zeros(2, self._rows, dtype=torch.float64)
+        usual = self._others.places(variant)
         same = torch.ones(self._rows, dtype=torch.bool)
         for place, t in enumerate(entering):
-            if len(t) != self._rows:
-                continue
-            there = self._other(t, variant)
-            if there.shape != t.shape:
-                return None
-            same &= ~moved(t.detach()[usual.to(t.device)], there, 0).cpu()
-            real += _key(t.detach(), place)
-            other += _key(there, place)
-        rows = torch.where(same, usual, -1)
-        if int((~same).sum()) <= (0 if variant in (ORDER, ORDER_OF_PLACES) else int(self._exchanged.sum())):
-            return rows
-        order = real.argsort()
-        found = torch.searchsorted(real[order], other).clamp(max=self._rows - 1)
-        for shift in (0, -1, 1):
-            at = order[(found + shift).clamp(0, self._rows - 1)]
-            close = (real[at] - other).abs() <= 1e-6 * (1 + real.abs().amax())
-            rows = torch.where((rows < 0) & close, at, rows)
-        return rows
-
-    def _by_rows(self, t: Tensor, rows: Tensor, variant: int) -> Tensor:
-        if not t.dim():
-            return t
-        found = t.detach()[rows.clamp(min=0).to(t.device)]
-        if variant == EXTREME and bool((rows < 0).any()):
-            lost = (rows < 0).to(t.device).view(-1, *[1] * (t.dim() - 1))
-            found = torch.where(lost, self._far(t.detach().roll(self._roll, 0)), found)
-        elif bool((rows < 0).any()):  # the model was given what no record is at its own place
-            self._misplaced.add(variant)
-        return found
+            if t.dim() and len(t) == self._rows:
+                there = self._other(t, variant)
+                if there.shape != t.shape:
+                    return None
+                same &= ~moved(t.detach()[usual.to(t.device)], there, 0).cpu()
+                real += row_keys(t, place)
+                other += row_keys(there, place)
+        if int((~same).sum()) <= self._others.most_changed(variant):
+            return torch.where(same, usual, -1)
+        return torch.where(same, usual, match_rows(real, other))  # a loop may have put its rows in order
 
     def _mark_inside(self, out: Any) -> None:
         for t in tensors_in([out]):
-            storage = _storage(t)
-            if storage is not None and self._held(storage) is None and storage.data_ptr() not in self._own:
-                self._attach(storage, _Known(None, call=len(self._calls) - 1))
+            storage = storage_of(t)
+            if storage is not None and self._mirrors.known(storage) is None and storage.data_ptr() not in self._own:
+                self._mirrors.learn(storage, Known(call=len(self._calls) - 1))
 
-    def _open_inside(self, t: Tensor, known: _Known) -> None:
+    def _open_inside(self, t: Tensor, known: Known) -> None:
         """A tensor that a pass has left in an attribute or a hook: what it would have left of exchanged records."""
         assert known.call is not None
         call, known.call = self._calls[known.call], None
-        storage = _storage(t)
-        known.checksum, known.is_data = None if storage is None else _checksum(storage), call.is_data
+        known.checksum, known.is_data = checksum(storage_of(t)), call.is_data
         if not call.is_data:
             return
         if call.captured is None:
@@ -508,114 +467,34 @@ class LoopCheck(Mode):
         if place is None or place >= len(call.captured[1]) or call.captured[1][place].shape != t.shape:
             known.reason = f"a tensor that the model left in an attribute or a hook, {describe(t)}"
             return
-        self._mirror(known, EXCHANGED, t, call.captured[1][place])
-        for variant in (EXTREME, ORDER, ORDER_OF_PLACES):
-            rows = call.rows.get(variant)
-            if variant in self._active and rows is not None and t.dim() and len(t) == self._rows:
-                self._mirror(known, variant, t, self._by_rows(t, rows, variant))
-            else:
-                self._active.discard(variant)
-
-    # --- a loss function in place of losses ---
-
-    def follow_function(self, model: nn.Module, loss_fn: Callable[..., Any], inputs: Any, targets: Any) -> None:
-        """Check what `loss_fn(model(inputs), targets)` gives, with all that it takes from the loop around it."""
-        self.check_inputs([inputs, targets])
-        given = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
-        start = random_state(model)
-        with self._kept_randomness(model):
-            self.before_model(model, given)
-            try:
-                out = ask(model, given, start)
-            finally:
-                with torch.enable_grad():
-                    self.after_model(given, out := locals().get("out"))
-            for t in tensors_in([out]):
-                if t.is_floating_point() or t.is_complex():
-                    t.requires_grad_()  # so that the way back to it can be looked at
-            with torch.enable_grad():
-                losses = loss_fn(out, targets)
-        if isinstance(losses, Tensor) and losses.shape == (self._rows,):
-            self.check(losses)
-
-    @contextmanager
-    def _kept_randomness(self, model: nn.Module) -> Iterator[None]:
-        start = random_state(model)
-        try:
-            yield
-        finally:
-            start.restore(model)
+        self._mirrors.write(known, t, EXCHANGED, call.captured[1][place])
+        self._put_rows(call, known, t)
 
     # --- what is known of a tensor ---
 
-    def _known(self, t: Tensor) -> _Known:
-        storage = _storage(t)
+    def _known(self, t: Tensor) -> Known:
+        storage = storage_of(t)
         if storage is None:
-            return _Known(reason=f"a tensor without memory of its own, {describe(t)}")
-        known = self._held(storage)
+            return Known(reason=f"a tensor without memory of its own, {describe(t)}")
+        known = self._mirrors.known(storage)
         if known is None:
-            known = self._attach(storage, self._first_sight(t, storage))
+            known = self._mirrors.learn(storage, self._first_sight(t, storage))
         if known.call is not None:
             self._open_inside(t, known)
-        if known.checksum is not None and known.checksum != _checksum(storage) and not known.reason:
+        if known.checksum is not None and known.checksum != checksum(storage) and not known.reason:
             known.reason = f"{describe(t)} was written into by something else than torch in this thread: NumPy, say"
         return known
 
-    def _first_sight(self, t: Tensor, storage: Any) -> _Known:
+    def _first_sight(self, t: Tensor, storage: Any) -> Known:
         if storage.data_ptr() in self._own or not storage.nbytes():
-            return _Known()
-        checksum = _checksum(storage)
+            return Known()
+        found = checksum(storage)
         if not t.dim():  # a Python number
-            return _Known(checksum, is_given=True)
-        return _Known(checksum, is_given=True, reason=self.memory.look_at(t, storage, checksum, self.seen))
-
-    def _held(self, storage: Any) -> _Known | None:
-        found: _Known | None = getattr(storage, self._slot, None)
-        return found
-
-    def _forget(self, t: Tensor) -> None:
-        if (storage := _storage(t)) is not None:
-            self._attach(storage, _Known(_checksum(storage)))
-
-    def _attach(self, storage: Any, known: _Known) -> _Known:
-        setattr(storage, self._slot, known)
-        self._storages.append(weakref.ref(storage))
-        return known
+            return Known(found, is_given=True)
+        return Known(found, is_given=True, reason=self.memory.look_at(t, storage, found, self.seen))
 
     def _other(self, t: Tensor, variant: int) -> Tensor:
-        """What a tensor holds in a counterfactual batch: in memory of its own, or itself."""
-        mirror = self._known(t).mirrors[variant]
-        if mirror is None:
-            return t.detach()
-        if mirror is _ODD:
-            owner, found = (getattr(t, "privet_others", None) or {}).get(variant, (lambda: None, None))
-            if owner() is not self or found is None:
-                raise Unsupported("a view of a tensor that has another shape for other records")
-            return found  # type: ignore[no-any-return]
-        return _view(t, mirror)
-
-    def _mirror(self, known: _Known, variant: int, t: Tensor, other: Tensor, *, whole: bool = False) -> None:
-        """Keep what `t` holds in a counterfactual batch, in memory laid out as its own."""
-        real = t.untyped_storage()
-        known.mirrors[variant] = mirror = real.clone() if whole or other.numel() * t.element_size() < real.nbytes() else (
-            torch.UntypedStorage(real.nbytes(), device=t.device)
-        )  # fmt: skip
-        if not whole:
-            _view(t, mirror).copy_(other.detach())
-
-    def _counterfactual(self, t: Tensor, variant: int) -> Tensor:
-        if variant in (ORDER, ORDER_OF_PLACES):
-            return t.detach()[self._order.to(t.device)]
-        chosen = self._exchanged.to(t.device).view(-1, *[1] * (t.dim() - 1))
-        if variant == EXCHANGED:
-            return torch.where(chosen, t.detach().roll(self._roll, 0), t.detach())
-        return torch.where(chosen, self._far(t.detach()), t.detach())
-
-    def _far(self, t: Tensor) -> Tensor:
-        """Values far from the real ones; of whole numbers, all those of one record."""
-        if t.is_floating_point() or t.is_complex():
-            return FAR * t + t.abs().mean().nan_to_num(0.0, 1.0) * FAR if t.numel() else t
-        return t[self._roll % len(t)].expand_as(t)
+        return self._mirrors.read(self._known(t), t, variant)
 
     def _refuse(self, reason: str) -> None:
         self._failure = self._failure or reason
@@ -631,27 +510,6 @@ class LoopCheck(Mode):
             _push_mode(mode)
 
 
-@dataclass(slots=True, eq=False)
-class _Work:
-    """One operation on its way."""
-
-    name: str
-    written: list[Tensor]
-    is_data: bool
-    is_random: bool = False
-    is_given: bool = False
-    needs_gradient: bool = False
-    reason: str = ""
-    made: dict[int, list[Tensor]] = field(default_factory=dict)  # by variant: what it gives there
-
-
-def _storage(t: Tensor) -> Any:
-    try:
-        return None if t.layout != torch.strided or t.is_conj() or t.is_neg() else t.untyped_storage()
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
 def _has_hooks(node: Any) -> bool:
     """Whether somebody else has hooks on a node of autograd's graph: ours would not be alone there."""
     for register in (node.register_hook, node.register_prehook):
@@ -661,31 +519,6 @@ def _has_hooks(node: Any) -> bool:
         if hooks:
             return True
     return False
-
-
-def _fills(t: Tensor) -> bool:
-    """Whether a tensor is all that lies in its memory."""
-    storage = _storage(t)
-    return storage is not None and t.numel() * t.element_size() == storage.nbytes() and t.is_contiguous()
-
-
-def _view(t: Tensor, mirror: Any) -> Tensor:
-    return torch.empty(0, dtype=t.dtype, device=t.device).set_(mirror, t.storage_offset(), t.shape, t.stride())
-
-
-def _checksum(storage: Any) -> int:
-    """One number for the bits of a piece of memory."""
-    size = storage.nbytes()
-    words = torch.empty(0, dtype=torch.int64, device=storage.device).set_(storage, 0, (size // 8,), (1,))
-    rest = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, size // 8 * 8, (size % 8,), (1,))
-    return int(words.sum()) + 31 * int(rest.sum())
-
-
-def _key(t: Tensor, place: int) -> Tensor:
-    """A number for each row that tells rows apart."""
-    flat = t.reshape(len(t), -1).to(torch.float64).nan_to_num(0.0, 0.0, 0.0).cpu()
-    angles = torch.arange(flat.shape[1], dtype=torch.float64) * 0.7548776662 + place
-    return (flat * torch.cos(angles)).sum(1) + flat.abs().sum(1) * 0.137
 
 
 def _written(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
