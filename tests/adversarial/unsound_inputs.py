@@ -199,7 +199,7 @@ def by_as_tensor(m, x, y):
 
 @LOOPS.body(3)
 def by_tensor_of_numpy(m, x, y):
-    return each(m(torch.tensor(standard_rows(np.array(x)))), y)
+    return each(m(torch.tensor(standard_rows(x.numpy().copy()))), y)
 
 
 @LOOPS.body(3)

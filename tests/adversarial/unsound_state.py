@@ -298,7 +298,7 @@ def a_learning_rate_from_raw_losses(s: Scene) -> None:
     for x, y in s.training:
         losses = each(s.model(x), y)
         s.training.step(losses)
-        s.optimizer.param_groups[0]["lr"] = 0.1 * float(losses.mean())
+        s.optimizer.param_groups[0]["lr"] = 0.1 * float(losses.detach().mean())
 
 
 @LOOPS.whole(5, is_marked=True, optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9))
@@ -397,7 +397,10 @@ def a_buffer_before_the_call(s: Scene) -> None:
 
 @LOOPS.whole(7, model=Centred)
 def a_buffer_by_a_hook(s: Scene) -> None:
-    hook = s.model.frozen.register_forward_hook(lambda _, inputs, __: s.model.mean.data.lerp_(inputs[0].mean(0), 0.5))
+    def keep(_, inputs, __) -> None:
+        s.model.mean.data.lerp_(inputs[0].detach().mean(0), 0.5)
+
+    hook = s.model.frozen.register_forward_hook(keep)
     for x, y in s.training:
         make_step(s, x, y)
     hook.remove()

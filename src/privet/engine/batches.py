@@ -23,14 +23,14 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return {key: mapped(item, change) for key, item in value.items()}
     if not items_of(value):
         return value
-    found = copy.copy(value)  # a class of its own: its constructor is not ours to call
+    found: Any = copy.copy(value)  # a class of its own: its constructor is not ours to call
     if isinstance(value, UserList):
         found.data = [mapped(item, change) for item in value.data]
     elif isinstance(value, Mapping):
         if isinstance(getattr(value, "data", None), dict):  # UserDict shares it with a shallow copy
             object.__setattr__(found, "data", dict(value.data))
         for key in value:
-            found[key] = mapped(value[key], change)  # type: ignore[index]
+            found[key] = mapped(value[key], change)
     else:
         for name in fields(value):
             object.__setattr__(found, name.name, mapped(getattr(value, name.name), change))

@@ -1,4 +1,4 @@
-"""What the checked steps of one training have seen of its loop: constants from outside, and numbers that follow rows."""
+"""What checked steps have seen of a loop: constants from outside of it, and numbers that follow the rows."""
 
 import itertools
 import weakref
@@ -64,7 +64,10 @@ class LoopMemory:
         kind = t.dtype, tuple("rows" if length == seen.rows else length for length in t.shape)
         known = self._constants.get(kind, {})
         held = self._held.get(storage.data_ptr())
-        if held is not None and held[0]() is storage and held[1] != checksum:
+        is_held = held is not None and held[0]() is storage
+        if known and seen.taken_out and not is_held and not storage.resizable():  # memory of NumPy, new in this round
+            return f"{name} was made outside of torch after numbers of the batch had left it"
+        if held is not None and is_held and held[1] != checksum:
             since = min(known.values(), default=None)
             return Unknown(f"{name} from outside of the loop was changed since it was first seen", since)
         if known and checksum not in known:
@@ -118,4 +121,3 @@ class LoopMemory:
 def describe(t: Tensor) -> str:
     """A tensor in words that tell nothing of its values."""
     return f"{str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}"
-

@@ -1,4 +1,4 @@
-"""A double of a model, to ask it about other records: what a call leaves in attributes and hooks is the user's alone."""
+"""A double of a model, to ask it about other records: calls of it leave nothing in the user's own model."""
 
 import copy
 import random
@@ -57,7 +57,8 @@ def ask(model: nn.Module, inputs: tuple[Any, Any], start: Start) -> Any:
 
 def capture(model: nn.Module, inputs: tuple[Any, Any], start: Start) -> list[Tensor]:
     """All that a call computes on its way, in order."""
-    with _Capture() as seen:
+    seen = _Capture()
+    with seen:
         ask(model, inputs, start)
     return seen.made
 

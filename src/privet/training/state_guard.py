@@ -75,7 +75,9 @@ class StateGuard:
         """The sum of the bits, read as whole numbers; 0 for what has no memory here."""
         kept = self._words.get(name)
         if kept is None or kept[0] != t.data_ptr() or kept[1].nbytes != t.numel() * t.element_size():
-            kept = self._words[name] = t.data_ptr(), _words(t)
+            kept = t.data_ptr(), _words(t)
+            if _is_dense(t):  # else it is a copy, to be made again
+                self._words[name] = kept
         words = kept[1]
         return int(words.sum()) if isinstance(words, Tensor) else int(np.add.reduce(words, axis=None))
 
@@ -85,22 +87,19 @@ def _words(t: Tensor) -> Any:
     t = t.detach()
     if t.layout != torch.strided or t.is_meta or type(t).__name__ == "DTensor":
         return np.zeros(0, dtype=np.int64)
-    size = t.element_size()
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    flat = t if t.is_contiguous() else t.as_strided((t.numel(),), (1,)) if _is_dense(t) else None
-    if flat is None or size not in kinds:
-        return torch.empty(0)
-    words = flat.reshape(-1).view(kinds[size]) if flat.dtype != torch.bool else flat.reshape(-1).view(torch.uint8)
-    if size < 8 and words.numel() * size % 8 == 0 and words.data_ptr() % 8 == 0 and words.storage_offset() * size % 8 == 0:
-        words = words.view(torch.int64)
-    return words.numpy() if words.device.type == "cpu" else words
+    dense = t if _is_dense(t) else t.contiguous()
+    flat = dense.as_strided((t.numel(),), (1,)).view(torch.uint8)
+    if len(flat) % 8 == 0 and flat.data_ptr() % 8 == 0 and flat.storage_offset() % 8 == 0:
+        flat = flat.view(torch.int64)
+    return flat.numpy() if flat.device.type == "cpu" else flat
 
 
 def _is_dense(t: Tensor) -> bool:
     """Whether its numbers fill a stretch of memory, in some order."""
     left = 1
     for stride, length in sorted(zip(t.stride(), t.shape, strict=True)):
-        if length > 1 and stride != left:
-            return False
-        left *= length
+        if length > 1:
+            if stride != left:
+                return False
+            left *= length
     return True

@@ -26,7 +26,16 @@ from privet.engine.summing import nothing
 from privet.engine.tape import tensors_in
 from privet.errors import InvalidValue
 from privet.planning import Plan
-from privet.training.account import Account, account_for, check_left, cost, facts_at_start, qualify, read_off, without_proof
+from privet.training.account import (
+    Account,
+    account_for,
+    check_left,
+    cost,
+    facts_at_start,
+    qualify,
+    read_off,
+    without_proof,
+)
 from privet.training.assumptions import LoopFacts
 from privet.training.averaging import Average
 from privet.training.distributed import Group
@@ -347,7 +356,7 @@ class Training:
     # --- the parts of a step ---
 
     def _charge(self) -> bool:
-        """Charge the step whose batch is about to be handed out: a batch that was seen is spent, whatever becomes of it.
+        """Charge the step whose batch is about to be handed out: what was seen is spent, whatever becomes of it.
 
         Gives whether the loop is checked in this step.
         """
