@@ -27,8 +27,8 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, UserList):
         found.data = [mapped(item, change) for item in value.data]
     elif isinstance(value, Mapping):
-        if isinstance(getattr(value, "data", None), dict):  # UserDict shares it with a shallow copy
-            object.__setattr__(found, "data", dict(value.data))
+        if isinstance(kept := getattr(value, "data", None), dict):  # UserDict shares it with a shallow copy
+            object.__setattr__(found, "data", dict(kept))
         for key in value:
             found[key] = mapped(value[key], change)
     else:
