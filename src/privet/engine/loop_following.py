@@ -17,7 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from privet.engine.apart import moved
 from privet.engine.batches import mapped
@@ -282,7 +287,8 @@ class Following(Mode):
         """Find what the model gives for the counterfactual batches; calls of it must not be recorded meanwhile."""
         self._depth -= 1
         if not self._depth:
-            self._guarded(self._follow_model, self._calls[-1], inputs, out, torch.is_grad_enabled())
+            with _disable_current_modes():
+                self._guarded(self._follow_model, self._calls[-1], inputs, out, torch.is_grad_enabled())
 
     def _follow_model(self, call: _Call, inputs: Any, out: Any, is_recorded: bool) -> None:
         entering = tensors_in([inputs])
@@ -343,20 +349,23 @@ class Following(Mode):
 
     def _match(self, entering: Sequence[Tensor], variant: int) -> Tensor | None:
         """For each row of a counterfactual batch the real row that the model was given there, or -1."""
-        real, other = torch.zeros(2, self._rows, dtype=torch.float64)
-        usual = self._others.places(variant)
+        usual, most = self._others.places(variant), self._others.most_changed(variant)
+        pairs = [(t.detach(), self._other(t, variant)) for t in entering if t.dim() and len(t) == self._rows]
+        if any(t.shape != there.shape for t, there in pairs):
+            return None
         same = torch.ones(self._rows, dtype=torch.bool)
-        for place, t in enumerate(entering):
-            if t.dim() and len(t) == self._rows:
-                there = self._other(t, variant)
-                if there.shape != t.shape:
-                    return None
-                same &= ~moved(t.detach()[usual.to(t.device)], there, 0).cpu()
-                real += row_keys(t, place)
-                other += row_keys(there, place)
-        if int((~same).sum()) <= self._others.most_changed(variant):
+        for t, there in pairs:
+            same &= (t[usual.to(t.device)] == there).reshape(self._rows, -1).all(1).cpu()
+        if int((~same).sum()) > most:
+            same.fill_(True)
+            for t, there in pairs:
+                same &= ~moved(t[usual.to(t.device)], there, 0).cpu()
+        if int((~same).sum()) <= most:
             return torch.where(same, usual, -1)
-        return torch.where(same, usual, match_rows(real, other))  # a loop may have put its rows in order
+        keys = [
+            torch.stack([row_keys(t, place) for place, t in enumerate(one)]).sum(0) for one in zip(*pairs, strict=True)
+        ]
+        return torch.where(same, usual, match_rows(*keys))  # a loop may have put its rows in order
 
     def _mark_inside(self, out: Any) -> None:
         for t in tensors_in([out]):

@@ -157,10 +157,11 @@ def recorded(model: nn.Module, losses: Tensor, *, views: int, rule: Rule, clip: 
     for use in watch.uses:
         use.batch = size
     try:
-        shares = shares_of(watch.uses, losses / views if views > 1 else losses, trainable(model), size)
+        named = trainable(model)
+        shares = shares_of(watch.uses, losses / views if views > 1 else losses, named, size)
     except Unforeseen as error:
         raise Unsupported(f"the model took another way than before: {error}. {WAY_OUT}") from None
-    return clipped(shares, trainable(model), size, rule, clip)
+    return clipped(shares, named, size, rule, clip)
 
 
 def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -> None:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from privet.engine.knowledge import buffers_that_passes_move
 from privet.engine.state import version_of
-from privet.engine.survey import own_parameters
 from privet.errors import InvalidValue
 
 
@@ -23,9 +22,10 @@ class StateGuard:
 
     def __init__(self, model: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
         self._model, self._trained = model, trained
-        self._words: dict[str, tuple[int, Any]] = {}
+        self._words: dict[str, tuple[int, int, Any]] = {}  # place, length and bits of a tensor in memory
         self._sums: dict[str, int] = {}
-        self._others: dict[str, tuple[Tensor, int, int, int]] = {}  # tensor, its memory, version, checksum
+        self._others: dict[str, tuple[Tensor, int, int, int]] = {}  # tensor, its place, version, checksum
+        self._held: list[tuple[str, Mapping[str, Any], str]] = []  # where the model holds what is frozen
         self.accept(deep=True)
 
     def accept(self, *, deep: bool = False) -> None:
@@ -33,7 +33,7 @@ class StateGuard:
         self._sums = {name: self._checksum(name, p) for name, p in self._trained.items()}
         if deep:
             self._others = {
-                name: (t, t.data_ptr(), version_of(t), self._checksum(name, t)) for name, t in self._frozen()
+                name: (t, t.data_ptr(), version_of(t), self._checksum(name, t)) for name, t in self._find_frozen()
             }
 
     def moved(self, *, deep: bool = False) -> str:
@@ -43,7 +43,7 @@ class StateGuard:
                 if self._checksum(name, p) != self._sums[name]:
                     return name
             free: frozenset[str] | None = None
-            for name, t in self._frozen():
+            for name, t in self._find_frozen() if deep else self._frozen():
                 known = self._others.get(name)
                 if known is not None and not deep and known[0] is t and known[1:3] == (t.data_ptr(), version_of(t)):
                     continue
@@ -65,20 +65,32 @@ class StateGuard:
                 'average, lookahead) goes into `with training.post_processing("why"):`.'
             )
 
+    def _find_frozen(self) -> Iterator[tuple[str, Tensor]]:
+        """What the model holds beside its trained weights: looked for again, as modules may have come or gone."""
+        trained = {id(p) for p in self._trained.values()}
+        self._held = [
+            (f"{prefix}.{name}" if prefix else name, kept, name)
+            for prefix, module in self._model.named_modules()
+            for kept in (module._parameters, module._buffers)
+            for name, t in kept.items()
+            if t is not None and id(t) not in trained
+        ]
+        return self._frozen()
+
     def _frozen(self) -> Iterator[tuple[str, Tensor]]:
-        for name, p in own_parameters(self._model):
-            if name not in self._trained:
-                yield name, p
-        yield from self._model.named_buffers()
+        for name, kept, key in self._held:
+            t = kept.get(key)
+            if t is not None:
+                yield name, t
 
     def _checksum(self, name: str, t: Tensor) -> int:
         """The sum of the bits, read as whole numbers; 0 for what has no memory here."""
-        kept = self._words.get(name)
-        if kept is None or kept[0] != t.data_ptr() or kept[1].nbytes != t.numel() * t.element_size():
-            kept = t.data_ptr(), _words(t)
+        kept = self._words.get(name)  # it keeps that memory alive: nothing else can lie at its place
+        if kept is None or kept[0] != t.data_ptr() or kept[1] != t.numel():
+            kept = t.data_ptr(), t.numel(), _words(t)
             if _is_dense(t):  # else it is a copy, to be made again
                 self._words[name] = kept
-        words = kept[1]
+        words = kept[2]
         return int(words.sum()) if isinstance(words, Tensor) else int(np.add.reduce(words, axis=None))
 
 

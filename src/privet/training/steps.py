@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from privet import _check
-from privet.accounting import Guarantee
+from privet.accounting import Guarantee, Step
 from privet.engine import ClippedSum, clipped_sum
 from privet.engine.clip import is_adaptive, is_published, rule_for
 from privet.engine.clipped import plain_model
@@ -143,6 +143,8 @@ class Training:
 
         self._account = account() if group is None else JointAccount(group, plan, account, self._standing)
         self._number, self._is_charged = self._account.next, False  # the step at hand, and whether it is charged
+        self._wants_check = self._is_checked = False
+        self._step: Step = plan.steps[0]  # the one that is charged
         self._loop = LoopGuard(
             self._inner, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
             private=tensors_in(getattr(dataset, "tensors", dataset)), note=self._account.note,
@@ -315,12 +317,13 @@ class Training:
                 return
             self._check_model()
             self._turn = self._part.turn(piece.is_last) if self._part is not None else Turn()
-            is_checked = not self._is_charged and self._charge()  # of the physical batches of a step, the first one
+            if not self._is_charged:  # with the first of the physical batches of a step
+                self._charge()
             if not len(piece.indices):  # nobody takes part: a step like any other, of noise alone
                 self._release(self._nothing())
                 continue
             self._piece, self._is_done = piece, False
-            self._loop.open(piece, is_checked=is_checked)
+            self._loop.open(piece, is_checked=self._is_checked)
             yield piece.data
             if not self._is_done:
                 raise InvalidValue(
@@ -355,17 +358,15 @@ class Training:
 
     # --- the parts of a step ---
 
-    def _charge(self) -> bool:
-        """Charge the step whose batch is about to be handed out: what was seen is spent, whatever becomes of it.
-
-        Gives whether the loop is checked in this step.
-        """
-        step = self.plan.steps[self.number]
+    def _charge(self) -> None:
+        """Charge the step whose batch is about to be handed out: what was seen is spent, whatever becomes of it."""
+        step = self._step = self.plan.steps[self.number]
         in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
         self._wants_check = self._loop.wants_check()
         self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, when this returns
         self._is_charged = True
-        return self._account.is_checked if isinstance(self._account, JointAccount) else self._wants_check
+        account = self._account
+        self._is_checked = account.is_checked if isinstance(account, JointAccount) else self._wants_check
 
     def _is_raw(self) -> bool:
         """Whether an optimizer's step that is about to happen is another than ours, on gradients that are not ours."""
@@ -377,7 +378,7 @@ class Training:
         return any(p.grad is not None for group in self.optimizer.param_groups for p in group["params"])
 
     def _nothing(self) -> ClippedSum:
-        return nothing(self._named, self.rule, self.plan.steps[self.number].clip)
+        return nothing(self._named, self.rule, self._step.clip)
 
     def _standing(self, is_due: bool) -> tuple[int, int, int]:
         """What must be the same on all ranks, the sample and, where it is due, the weights; and what rank 0 decides."""
@@ -413,13 +414,13 @@ class Training:
         else:
             verify()
         return clipped_sum(
-            self._inner, losses, batch, rule=self.rule, clip=self.plan.steps[self.number].clip, views=self._views,
+            self._inner, losses, batch, rule=self.rule, clip=self._step.clip, views=self._views,
             as_published=is_published(self.rule),
         )  # fmt: skip
 
     def _release(self, whole: ClippedSum) -> None:
         """Make the step that is charged: whatever goes wrong here, it is over."""
-        step = self.plan.steps[self.number]
+        step = self._step
         self._number, self._is_charged = self.number + 1, False
         in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
         batch = step.rate * self.plan.recipe.size  # public, whatever the realised batch
@@ -433,9 +434,9 @@ class Training:
                 self.raw_scale = float(self.rule.raw_scale(whole.raw_norms, in_force))
             self._move(released.grads)
         except BaseException:
-            self._loop.learn(lost=self.facts.lost + 1)
+            self._loop.end_step(self.number - 1, is_made=False)
             raise
-        self._loop.learn(steps=self.facts.steps + 1)
+        self._loop.end_step(self.number - 1, is_made=True)
 
     def _move(self, grads: Mapping[str, Tensor]) -> None:
         """Let the optimizer make its step by what was released, and by nothing else."""
@@ -473,4 +474,4 @@ class Training:
         self._loop.drop()
         if self._is_charged:
             self._number, self._is_charged = self.number + 1, False
-            self._loop.learn(lost=self.facts.lost + 1)
+            self._loop.end_step(self.number - 1, is_made=False)
