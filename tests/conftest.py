@@ -14,3 +14,21 @@ COMMON = {"deadline": None, "max_examples": 50, "suppress_health_check": [Health
 settings.register_profile("fixed", derandomize=True, database=None, **COMMON)
 settings.register_profile("explore", **COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many loops were refused and accepted, as the closing lines of the adversarial replays."""
+    passed = [report.nodeid for report in terminalreporter.stats.get("passed", ()) if report.when == "call"]
+    refused, marked, accepted = (
+        sum(f"tests/adversarial/{test}" in nodeid for nodeid in passed)
+        for test in (
+            "test_unsound.py::test_the_loop_is_refused",
+            "test_unsound.py::test_what_cannot_be_seen_is_said",
+            "test_sound.py::test_the_loop_is_accepted",
+        )
+    )
+    if refused or accepted:
+        terminalreporter.write_line(
+            f"loops replayed on neighbouring datasets: {refused} unsound refused, {marked} marked as not looked at, "
+            f"{accepted} sound accepted"
+        )

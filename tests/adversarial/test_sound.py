@@ -10,6 +10,10 @@ LOOPS = [*sound_inputs.LOOPS, *sound_models.LOOPS]
 over = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.name)
 
 
+def test_there_are_enough_of_them():
+    assert len(LOOPS) >= 40
+
+
 @over
 def test_one_record_moves_no_more_than_its_bound(loop):
     assert not violations(loop)

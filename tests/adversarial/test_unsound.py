@@ -13,6 +13,14 @@ MARKED = [loop for loop in LOOPS if loop.is_marked]
 REFUSED = [loop for loop in LOOPS if loop not in CHOSEN + MARKED]
 
 
+def test_there_are_enough_of_them():
+    assert len(REFUSED) >= 60
+    assert {loop.name for loop in MARKED} == {
+        "a_queue_of_features", "an_attribute_of_the_model", "a_learning_rate_from_raw_losses",
+        "momentum_from_raw_gradients", "classes_counted_by_a_counter", "sign_by_item", "closure_over_an_item",
+    }  # fmt: skip
+
+
 def over(loops):
     return pytest.mark.parametrize("loop", loops, ids=lambda loop: f"{loop.point}-{loop.name}")
 

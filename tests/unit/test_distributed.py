@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -17,6 +18,7 @@ from privet.training import append_file, joint, joint_release
 from privet.training.distributed import group
 from privet.training.joint import checksum
 from privet.training.ledger_reading import NAME, read
+from privet.training.loop_guard import LoopGuard
 from privet.training.resume import resume, save
 from ranks import fine, on_ranks
 
@@ -195,8 +197,11 @@ def test_a_step_is_charged_once_and_before_any_rank_draws(tmp_path, monkeypatch,
             return training.number, training.spent(), training.mark is None
 
     one, other = fine(on_ranks(2, work))
-    assert ["charge" if word == "charge" else "draw" for word in drawn] == ["charge", "draw", "draw"] * 6
-    assert one[:2] == other[:2] == (6, PLAN.guarantee)
+    said = ["charge" if word == "charge" else "draw" for word in drawn]
+    assert said == ["charge", "draw", "draw"] * 6 + ["charge"]  # the last says what was checked of the loop
+    assert one[:2] == other[:2]
+    assert (one[0], replace(one[1], assumptions=())) == (6, PLAN.guarantee)
+    assert "checked in 6 of 6 steps" in one[1].assumptions[0]
     assert (one[2], other[2]) == (False, True)
     assert read(tmp_path / "a").ledger.steps == 6
 
@@ -216,6 +221,8 @@ def test_a_line_that_cannot_be_written_stops_every_rank_before_noise(tmp_path, m
     def full(*_):
         raise OSError(28, "No space left on device")
 
+    write_all = append_file.write_all
+
     def work(g):
         with a_training(g, out=tmp_path / "a") as training:
             run(training, most=2)
@@ -224,6 +231,8 @@ def test_a_line_that_cannot_be_written_stops_every_rank_before_noise(tmp_path, m
                 monkeypatch.setattr(append_file, "write_all", full)
             with pytest.raises(InvalidValue, match="No space left") as told:
                 run(training)
+            if g.is_first:
+                monkeypatch.setattr(append_file, "write_all", write_all)
             return str(told.value), torch.equal(weights(training), before)
 
     one, other = fine(on_ranks(2, work))
@@ -329,7 +338,10 @@ def test_what_fails_on_one_rank_fails_on_all_in_its_own_words():
     assert "rank 0 failed: IndexError: list index out of range" in str(told[1])
 
 
-def test_a_rank_that_fails_alone_takes_the_others_with_it():
+@pytest.mark.parametrize(("is_checked", "told_first"), [(False, "gone"), (True, "rank 1: losses=(1,) must be one for")])
+def test_a_rank_that_fails_alone_takes_the_others_with_it(monkeypatch, is_checked, told_first):
+    monkeypatch.setattr(LoopGuard, "wants_check", lambda _: is_checked)
+
     def work(g):
         training = a_training(g)
         for x, y in training:
@@ -338,7 +350,7 @@ def test_a_rank_that_fails_alone_takes_the_others_with_it():
 
     told = on_ranks(2, work)
     assert isinstance(told[0], InvalidValue)
-    assert "gone" in str(told[0])
+    assert told_first in str(told[0])
     assert "one for each of the" in str(told[1])
 
 
