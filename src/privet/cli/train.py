@@ -65,8 +65,8 @@ def training_options(command: Command) -> Command:
 @click.option("--out", type=OUT, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name.")
 @training_options
 @click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
-@click.option("--total-epsilon", type=number, help="What all runs on these records in --ledger-dir may cost together; a "
-              "run that would exceed it does not begin.")  # fmt: skip
+@click.option("--total-epsilon", type=number, help="What all runs on these records in --ledger-dir may cost together; "
+              "one that would exceed it does not begin.")  # fmt: skip
 @click.option("--ledger-dir", type=OUT, metavar="FOLDER", help="The folder of those runs; --out lies in it.")
 @click.option("--seed", type=click.IntRange(0), help="A reproducible run, which is not private.")
 @click.option("--secure-noise", is_flag=True, help="Noise that no rounding of floating-point numbers gives away.")

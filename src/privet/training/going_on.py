@@ -3,6 +3,7 @@
 from pathlib import Path
 
 RUN, FEDERATION, TUNING = "run.json", "federation.json", "tuning.json"  # the description of each
+WEIGHTS = "checkpoint.safetensors"  # of a run
 
 
 def is_federation(folder: Path) -> bool:

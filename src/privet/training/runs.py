@@ -17,8 +17,7 @@ from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.planning.methods import is_unsound
 from privet.training import ledger_count, ledger_reading, metrics
 from privet.training.assumptions import NOT_RECORDED
-from privet.training.checkpoint_file import NAME as WEIGHTS
-from privet.training.going_on import FEDERATION, RUN, TUNING
+from privet.training.going_on import FEDERATION, RUN, TUNING, WEIGHTS
 from privet.training.ledger_lines import Header
 from privet.training.ledger_reading import Reading
 
@@ -122,12 +121,11 @@ def runs_in(folder: str | Path) -> list[OneRun]:
         InvalidValue: a ledger is damaged or gone, a folder cannot be read, or a link leads outside.
         Unsupported: a federation or a tuning lies there.
     """
-    root = Path(folder)
-    return [read(place, name=str(place)) for place in _ledgers(root)]
+    return [read(place) for place in folders_in(Path(folder))]
 
 
-def _ledgers(root: Path) -> Iterator[Path]:
-    """The folders with a ledger, in order."""
+def folders_in(root: Path) -> Iterator[Path]:
+    """The folders with a ledger, as `runs_in` finds them; no ledger is read."""
     for path, folders, files in os.walk(root, onerror=_unreadable):
         here = Path(path)
         folders.sort()
