@@ -73,7 +73,7 @@ def _mechanism(facts: RunFacts) -> list[Check]:
         Check(question="Were other models or statistics released from the same records?",
               state="no" if run.not_private else "open",
               answer=f"{run.not_private}: read off them without noise" if run.not_private else
-              ("not known to Privet: their costs add up. ", Code(text="privet epsilon --from RUN RUN"), " says to what")),
+              "not known to this report: their costs add up"),
     ]  # fmt: skip
 
 
