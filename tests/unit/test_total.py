@@ -76,7 +76,14 @@ def test_runs_begin_until_their_whole_plans_come_to_the_total(runs: Path) -> Non
         begin(runs / "c")
     words = str(caught.value)
     assert "\n" not in words
-    for said in ("total_epsilon=", "'people'", "what has begun (2 runs)", "with its whole plans", "is left", "Plan a sm"):
+    for said in (
+        "total_epsilon=",
+        "'people'",
+        "what has begun (2 runs)",
+        "with its whole plans",
+        "is left",
+        "Plan a sm",
+    ):
         assert said in words
     assert not (runs / "c").exists()
     found = standing(runs)
