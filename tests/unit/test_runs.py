@@ -1,4 +1,4 @@
-"""Several runs on the same records: every one is found, what cannot be counted is refused, and the sum is one guarantee."""
+"""Several runs on the same records: every one is found, what cannot be counted is refused, the sum is one guarantee."""
 
 import json
 import os
