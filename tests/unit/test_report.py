@@ -13,12 +13,14 @@ from scipy import stats
 import report_runs
 from privet.accounting import Guarantee
 from privet.errors import MissingExtra
-from privet.planning import plan
+from privet.planning import Plan, plan
 from privet.reporting import report_pdf
 from privet.reporting.report import composed, report
 from privet.reporting.report_blocks import percent, spelled
 from privet.reporting.report_facts import RunFacts, gather
 from privet.reporting.report_sections import verdict
+from privet.training.assumptions import LoopFacts
+from privet.training.ledger_file import LedgerFile
 from privet.training.loop import train
 from report_runs import NASTY
 from tiny_task import SIZE
@@ -50,6 +52,15 @@ def evident(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     """The complete run with all evidence."""
     run = Path(shutil.copytree(runs["complete"], tmp_path_factory.mktemp("evident") / "a"))
     add_evidence(run)
+    return gather(run)
+
+
+@pytest.fixture(scope="module")
+def run_with_own_loop(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> RunFacts:
+    """The complete run, as a loop of the user's own would have left it."""
+    run = Path(shutil.copytree(runs["complete"], tmp_path_factory.mktemp("own") / "a"))
+    with LedgerFile.open(run, Plan.load(run / "plan.json")) as ledger:
+        ledger.note(LoopFacts(steps=4, checked=3, post_processing=(NASTY,)))
     return gather(run)
 
 
@@ -107,6 +118,30 @@ def test_no_epsilon_stands_without_its_label(facts: dict[str, RunFacts], name: s
     for written in (page, text):
         assert EPSILON.search(written)
         assert unlabelled(written) == []
+
+
+def test_what_the_guarantee_assumes_is_listed_and_its_question_stays_open(run_with_own_loop: RunFacts) -> None:
+    found = composed([run_with_own_loop])
+    page, text = Page(found.html()).text, found.markdown()
+    for written in (page, text):
+        assert "independence of examples was checked in 3 of 4 steps" in written
+        assert "assumes of the training loop" in written
+        assert "things of the training loop that nobody has checked" in written
+    assert NASTY not in found.html()
+    checks = {check["question"]: check for check in found.as_dict()["checklist"]}
+    asked = checks["Is everything checked that the guarantee assumes of the training loop?"]
+    assert asked["state"] == "open"
+    said = found.as_dict()["runs"][0]["guarantee"]["assumptions"]
+    assert any("independence of examples" in one for one in said)
+    assert found.as_dict()["runs"][0]["guarantee"]["label"] == "certified"
+
+
+def test_a_run_of_privets_own_loop_says_that_it_assumes_nothing(facts: dict[str, RunFacts]) -> None:
+    found = composed([facts["complete"]])
+    assert "none (the loop is Privet's own)" in Page(found.html()).text
+    assert "that nobody has checked" not in found.html()
+    checks = {check["question"]: check["state"] for check in found.as_dict()["checklist"]}
+    assert checks["Is everything checked that the guarantee assumes of the training loop?"] == "yes"
 
 
 def test_an_epsilon_without_its_label_is_found() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from privet.planning import plan
 from privet.training.loop import train
+from privet.training.runs import runs_in, together
 from privet.web.app import REPORT_POLICY
 from privet.web.gallery import Gallery
 from tiny_task import SIZE
@@ -70,6 +71,49 @@ def test_strange_folders_hide_nothing_and_are_named_as_they_are(client: Client) 
     assert "is not the description of a run" in found[NASTY]["error"]
     assert "no plain file" in found["pipe"]["error"]
     assert answer.headers["content-type"] == "application/json"  # and nosniff: no browser reads a name as HTML
+
+
+def test_an_entry_says_what_its_guarantee_assumes(client: Client) -> None:
+    found = {run["name"]: run for run in client.get("/api/runs").json()["runs"]}
+    assert found["a"]["assumes"] == ["none (the loop is Privet's own)"]
+    assert found["a"]["guarantee"]["assumptions"] == []
+
+
+def test_what_runs_cost_together_is_told_only_if_every_run_can_be_counted(client: Client) -> None:
+    """Among them is a link that leads outside: a sum without what lies there would be too small."""
+    [told] = client.get("/api/runs").json()["together"]
+    assert told["error"].startswith("link: is a link to") or "of a run, and no ledger" in told["error"]
+    assert "guarantee" not in told
+
+
+def test_each_dataset_has_the_cost_of_its_runs_together(tmp_path: Path) -> None:
+    made = plan(epsilon=1.0, delta=1e-3, size=SIZE, batch=20, steps=5)
+    given = {"dataset_name": "people", "total_epsilon": 3.0, "ledger_dir": tmp_path}
+    train(made, "tiny_task:task", out=tmp_path / "a", **given)
+    gallery = Gallery(tmp_path)
+    assert gallery.entries(lambda: None)["together"] == []  # one run is its own entry
+    train(made, "tiny_task:task", out=tmp_path / "b", **given)
+    train(made, "tiny_task:task", out=tmp_path / "cars", dataset_name="cars")
+    [told] = gallery.entries(lambda: None)["together"]
+    wanted = together(runs_in(tmp_path)[:2])
+    assert (told["dataset"], told["runs"], told["total"]) == ("people", 2, "3")
+    assert (told["guarantee"]["epsilon"], told["guarantee"]["label"]) == (wanted.epsilon, "certified")
+    assert told["guarantee"]["assumptions"] == list(wanted.assumptions)
+    unnamed = tmp_path.with_name("unnamed")
+    train(made, "tiny_task:task", out=unnamed)  # it could not begin below the total
+    unnamed.rename(tmp_path / "unnamed")
+    found = {row["dataset"]: row["runs"] for row in gallery.entries(lambda: None)["together"]}
+    assert found == {"people": 3, "cars": 2}
+    train(made, "tiny_task:task", out=tmp_path / "s", dataset_name="cars", seed=1)
+    [cars, people] = gallery.entries(lambda: None)["together"]
+    assert cars["error"].startswith("guarantee: none. s: is not private")
+    assert "guarantee" not in cars
+    assert people["runs"] == 3
+    (tmp_path / "a" / "ledger.jsonl").unlink()
+    (tmp_path / "a" / "ledger.jsonl").symlink_to("/etc/passwd")
+    [told] = gallery.entries(lambda: None)["together"]
+    assert "a/ledger.jsonl: is a link" in told["error"]
+    assert str(tmp_path) not in told["error"]
 
 
 def test_an_entry_follows_its_files(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import time
 from privet.accounting import Ledger
 from privet.accounting.sampling import Sampling
 from privet.auditing.finding import Finding, Verdict
-from privet.training.account import why_void
 from privet.training.run import Run
 
 Row = tuple[float, float, Sampling, int]
@@ -31,7 +30,7 @@ def run_ledger(run: Run) -> Finding:
     if run.not_private:
         says += f"; {run.not_private}: read off the records without noise, which no ledger shows"
     if run.loop.void_from is not None:
-        says += f"; guarantee: none, {why_void(run.loop)}"
+        says += f"; guarantee: none, {run.loop.why_void}"
     return Finding(
         kind="ledger", verdict=verdict, says=says, reasons=tuple(reasons), alarm=0.0,
         seconds=time.perf_counter() - start, numbers={"steps": run.ledger.steps},

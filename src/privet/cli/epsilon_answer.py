@@ -3,6 +3,7 @@
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 
 if TYPE_CHECKING:
     from privet.accounting import EpsilonCurve, Guarantee, Ledger
-    from privet.training.ledger_reading import Reading
+    from privet.cli.epsilon_runs import Beside
 
 BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accountant
 
@@ -21,11 +22,20 @@ Answer = tuple[str, "Guarantee | str", float]  # name, guarantee or why it is re
 
 
 def answers_of(
-    ledger: "Ledger", delta: float, accountant: str, relation: str, size: int | None, unit: str
-) -> list[Answer]:
+    ledger: "Ledger", delta: float, accountant: str, relation: str, size: int | None, unit: str,
+    assumptions: tuple[str, ...] = (),
+) -> list[Answer]:  # fmt: skip
+    """What each accountant says, with what is assumed."""
+    found = _answers(ledger, delta, accountant, {"relation": relation, "size": size, "unit": unit})
+    return [
+        (name, one if isinstance(one, str) else replace(one, assumptions=assumptions), seconds)
+        for name, one, seconds in found
+    ]
+
+
+def _answers(ledger: "Ledger", delta: float, accountant: str, asked: dict[str, Any]) -> list[Answer]:
     from privet.accounting import registry, spent
 
-    asked: dict[str, Any] = {"relation": relation, "size": size, "unit": unit}
     if accountant != "all":
         start = time.perf_counter()
         found = spent(ledger, delta, accountant=accountant, **asked)
@@ -51,7 +61,7 @@ def _rank(answer: Answer) -> tuple[int, int, float]:
     return (1, 0, 0.0) if isinstance(found, str) else (0, LABELS.index(found.label), found.epsilon)
 
 
-def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, run: "Reading | None") -> None:
+def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, beside: "Beside | None") -> None:
     from privet.accounting import delta_at
     from privet.accounting.guarantee import printed, rounded
 
@@ -60,15 +70,18 @@ def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, run:
         lower, upper = delta_at(ledger, at, relation)  # type: ignore[arg-type]
     seconds = time.perf_counter() - start
     if as_json:
-        print_object({"delta": upper, "delta_lower": lower, "epsilon": at, "label": "certified", "method": "pld",
-                       "relation": relation, "steps": ledger.steps, "seconds": seconds} | _run_json(run))  # fmt: skip
+        found = {
+            "delta": upper, "delta_lower": lower, "epsilon": at, "label": "certified", "method": "pld",
+            "relation": relation, "steps": ledger.steps, "seconds": seconds,
+        }  # fmt: skip
+        print_object(found | ({} if beside is None else beside.as_dict()))
         return
     click.echo(
         f"delta <= {rounded(upper, up=True)} at epsilon {printed(at, up=True)} "
         f"[certified: pld, true value >= {rounded(lower, up=False)}; {relation}]"
     )
     click.echo(f"  releases  {_described(ledger)}\n  time      {seconds:.3f} s")
-    print_run(run)
+    print_beside(beside)
 
 
 def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delta: float) -> None:
@@ -84,31 +97,9 @@ def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delt
     click.echo(f"  time      {seconds:.3f} s")
 
 
-def print_run(run: "Reading | None") -> None:
-    if run is None:
-        return
-    planned = (
-        "no epsilon of the whole plan is certified"
-        if run.header.planned is None
-        else f"the whole plan: {run.header.planned}"
-    )
-    click.echo(f"  charged   {run.ledger.steps} of {run.header.length} planned steps; {planned}")
-    if run.header.together is not None:
-        click.echo(f"  tuning    one run of several; all together: {run.header.together}")
-    if run.remark is not None:
-        click.echo(f"  stopping  {run.remark}")
-    for note in run.notes:
-        click.echo(f"  torn      {note}")
-
-
-def _run_json(run: "Reading | None") -> dict[str, Any]:
-    if run is None:
-        return {}
-    planned = None if run.header.planned is None else run.header.planned.as_dict()
-    return {
-        "planned_steps": run.header.length, "planned": planned, "together": run.header.together,
-        "stopping": run.remark, "torn": list(run.notes),
-    }  # fmt: skip
+def print_beside(beside: "Beside | None") -> None:
+    for name, text in () if beside is None else beside.lines():
+        click.echo(f"  {name:<10}{text}")
 
 
 def terms(guarantee: "Guarantee") -> str:
@@ -165,14 +156,15 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
 
 
 def print_json(
-    answers: list[Answer], accountant: str, delta: float, figures: dict[str, Path], run: "Reading | None"
+    answers: list[Answer], accountant: str, delta: float, figures: dict[str, Path], beside: "Beside | None"
 ) -> None:
     rows: list[dict[str, Any]] = []
     for name, found, seconds in answers:
         said = {"method": name, "refused": found} if isinstance(found, str) else found.as_dict()
         rows.append(said | {"seconds": seconds})
     drawn = {name: str(path) for name, path in figures.items()}
-    print_object((rows[0] if accountant != "all" else {"delta": delta, "accountants": rows}) | drawn | _run_json(run))
+    first = rows[0] if accountant != "all" else {"delta": delta, "accountants": rows}
+    print_object(first | drawn | ({} if beside is None else beside.as_dict()))
 
 
 def draw_curve(ledger: "Ledger", delta: float, accountant: str, relation: str, path: Path) -> None:

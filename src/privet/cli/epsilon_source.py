@@ -11,8 +11,9 @@ from privet.errors import InvalidValue, Unsupported
 
 if TYPE_CHECKING:
     from privet.accounting import Ledger
+    from privet.cli.epsilon_runs import Several
     from privet.planning import Plan
-    from privet.training.ledger_reading import Reading
+    from privet.training.runs import OneRun
 
 
 def plan_of(source: str | None) -> "Plan | None":
@@ -45,36 +46,31 @@ def planned_ledger(planned: "Plan", source: str | None, relation: str | None, gi
     return planned.ledger()
 
 
-def run_of(source: str | None) -> "Reading | None":
+def run_of(source: str | None) -> "OneRun | None":
     """What a run has spent, if the source is the folder or the ledger of one; it may be going on."""
     if source is None:
         return None
-    from privet.training.ledger_reading import is_run, read
+    from privet.training.ledger_reading import is_run
+    from privet.training.runs import read
 
     return read(source) if is_run(Path(source)) else None
 
 
-def spent_ledger(run: "Reading", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
+def spent_ledger(run: "OneRun", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
     """The ledger of a run; refused if its noise hides nothing, or another relation is asked for."""
     _check_nothing_beside(given)
+    from privet.training.runs import refuse_unproven
+
     _check_relation(relation, run.header.relation, "run")
-    if run.header.seeded:
-        raise Unsupported(
-            f"{source}: is not private: its noise came from a seed and can be drawn again, so no epsilon holds for it. "
-            "Train without --seed."
-        )
-    if not run.header.sound:
-        from privet.planning.methods import is_unsound
+    refuse_unproven(str(source), run.reading)
+    return run.reading.ledger
 
-        why = "something was read off the records without noise, before the first step"
-        if is_unsound(run.header.rule):
-            why = f"its clipping rule {run.header.rule!r} bounds nothing that is charged"
-        raise Unsupported(f"{source}: no accountant covers the run: {why}. Train without --as-published.")
-    if run.loop is not None and run.loop.void_from is not None:
-        from privet.training.account import why_void
 
-        raise Unsupported(f"{source}: guarantee: none, {why_void(run.loop)}. No epsilon holds for it. Train anew.")
-    return run.ledger
+def ledger_together(several: "Several", relation: str | None, given: dict[str, Any]) -> "Ledger":
+    """The ledger of several runs; refused if another relation is asked for."""
+    _check_nothing_beside(given)
+    _check_relation(relation, several.planned.relation, "runs")
+    return several.ledger()
 
 
 def _check_relation(relation: str | None, own: str, source: str) -> None:

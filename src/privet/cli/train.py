@@ -8,7 +8,7 @@ import click
 
 from privet.cli.recipe_options import Command, budget_options, decorated, shape_options, with_shapes, words_of
 from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
     from privet.data import Where
@@ -46,6 +46,8 @@ TRAINING = (
     click.option("--stop-at", metavar="MEASURE=VALUE", help="Stop once the held-out set says so: accuracy=0.97."),
     click.option("--patience", type=integer, help="Stop after so many evaluations without a better one."),
     click.option("--keep", metavar="WHICH", help="Weights to keep: last (default) or best, on the held-out set."),
+    click.option("--dataset-name", metavar="NAME", help="Name of the records, people-2026 say: runs on the same "
+                 "records are found by it. Default: the name of a task of Privet's."),
     click.option("--reserve", type=integer, help="Steps that one line of the ledger charges. Default: measured."),
 )  # fmt: skip
 
@@ -63,6 +65,9 @@ def training_options(command: Command) -> Command:
 @click.option("--out", type=OUT, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name.")
 @training_options
 @click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--total-epsilon", type=number, help="What all runs on these records in --ledger-dir may cost together; "
+              "one that would exceed it does not begin.")  # fmt: skip
+@click.option("--ledger-dir", type=OUT, metavar="FOLDER", help="The folder of those runs; --out lies in it.")
 @click.option("--seed", type=click.IntRange(0), help="A reproducible run, which is not private.")
 @click.option("--secure-noise", is_flag=True, help="Noise that no rounding of floating-point numbers gives away.")
 @click.option("--show-private", is_flag=True, help="Also show loss and accuracy on training records: not private.")
@@ -72,8 +77,8 @@ def training_options(command: Command) -> Command:
 @shape_options
 def train_command(
     *, recipe: Path | None, named: str | None, plan_file: Path | None, resume: Path | None, out: Path | None,
-    data_dir: Path | None, as_published: bool | None, seed: int | None, secure_noise: bool, show_private: bool,
-    plain: bool, as_json: bool, **flags: Any,
+    data_dir: Path | None, total_epsilon: float | None, ledger_dir: Path | None, as_published: bool | None,
+    seed: int | None, secure_noise: bool, show_private: bool, plain: bool, as_json: bool, **flags: Any,
 ) -> int:  # fmt: skip
     """Train privately: spend exactly a plan on a task, with a ledger on disk that no crash can overspend.
 
@@ -88,6 +93,7 @@ def train_command(
       privet train --plan plan.json --task digits --out runs/a
       privet train recipe.toml --lr 0.2 --scheduler cosine --keep best
       privet train --epsilon 3 --epochs 5 --weights public.safetensors --train "fc3.*" --fresh "fc3.*"
+      privet train --epsilon 1 --epochs 5 --total-epsilon 3 --ledger-dir runs
       privet train --resume runs/a
     """
     from dataclasses import fields
@@ -103,6 +109,7 @@ def train_command(
         recipe = _shipped(named)
     if resume is not None:
         given = settings | flags | {"recipe": recipe, "plan": plan_file, "out": out, "seed": seed}
+        given |= {"total_epsilon": total_epsilon, "ledger_dir": ledger_dir}
         _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
                 "The run goes on as it began")  # fmt: skip
         run, was_over = _resumed(resume, where, watcher, show_private=show_private or None)
@@ -110,10 +117,11 @@ def train_command(
         from privet.training.loop import train
 
         plan = _plan(recipe, plan_file, flags | {"as_published": as_published}, settings, where)
-        folder = out or _free(plan, settings)
+        folder = out or _free(plan, settings, ledger_dir or Path("runs"))
         run = train(
             plan, settings.pop("task"), out=folder, seed=seed, as_published=bool(as_published),
-            secure=secure_noise, show_private=show_private, where=where, watcher=watcher, **settings,
+            secure=secure_noise, show_private=show_private, total_epsilon=total_epsilon, ledger_dir=ledger_dir,
+            where=where, watcher=watcher, **settings,
         )  # fmt: skip
         was_over = False
     _print(run, as_json=as_json, was_over=was_over)
@@ -180,14 +188,14 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
     return task(wanted, where=where).size
 
 
-def _free(plan: "Plan", settings: dict[str, Any]) -> Path:
+def _free(plan: "Plan", settings: dict[str, Any], root: Path) -> Path:
     """runs/digits, or runs/digits-2 if there is one."""
     from privet.training.settings import Settings
 
     spelling = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in spelling.split(":")[0])
     tried = 1
-    while (place := Path("runs") / (name if tried == 1 else f"{name}-{tried}")).exists():
+    while (place := root / (name if tried == 1 else f"{name}-{tried}")).exists():
         tried += 1
     return place
 
@@ -220,9 +228,14 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
 
 
 def _lines(run: "Run") -> list[tuple[str, str]]:
+    from privet.training.assumptions import listed
+
     found = [("guarantee", str(run.guarantee))]
     if run.why_none:
         found = [("guarantee", f"none: {run.why_none}"), ("claim", str(run.guarantee))]
+    else:
+        found += [("assumes", said) for said in listed(run.guarantee)]
+    found += _totals(run)
     if run.about["secure_noise"]:
         found.append(("noise", "secure: no rounding of floating-point numbers gives it away"))
     if run.seed is not None:
@@ -246,6 +259,21 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
     return [*found, ("next", _next(run))]
 
 
+def _totals(run: "Run") -> list[tuple[str, str]]:
+    """Where the run's dataset stands; the run is done, whatever can be told."""
+    from privet.training.total import standings
+
+    try:
+        every = standings(run.folder, run.dataset)
+    except PrivetError as error:
+        return [("total", f"cannot be told: {error}")]
+    return [
+        row
+        for one in every
+        for row in [("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)]
+    ]
+
+
 def _next(run: "Run") -> str:
     """A command that goes on from here; no accountant prices a run without a guarantee."""
     if not run.is_over:
@@ -262,6 +290,16 @@ def _scores(run: "Run") -> str:
     return ", ".join(scores(run.scores)) + at
 
 
+def _totals_object(run: "Run") -> "list[dict[str, Any]] | None":
+    from privet.training.total import standings
+
+    try:
+        return [one.as_dict() for one in standings(run.folder, run.dataset)]
+    except PrivetError as error:
+        click.echo(f"privet: warning: the total cannot be told: {error}", err=True)
+        return None
+
+
 def _object(run: "Run") -> dict[str, Any]:
     return {
         "folder": str(run.folder), "task": run.settings.task, "steps": run.steps, "planned": len(run.plan.steps),
@@ -269,5 +307,6 @@ def _object(run: "Run") -> dict[str, Any]:
         "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
         "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
         "changed": run.about["changed"], "weights": run.about["weights"], "plan": run.plan.hash,
+        "dataset": run.dataset, "totals": _totals_object(run),
         "not_private": run.not_private, "secure_noise": run.about["secure_noise"], "notes": list(run.notes),
     }  # fmt: skip

@@ -90,6 +90,9 @@ def check_note(not_private: Any) -> None:
         )
 
 
+OWN = ("csv", "npz", "folder")  # files of the user's
+MADE_OF = {"infinite-mnist": "mnist"}  # records that were made of those of another dataset
+
 registry: Registry[Task] = Registry("task")
 register = registry.register
 
@@ -115,6 +118,20 @@ def task(spelling: "str | Task", *, where: Where | None = None) -> Task:
     if not isinstance(made, Task):
         raise InvalidValue(f"task={spelling!r} gave a {type(made).__name__}. It must return a Task.")
     return made
+
+
+def dataset_of(spelling: str) -> str | None:
+    """The name of a task's records, by which runs on them are found; None for a user's own, which only the user knows.
+
+    Options choose among the records or change what is made of them: they are the same people.
+
+    >>> dataset_of("mnist:features=scattering"), dataset_of("my_lab.data:task")
+    ('mnist', None)
+    """
+    name, _ = registry.split(spelling)
+    if name not in registry.names() or name in OWN:
+        return None
+    return MADE_OF.get(name, name)
 
 
 def _check_own(name: str, maker: Any) -> None:

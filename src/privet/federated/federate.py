@@ -41,6 +41,7 @@ from privet.training.parts import check_sound, drawing
 from privet.training.run import PLAN, marked
 from privet.training.settings import Settings as Optimizing
 from privet.training.stopping import interruptible
+from privet.training.total import refuse_within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -124,6 +125,7 @@ def federate(
     """
     folder = Path(out)
     check_sound(plan, as_published=False)
+    refuse_within(folder, "a federation")
     _check_unit(plan)
     description.check_read(settings, plan.recipe.budget.unit)
     given = {**settings, "task": task.name if isinstance(task, Task) else task}

@@ -9,6 +9,7 @@ from privet.attacks.table import counted
 from privet.reporting.report_blocks import Check, Checklist, Code, Prose, Section, State, Words
 from privet.reporting.report_facts import RunFacts, ends
 from privet.reporting.report_words import NEIGHBOURS, UNIT, noun
+from privet.training.assumptions import NONE
 
 SMALL = 0.1  # delta times the number of units, at most; at 1 one of them could be published in full
 
@@ -31,6 +32,7 @@ def _promise(facts: RunFacts) -> list[Check]:
         _check("Is the guarantee proven?", facts.is_guaranteed, (g, f", by {g.method}")),
         Check(question="Is delta small against the number of records?", state=_smallness(g.delta * size),
               answer=f"δ = {g.delta_text}, and 1/n = {1 / size:.2g}"),
+        _assumed(facts),
         _check("Is the unit of privacy stated?", True, UNIT[g.unit]),
         Check(question="Does each person have one unit?", state="yes" if g.unit == "user" else "open",
               answer={"user": "the unit is a user's whole share", "client": "not known to Privet: a client may hold "
@@ -39,6 +41,14 @@ def _promise(facts: RunFacts) -> list[Check]:
         _check("Is the neighbouring relation stated?", True,
                f"{g.relation}: " + NEIGHBOURS[g.relation].format(unit=noun(g.unit))),
     ]  # fmt: skip
+
+
+def _assumed(facts: RunFacts) -> Check:
+    question = "Is everything checked that the guarantee assumes of the training loop?"
+    assumptions = facts.run.guarantee.assumptions
+    if not assumptions:
+        return Check(question=question, state="yes", answer=f"assumptions: {NONE}")
+    return Check(question=question, state="open", answer=f"it assumes: {'; '.join(assumptions)}")
 
 
 def _smallness(share: float) -> State:
@@ -63,7 +73,7 @@ def _mechanism(facts: RunFacts) -> list[Check]:
         Check(question="Were other models or statistics released from the same records?",
               state="no" if run.not_private else "open",
               answer=f"{run.not_private}: read off them without noise" if run.not_private else
-              "not known to Privet: their costs add up"),
+              "not known to this report: their costs add up"),
     ]  # fmt: skip
 
 

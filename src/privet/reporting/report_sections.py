@@ -22,6 +22,7 @@ from privet.reporting.report_blocks import (
 from privet.reporting.report_evidence import ATTACK
 from privet.reporting.report_facts import RunFacts, ends, versions_of
 from privet.reporting.report_words import figure, noun
+from privet.training.assumptions import listed
 from privet.training.settings import Settings
 
 Floats = NDArray[np.float64]
@@ -113,6 +114,7 @@ def spent(facts: RunFacts) -> Section:
         ),
         ("state", _state(facts)),
     ]
+    rows += [("assumes of the training loop", said) for said in listed(run.guarantee)]
     rows += [("torn, and charged", note) for note in run.notes]
     quiet = "Computed again for this report from the ledger alone, which was written before each noise was drawn."
     return Section(name="spent", title="What was really spent",

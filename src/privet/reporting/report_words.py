@@ -80,6 +80,9 @@ def promise(facts: RunFacts) -> Promise:
         lines.append("There is no guarantee. The number is what would be said of a run that is sound and private.")
     elif not facts.is_whole:
         lines.append("That of the whole plan, which holds whenever and for whatever reason the run stops.")
+    if g.assumptions:
+        count = "one thing" if len(g.assumptions) == 1 else f"{len(g.assumptions)} things"
+        lines.append(f"It assumes {count} of the training loop that nobody has checked: see what was really spent.")
     return Promise(title="Guarantee" if holds else "No guarantee", guarantee=g, lines=tuple(lines), holds=holds)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from privet import _check
 from privet.accounting import Guarantee, Ledger, Step, spent
@@ -11,8 +11,9 @@ from privet.planning import Plan
 from privet.planning.question import Question
 from privet.training.assumptions import NOT_RECORDED, LoopFacts
 from privet.training.ledger_file import LedgerFile
-from privet.training.ledger_lines import Mark
+from privet.training.ledger_lines import Mark, check_dataset, header_of
 from privet.training.ledger_reading import read
+from privet.training.total import admitting
 
 _NONE = "guarantee: none, "
 
@@ -138,26 +139,54 @@ class OnDisk:
 
 
 def account_for(
-    plan: Plan, *, out: "str | Path | None", ledger: LedgerFile | None, reserve: int, seeded: bool, covered: bool = True
-) -> Account:
+    plan: Plan, *, out: "str | Path | None", ledger: LedgerFile | None, reserve: int, seeded: bool,
+    covered: bool = True, dataset: str | None = None,
+) -> Account:  # fmt: skip
     """The account of a run: a new ledger in the folder `out`, an open one of it, or memory where there is no folder.
 
-    `covered` is False where something was read off the records before the first step: no proof covers it.
+    `covered` is False where something was read off the records before the first step: no proof covers it. `dataset`
+    names the records. Where a folder above has a total for them, the run begins, or goes on, within it or not at all.
     """
     _check.whole(reserve=reserve)
+    check_dataset(dataset)
     if out is None:
         if ledger is not None:
             raise InvalidValue("ledger is given without out. What is spent is read from its folder. Give out as well.")
+        if dataset is not None:
+            raise InvalidValue(
+                f"dataset_name={dataset!r} is given without out. What the run costs would be in no ledger, and in no "
+                "sum of runs on these records. Give out as well."
+            )
         return InMemory(plan)
     if ledger is None:
-        ledger = LedgerFile.create(out, plan, reserve=reserve, seeded=seeded, covered=covered)
+        return OnDisk(Path(out), _begun(plan, Path(out), reserve, seeded, covered, dataset), reserve=reserve)
     sound = covered and not plan.is_unsound
     if (ledger.header.plan, ledger.header.seeded, ledger.header.sound) != (plan.hash, seeded, sound):
         raise InvalidValue(
             "ledger is of another plan, or of a run with another kind of randomness or of records. Its lines would not "
             "say what happens. Go on with the plan, the kind of generator and the records that the run began with."
         )
+    if dataset not in (None, ledger.header.dataset):
+        raise InvalidValue(
+            f"dataset_name={dataset!r} is not the one that the run began with, {ledger.header.dataset!r}. Its charges "
+            "are on those records. Leave it out."
+        )
+    with admitting(Path(out), ledger.header) as register:
+        register(ledger.header)
     return OnDisk(Path(out), ledger, reserve=min(reserve, ledger.header.reserve))
+
+
+def _begun(plan: Plan, out: Path, reserve: int, seeded: bool, covered: bool, dataset: str | None) -> LedgerFile:
+    """A new ledger, registered where there is a total for its records: both, or none."""
+    given: dict[str, Any] = {"reserve": reserve, "seeded": seeded, "covered": covered, "dataset": dataset}
+    with admitting(out, header_of(plan, run="", **given)) as register:
+        ledger = LedgerFile.create(out, plan, **given)
+        try:
+            register(ledger.header)
+        except BaseException:
+            ledger.close()  # it is counted all the same: it lies in the folder
+            raise
+    return ledger
 
 
 def check_left(number: int, plan: Plan) -> None:
@@ -191,14 +220,7 @@ def qualify(guarantee: Guarantee, facts: LoopFacts | None, *, own_loop: bool = T
     if facts is None:
         return replace(guarantee, assumptions=(NOT_RECORDED,)) if own_loop else guarantee
     guarantee = replace(guarantee, assumptions=facts.assumptions())
-    if facts.void_from is None:
-        return guarantee
-    return without_proof(guarantee, why_void(facts))
-
-
-def why_void(facts: LoopFacts) -> str:
-    """Why a loop has no guarantee, and from which step on."""
-    return f"{facts.void_reason} (from step {facts.void_from} on)"
+    return without_proof(guarantee, facts.why_void) if facts.why_void else guarantee
 
 
 def why_none(guarantee: Guarantee) -> str:

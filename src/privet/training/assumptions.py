@@ -6,6 +6,7 @@ from typing import Any
 
 from privet import _check
 from privet._registry import shortened
+from privet.accounting import Guarantee
 from privet.errors import InvalidValue
 
 NONE = "none (the loop is Privet's own)"
@@ -79,6 +80,11 @@ class LoopFacts:
             said.append(f"weights were changed by post-processing without records: {'; '.join(self.post_processing)}")
         return (*said, _KEPT)
 
+    @property
+    def why_void(self) -> str:
+        """Why the loop has no guarantee, and from which step on; empty if it has one."""
+        return "" if self.void_from is None else f"{self.void_reason} (from step {self.void_from} on)"
+
     def merge(self, later: "LoopFacts") -> "LoopFacts":
         """The facts of a run that went on: counts add up, texts are put together, the earliest void stays."""
         voids = [facts for facts in (self, later) if facts.void_from is not None]
@@ -115,6 +121,11 @@ class LoopFacts:
 
 _COUNTS = ("steps", "checked", "lost", "taken_out")
 _LISTS = ("not_followed", "outside", "post_processing")
+
+
+def listed(guarantee: Guarantee) -> tuple[str, ...]:
+    """The assumptions of a guarantee for people: where there is none, that and why is said."""
+    return guarantee.assumptions or (NONE,)
 
 
 def _check_text(name: str, text: Any) -> None:

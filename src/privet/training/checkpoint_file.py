@@ -24,10 +24,11 @@ from torch import Tensor
 from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.training import append_file
 from privet.training.append_file import Descriptor, make_folder, sync, sync_folder
+from privet.training.going_on import WEIGHTS
 from privet.training.nest import DTYPES, parsed, shown
 
 T = TypeVar("T")
-NAME = "checkpoint.safetensors"
+NAME = WEIGHTS
 FORMAT, VERSION = "privet-checkpoint", 1
 OTHER = "Use a copy of it, or go on without: what was spent is in the ledger, not here."
 _DAMAGED = "its checksum does not fit: it is damaged, or not a checkpoint of Privet."

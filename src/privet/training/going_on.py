@@ -1,8 +1,9 @@
-"""What lies in a folder, a run or a federation, and the command that goes on with it."""
+"""What lies in a folder, a run, a federation or a tuning, and the command that goes on with it."""
 
 from pathlib import Path
 
-FEDERATION = "federation.json"  # the description of a federation; that of a run is run.json
+RUN, FEDERATION, TUNING = "run.json", "federation.json", "tuning.json"  # the description of each
+WEIGHTS = "checkpoint.safetensors"  # of a run
 
 
 def is_federation(folder: Path) -> bool:

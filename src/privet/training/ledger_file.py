@@ -64,16 +64,20 @@ class LedgerFile:
 
     @classmethod
     def create(
-        cls, folder: str | Path, plan: Plan, *, reserve: int = 1, seeded: bool = False, covered: bool = True
-    ) -> "LedgerFile":
+        cls, folder: str | Path, plan: Plan, *, reserve: int = 1, seeded: bool = False, covered: bool = True,
+        dataset: str | None = None,
+    ) -> "LedgerFile":  # fmt: skip
         """A new ledger for a run of `plan` in a folder that has none; the folder is made if need be.
 
         Args:
             reserve: the most steps that one line may charge, which is what a torn line costs.
             seeded: whether the run's noise can be drawn again. Then it is marked as not private.
             covered: False if something was read off the records without noise. Then it is marked as not sound.
+            dataset: the name of the records, which other runs on them share.
         """
-        header = header_of(plan, run=secrets.token_hex(16), reserve=reserve, seeded=seeded, covered=covered)
+        header = header_of(
+            plan, run=secrets.token_hex(16), reserve=reserve, seeded=seeded, covered=covered, dataset=dataset
+        )
         file = Path(folder) / NAME
         make_folder(file.parent)
         lock = locked(file.parent)

@@ -4,12 +4,14 @@ A line is a JSON object whose last key is its checksum: SHA-256 of the checksum 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from privet import _check
+from privet._registry import shortened
 from privet.accounting import Guarantee
 from privet.accounting.guarantee import RELATIONS, UNITS, Relation, Unit
 from privet.accounting.sampling import sampling
@@ -22,6 +24,7 @@ FORMAT, VERSION = "privet-run-ledger", 1
 MOST_RESERVED = 1000  # steps in one line: what a torn one costs
 START = "0" * 64  # stands before the first line
 _STEPS = ("length", "rate", "scale", "noise", "batch", "clip", "sampling")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class Mark(NamedTuple):
@@ -48,6 +51,7 @@ class Header:
     planned: Guarantee | None  # certified, of all steps of one run
     together: str | None  # with tuning: what the plan says of all runs
     steps: Mapping[str, Any]  # the plan's steps, as shapes
+    dataset: str | None = None  # the name of the records, which other runs on them share
 
     def __post_init__(self) -> None:
         _check.whole(size=self.size, reserve=self.reserve, length=self.length)
@@ -58,6 +62,7 @@ class Header:
             raise InvalidValue(
                 f"reserve={self.reserve} must be at most {MOST_RESERVED}. A torn line costs that many steps. Use fewer."
             )
+        check_dataset(self.dataset)
         if self.length > MOST_STEPS or set(self.steps) != set(_STEPS):
             raise InvalidValue("steps must be those of a plan.")
 
@@ -72,7 +77,18 @@ class Header:
         return Steps(**dict(self.steps) | {"sampling": sampling(self.steps["sampling"])})
 
 
-def header_of(plan: Plan, *, run: str, reserve: int, seeded: bool, covered: bool = True) -> Header:
+def check_dataset(name: str | None) -> None:
+    """Raise unless it is a name that two people would write alike; None is no name."""
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise InvalidValue(
+            f"dataset_name={shortened(repr(name))} must be of small letters, digits and -._, 64 at most. Runs on the "
+            "same records are found by it, so it has one spelling. Write people-2026, say."
+        )
+
+
+def header_of(
+    plan: Plan, *, run: str, reserve: int, seeded: bool, covered: bool = True, dataset: str | None = None
+) -> Header:
     """The first line of a run that will spend `plan`."""
     tuned = plan.recipe.tuning is not None
     by_other = plan.guarantee if plan.guarantee.label == "certified" else None  # rdp covers what pld refuses
@@ -81,7 +97,7 @@ def header_of(plan: Plan, *, run: str, reserve: int, seeded: bool, covered: bool
         run=run, plan=plan.hash, size=plan.recipe.size, relation=plan.guarantee.relation, unit=plan.guarantee.unit,
         delta=plan.guarantee.delta, rule=plan.rule, sound=covered and not plan.is_unsound, seeded=seeded,
         reserve=reserve, planned=plan.one_run if tuned else plan.certified or by_other,
-        together=str(plan.guarantee) if tuned else None, steps=steps,
+        together=str(plan.guarantee) if tuned else None, steps=steps, dataset=dataset,
     )  # fmt: skip
 
 
@@ -91,7 +107,10 @@ def header_of(plan: Plan, *, run: str, reserve: int, seeded: bool, covered: bool
 def header_line(header: Header) -> tuple[bytes, str]:
     """The first line of a file, and its checksum."""
     planned = None if header.planned is None else header.planned.in_file()
-    return chained(START, {"format": FORMAT, "version": VERSION} | asdict(header) | {"planned": planned})
+    row = {"format": FORMAT, "version": VERSION} | asdict(header) | {"planned": planned}
+    if header.dataset is None:
+        del row["dataset"]
+    return chained(START, row)
 
 
 def chained(previous: str, row: Mapping[str, Any]) -> tuple[bytes, str]:

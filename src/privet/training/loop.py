@@ -6,14 +6,14 @@ run = go_on("runs/a")                              # after a stop or a crash
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from privet import _check
 from privet.data.files import Where
-from privet.data.task import Task
+from privet.data.task import Task, dataset_of
 from privet.data.task import task as task_of
 from privet.engine.randomness import Randomness, seeded
 from privet.errors import InvalidValue, PrivetError
@@ -30,6 +30,7 @@ from privet.training.run import BEST, NAME, PLAN, Run, versions, write_about
 from privet.training.settings import Settings, changed
 from privet.training.steps import Training
 from privet.training.stopping import interruptible
+from privet.training.total import check_total, set_total
 
 
 def train(
@@ -41,6 +42,8 @@ def train(
     as_published: bool = False,
     secure: bool = False,
     show_private: bool = False,
+    total_epsilon: float | None = None,
+    ledger_dir: "str | Path | None" = None,
     where: Where | None = None,
     watcher: Watcher | None = None,
     **settings: Any,
@@ -55,6 +58,8 @@ def train(
         seed: makes the run reproducible, and not private.
         as_published: train by a rule that has no guarantee, or on a task that read something off its records.
         secure: noise that no rounding of floating-point numbers gives away.
+        total_epsilon: what all runs on these records in `ledger_dir` may cost together, this one included.
+        ledger_dir: the folder of those runs; `out` lies in it. See docs/howto-budget.md.
         show_private: also show what comes from training records without noise, marked so.
         where: where files of the task are looked for.
         watcher: who is told what happens; see privet.training.progress.
@@ -81,6 +86,11 @@ def train(
     flags = {key: value for key, value in settings.items() if value is not None}
     flags |= {} if task is None else {"task": task.name if isinstance(task, Task) else task}
     chosen = Settings.of({**plan.recipe.training, **flags})
+    dataset = _dataset(task, chosen)
+    if total_epsilon is not None or ledger_dir is not None:
+        _on_first(
+            group, lambda: _keep_within(plan, folder, total_epsilon, ledger_dir, dataset, seeded=seed is not None)
+        )
     loaded = task_of(chosen.task if task is None else task, where=where)
     check_covered(loaded.not_private, as_published=as_published)
     _check_new(folder, plan)
@@ -92,7 +102,7 @@ def train(
         "as_published": as_published, "show_private": show_private,
     }  # fmt: skip
     training = Training(
-        parts.model, parts.optimizer, loaded.train, plan, out=folder, reserve=reserve,
+        parts.model, parts.optimizer, loaded.train, plan, out=folder, reserve=reserve, dataset_name=dataset,
         generator=_randomness(seed), **_options(parts, about, group),
     )  # fmt: skip
     with training:
@@ -239,6 +249,53 @@ def _check_weights(run: Run, parts: Parts) -> None:
             f"weights={run.settings.weights!r} is another file than the run in {str(run.folder)!r} began with: its "
             f"SHA-256 is {parts.weights}, not {run.about['weights']}. Put that file in its place."
         )
+
+
+def _dataset(task: "str | Task | None", chosen: Settings) -> str | None:
+    """The name of the records: the user's, or that of a task of Privet's."""
+    if chosen.dataset_name is not None or isinstance(task, Task):
+        return chosen.dataset_name
+    return dataset_of(chosen.task)
+
+
+def _on_first(group: Group | None, check: Callable[[], None]) -> None:
+    """Check on rank 0; what is raised there is raised on every rank."""
+    if group is None:
+        check()
+        return
+
+    def checked() -> tuple[int, ...]:
+        if group.is_first:
+            check()
+        return ()
+
+    group.together(checked, 0)
+
+
+def _keep_within(
+    plan: Plan, folder: Path, epsilon: float | None, ledger_dir: "str | Path | None", dataset: str | None, *,
+    seeded: bool,
+) -> None:  # fmt: skip
+    """Raise, before a record is read, unless the run may begin within the total of ledger_dir, which may be new."""
+    if ledger_dir is None:
+        raise InvalidValue(
+            f"total_epsilon={epsilon!r} is given without ledger_dir. It is for all runs in a folder. Give that folder."
+        )
+    root = Path(ledger_dir).resolve()
+    if folder.resolve() == root or not folder.resolve().is_relative_to(root):
+        raise InvalidValue(
+            f"out={str(folder)!r} is not in ledger_dir={str(ledger_dir)!r}. Its cost would not be found there. Choose "
+            "a folder in it."
+        )
+    if dataset is None:
+        raise InvalidValue(
+            "dataset_name is missing. Runs on the same records are found by it, and only you know which your own are. "
+            "Give dataset_name='people-2026', say."
+        )
+    if epsilon is not None:
+        set_total(ledger_dir, epsilon, dataset=dataset, plan=plan, seeded=seeded)
+    else:
+        check_total(ledger_dir, dataset=dataset, plan=plan, seeded=seeded)
 
 
 def _check_new(folder: Path, plan: Plan) -> None:

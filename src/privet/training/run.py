@@ -30,11 +30,11 @@ from privet.training import checkpoint, checkpoint_file, ledger_reading, metrics
 from privet.training.account import cost, qualify, read_off, why_none, without_proof
 from privet.training.append_file import write_new
 from privet.training.assumptions import LoopFacts
-from privet.training.going_on import going_on, is_federation
+from privet.training.going_on import RUN, going_on, is_federation
 from privet.training.ledger_lines import Header, header_of
 from privet.training.settings import Settings
 
-PLAN, NAME, BEST = "plan.json", "run.json", "best"
+PLAN, NAME, BEST = "plan.json", RUN, "best"
 FORMAT, VERSION = "privet-run", 1
 PACKAGES = ("privet", "torch", "numpy", "scipy", "safetensors")
 _KEYS = (
@@ -68,6 +68,7 @@ class Run:
     end: str | None  # why it is over; None while steps are left
     about: Mapping[str, Any]  # run.json
     loop: LoopFacts  # what is known of the loop that made it
+    dataset: str | None = None  # the name of the records, which other runs on them share; None if none was given
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
@@ -100,7 +101,7 @@ class Run:
             folder=folder, plan=plan, settings=settings_in(folder, about), ledger=reading.ledger, guarantee=guarantee,
             spent=spent, together=reading.header.together, notes=reading.notes, metrics=metrics.read(folder),
             seed=about["seed"], evaluation=about["evaluation"], end=about["end"], about=about,
-            loop=reading.loop or LoopFacts(own_loop=False),
+            loop=reading.loop or LoopFacts(own_loop=False), dataset=reading.header.dataset,
         )  # fmt: skip
 
     @property
@@ -207,7 +208,9 @@ def _frozen(model: nn.Module, settings: Settings) -> nn.Module:
 
 def _check_promise(folder: Path, said: Header, plan: Plan, *, covered: bool) -> None:
     """Raise unless the ledger's first line, which speaks for steps to come, says what the plan says: that is proven."""
-    if said != header_of(plan, run=said.run, reserve=said.reserve, seeded=said.seeded, covered=covered):
+    if said != header_of(
+        plan, run=said.run, reserve=said.reserve, seeded=said.seeded, covered=covered, dataset=said.dataset
+    ):
         raise InvalidValue(
             f"{folder / ledger_reading.NAME}: line 1: does not say what its plan says, and run.json of the task. What "
             "holds could not be told. Restore the files of one run."

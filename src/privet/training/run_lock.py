@@ -1,19 +1,24 @@
-"""One writer for a run folder: a lock that is gone when its process is, however it ended."""
+"""One writer for a folder: a lock that is gone when its process is, however it ended."""
 
 import contextlib
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.training.append_file import Descriptor, unwritable
 
 NAME = "ledger.lock"
+AGAIN = 0.02  # seconds between two looks at a lock that is waited for
 
 
-def locked(folder: Path) -> Descriptor:
-    """The lock of a run folder, held until it is closed or the process ends, however it ends.
+def locked(folder: Path, *, name: str = NAME, patience: float = 0.0) -> Descriptor:
+    """The lock of a folder, held until it is closed or the process ends, however it ends.
+
+    Args:
+        patience: seconds to wait for another process that holds it.
 
     Raises:
         InvalidValue: another process holds it (named by its number), or the folder cannot be written.
@@ -21,13 +26,13 @@ def locked(folder: Path) -> Descriptor:
     """
     if sys.platform == "win32":
         raise Unsupported("this system has no flock. Two runs could share one ledger. Run on Linux or macOS.")
-    path = folder / NAME
+    path, until = folder / name, time.monotonic() + patience
     while True:
         try:
             held = Descriptor(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise unwritable(path, error) from None
-        _take(held, path)
+        _take(held, path, until)
         if _is_still(held.number, path):
             break
         held.close()  # it was removed between opening and locking: another process may hold the new one
@@ -37,11 +42,17 @@ def locked(folder: Path) -> Descriptor:
     return held
 
 
-def _take(held: Descriptor, path: Path) -> None:
+def _take(held: Descriptor, path: Path, until: float) -> None:
     import fcntl
 
     try:
-        fcntl.flock(held.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            try:
+                return fcntl.flock(held.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(AGAIN)
     except BlockingIOError:
         raise _in_use(held, path) from None
     except OSError as error:

@@ -9,6 +9,7 @@ lr = 0.1
 scheduler = "cosine"               # any of torch by name, with options: "step:step_size=10,gamma=0.5"
 average = 0.999
 stop_at = "accuracy=0.97"          # on the held-out set
+dataset_name = "people-2026"       # runs on the same records are found by it
 
 docs/howto-train.md has all keys. What changes the privacy of a run (a seed, noise, clip) is not among them.
 """
@@ -21,6 +22,7 @@ from typing import Any
 from privet import _check
 from privet._registry import number, shortened
 from privet.errors import InvalidValue
+from privet.training.ledger_lines import check_dataset
 
 KEEP = ("last", "best")
 _ELSEWHERE = {  # keys that people look for here
@@ -66,6 +68,7 @@ class Settings:
     patience: int | None = None  # evaluations without a better one
     keep: str = "last"  # or best, on the held-out set
     reserve: int | None = None  # steps that one line of the ledger charges; measured
+    dataset_name: str | None = None  # of the records, by which runs on them are found; that of a task of Privet's
 
     def __post_init__(self) -> None:
         for name in _WORDS:
@@ -78,6 +81,7 @@ class Settings:
         _check.whole(least=0, workers=self.workers)
         _check_numbers(self)
         _check.one_of(KEEP, keep=self.keep)
+        check_dataset(self.dataset_name)
         if self.stop_at is not None:
             target(self.stop_at)
 

@@ -81,6 +81,7 @@ class Training:
         as_published: train by a rule that has no guarantee, or on what was read off the records without noise.
         not_private: what of the dataset was read off its records without noise: a vocabulary, say. See `as_published`.
         own_loop: False where Privet's own loop calls this one, so that its guarantee needs no assumption on a loop.
+        dataset_name: the name of the records: what all runs on them cost is found by it. docs/howto-budget.md.
         group: the processes that make each step together, from `distributed.group()`; each is given all of the above.
 
     >>> import torch
@@ -104,7 +105,7 @@ class Training:
         ledger: LedgerFile | None = None, users: Ids | None = None, max_physical_batch: int | None = None,
         workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
         secure: bool = False, reserve: int = 1, as_published: bool = False, not_private: str = "",
-        group: Group | None = None, own_loop: bool = True,
+        group: Group | None = None, own_loop: bool = True, dataset_name: str | None = None,
     ) -> None:  # fmt: skip
         self._generator = Randomness() if generator is None else generator
         check_kinds(plan, self._generator)
@@ -138,8 +139,9 @@ class Training:
 
         def account() -> Account:
             return account_for(
-                plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private, covered=not not_private
-            )
+                plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.private, covered=not not_private,
+                dataset=dataset_name,
+            )  # fmt: skip
 
         self._account = account() if group is None else JointAccount(group, plan, account, self._standing)
         self._number, self._is_charged = self._account.next, False  # the step at hand, and whether it is charged

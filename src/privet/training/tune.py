@@ -33,6 +33,7 @@ from privet.training.progress import NOT_PRIVATE, Watcher
 from privet.training.run import Run
 from privet.training.run_lock import locked
 from privet.training.settings import Settings
+from privet.training.total import refuse_within
 from privet.training.tune_file import BEGUN, BEST, DRAWN, RESULT, RUN, SECRET, TRIALS, place_of
 from privet.training.tune_job import Job, job_for
 from privet.training.tune_result import Tuned, told
@@ -99,6 +100,7 @@ def tune(
     )  # fmt: skip
     if job.out.exists() and not job.out.is_dir():
         raise InvalidValue(f"out={str(out)!r} is a file. A tuning has a folder of its own. Choose another name.")
+    refuse_within(job.out, "a tuning")
     make_folder(job.out)
     lock = locked(job.out)
     try:

@@ -24,10 +24,11 @@ from privet.errors import InvalidValue
 from privet.planning.plan_file import digest
 from privet.training import checkpoint, ledger_reading
 from privet.training.append_file import make_folder, sync_folder, write_new
+from privet.training.going_on import TUNING
 from privet.training.run import NAME as ABOUT
 from privet.training.run_lock import NAME as LOCK
 
-ASKED, BEGUN, DRAWN, RESULT, BEST = "tuning.json", "begun.json", "drawn.json", "result.json", "best.toml"
+ASKED, BEGUN, DRAWN, RESULT, BEST = TUNING, "begun.json", "drawn.json", "result.json", "best.toml"
 TRIALS, SECRET, RUN = "trials", "secret", "run"
 LOST = ".lost"  # what is left of a run that counts for nothing, if a crash came between
 FORMAT, VERSION = "privet-tuning", 1

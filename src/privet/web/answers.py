@@ -102,6 +102,7 @@ def said(guarantee: Guarantee) -> dict[str, Any]:
         "sampling": guarantee.sampling,
         "unit": guarantee.unit,
         "line": str(guarantee),
+        "assumptions": list(guarantee.assumptions),
     }
 
 
