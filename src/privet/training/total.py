@@ -267,8 +267,8 @@ def _check_fits(place: Path, total: Total, header: Header) -> None:
     runs = "1 run" if len(rest) == 1 else f"{len(rest)} runs"
     raise BudgetExceeded(
         f"total_epsilon={total.epsilon:g} of {total.dataset!r} in {place} would be exceeded: what has begun ({runs}) "
-        f"comes to {said[0]} with its whole plans, this run costs {said[1]} alone, and together they come to {said[2]} at "
-        f"delta {printed(total.delta, up=True)}; {left} is left. Plan a smaller epsilon, or end here."
+        f"comes to {said[0]} with its whole plans, this run costs {said[1]} alone, and together they come to "
+        f"{said[2]} at delta {printed(total.delta, up=True)}; {left} is left. Plan a smaller epsilon, or end here."
     )
 
 
