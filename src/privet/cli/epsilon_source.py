@@ -64,7 +64,7 @@ def spent_ledger(run: "Reading", source: str | None, relation: str | None, given
             "Train without --seed."
         )
     if not run.header.sound:
-        from privet.planning.methods import is_unsound
+        from privet.planning.rules import is_unsound
 
         why = "something was read off the records without noise, before the first step"
         if is_unsound(run.header.rule):
