@@ -70,17 +70,18 @@ def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, cl
 
 def _clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
     clip = clip_in_force(rule, clip)
-    shares = transformed(rule, shares, {name: p.shape for name, p in named.items()})
+    shares = transformed(rule, shares, named)
     groups = [[n for n in group if n in shares] for group in groups_of(rule, list(named))]
+    bound = bound_of(rule, clip, len(groups))
     columns = [_sq_norms(shares, group, size, named) for group in groups]
     sq, whole = (columns[0][:, None], columns[0]) if len(groups) == 1 else _together(columns)
     if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
-        grads = _summed(shares, groups, bounded_factors(rule, sq.sqrt(), clip, sq.dtype), named)
+        grads = _summed(shares, groups, bounded_factors(rule, sq.sqrt(), clip, bound=bound, dtype=sq.dtype), named)
     else:
-        grads, whole = _summed_with_care(shares, groups, sq, whole, rule, clip, named)
+        grads, whole = _summed_with_care(shares, groups, sq, whole, rule, clip, bound, named)
     norms = whole.sqrt()
     return ClippedSum(
-        grads=grads, norm_bound=bound_of(rule, clip, len(groups)), raw_norms=norms, raw_batch=size,
+        grads=grads, norm_bound=bound, raw_norms=norms, raw_batch=size,
         raw_bits=summed_bits(rule, norms, clip),
     )  # fmt: skip
 
@@ -94,10 +95,12 @@ def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
     """No example: nothing is computed, the sum is zero."""
     some = next(iter(named.values()))
     clip = clip_in_force(rule, clip)
-    norms = torch.zeros(0, device=some.device, dtype=_wide(some))
+    norms, groups = torch.zeros(0, device=some.device, dtype=_wide(some)), len(groups_of(rule, list(named)))
+    bound = bound_of(rule, clip, groups)
+    bounded_factors(rule, norms.new_zeros(0, groups), clip, bound=bound, dtype=norms.dtype)  # a rule that fails
     return ClippedSum(
         grads={name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in named.items()},
-        norm_bound=bound_of(rule, clip, len(groups_of(rule, list(named)))), raw_norms=norms, raw_batch=0,
+        norm_bound=bound, raw_norms=norms, raw_batch=0,
         raw_bits=summed_bits(rule, norms, clip),
     )  # fmt: skip
 
@@ -147,20 +150,20 @@ def _as(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _summed_with_care(
     shares: Mapping[str, Share], groups: list[list[str]], sq: Tensor, whole: Tensor, rule: Rule, clip: float,
-    named: Named,
+    bound: float, named: Named,
 ) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
     """Some examples are huge or not finite: those again in float64; what is still not finite counts as zero."""
     fine = whole <= HUGE
     good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
     usual = {name: share.part(good, sq.dtype) for name, share in shares.items()}
-    grads = _summed(usual, groups, bounded_factors(rule, sq[good].sqrt(), clip, sq.dtype), named)
+    grads = _summed(usual, groups, bounded_factors(rule, sq[good].sqrt(), clip, bound=bound, dtype=sq.dtype), named)
     careful = {name: share.part(rest, torch.float64) for name, share in shares.items()}
     sq_rest = torch.stack([_sq_norms(careful, group, len(rest), named).double() for group in groups], 1)
     whole = whole.index_copy(0, rest, sq_rest.sum(1).to(whole.dtype))
     finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
     if len(finite):
         kept = {name: share.part(finite, torch.float64) for name, share in careful.items()}
-        weights = bounded_factors(rule, sq_rest[finite].sqrt(), clip, sq.dtype)
+        weights = bounded_factors(rule, sq_rest[finite].sqrt(), clip, bound=bound, dtype=sq.dtype)
         columns = {name: k for k, group in enumerate(groups) for name in group}
         for name, share in kept.items():
             more = share.weighted_sum(weights[:, columns[name]])

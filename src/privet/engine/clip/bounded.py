@@ -29,7 +29,7 @@ _EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64
 _SAFETY = {dtype: 1 - ROUNDED * eps for dtype, eps in _EPS.items()}
 
 
-def bounded_factors(rule: Rule, norms: Tensor, clip: float, dtype: torch.dtype) -> Tensor:
+def bounded_factors(rule: Rule, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
     """What each group of each example is multiplied by, (B, G): no example adds more than `norm_bound`.
 
         f_i <- f_i min(1, bound / |(f_i1 n_i1, ..., f_iG n_iG)|),   f = 0 where the rule's is not finite
@@ -38,41 +38,42 @@ def bounded_factors(rule: Rule, norms: Tensor, clip: float, dtype: torch.dtype) 
 
     Args:
         norms: of the groups of each example, (B, G), finite and never too small, in float32 or float64.
+        bound: the rule's, by `bound_of`.
         dtype: the precision of the gradients, for the roundings that are allowed for.
 
     >>> from privet.engine.clip import rule_for
-    >>> bounded_factors(rule_for("flat"), torch.tensor([[0.5], [4.0]]), 1.0, torch.float32).round(decimals=4)
+    >>> norms = torch.tensor([[0.5], [4.0]])
+    >>> bounded_factors(rule_for("flat"), norms, 1.0, bound=1.0, dtype=norms.dtype).round(decimals=4)
     tensor([[1.0000],
             [0.2500]])
     """
-    if not len(norms):
-        return norms
     factors = factors_of(rule, norms, clip * _SAFETY[dtype])
-    if is_published(rule):
-        return factors
-    bound = bound_of(rule, clip, norms.shape[1])
+    if is_published(rule) or not len(norms):
+        return factors.to(norms.dtype)
     most = bound * (1 - NEAR * _EPS[dtype])
-    if registry.is_ours(rule) and float(_reach(factors, norms).max()) <= most:  # not so where one is not a number
-        return factors
+    if most >= LEAST_NORM and registry.is_ours(rule):  # of ours, no factor is below zero, or so large that it matters
+        reach = factors * norms
+        if float((reach if reach.shape[1] == 1 else _norm(reach)).max()) <= most:  # not so if one is not a number
+            return factors
     factors = torch.where(factors.isfinite(), factors.double(), 0.0)
-    reach = _reach(factors, norms.double())
+    reach = _norm(factors * norms.clamp(min=LEAST_NORM))
     cut = torch.where(reach <= most, 1.0, bound * _SAFETY[dtype] / reach)
     factors = torch.where(cut.isfinite(), cut, 0.0)[:, None] * factors
     largest = torch.finfo(norms.dtype).max
     return factors.clamp(-largest, largest).to(norms.dtype)
 
 
-def _reach(factors: Tensor, norms: Tensor) -> Tensor:
-    """The norm of what each example would add, (B,)."""
-    scaled = factors * norms.clamp(min=LEAST_NORM)
-    return scaled[:, 0].abs() if scaled.shape[1] == 1 else torch.linalg.vector_norm(scaled, dim=1, dtype=torch.float64)
+def _norm(rows: Tensor) -> Tensor:
+    """The norm of each row, (B,), in float64: `sum` adds in pairs, so that many groups lose no digit."""
+    return rows.double().square().sum(1).sqrt()
 
 
 def factors_of(rule: Rule, norms: Tensor, clip: float) -> Tensor:
     """What a rule says, (B, G), not yet held to its bound."""
     if registry.is_ours(rule):
         return rule.factors(norms, clip)
-    found = _mapped(rule, "factors", norms, clip)
+    rows = norms if len(norms) else norms.new_ones(1, norms.shape[1])  # a rule that fails does so in any batch
+    found = _mapped(rule, "factors", rows, clip)[: len(norms)]
     _check_shape(rule, "factors", found, norms.shape[1:])
     return found.double()
 
@@ -120,7 +121,7 @@ def summed_bits(rule: Rule, norms: Tensor, clip: float) -> Tensor | None:
     return (bits * cut[:, None]).sum(0)
 
 
-def transformed(rule: Rule, shares: Mapping[str, Share], shapes: Mapping[str, torch.Size]) -> Mapping[str, Share]:
+def transformed(rule: Rule, shares: Mapping[str, Share], named: Mapping[str, Tensor]) -> Mapping[str, Share]:
     """The gradients as they are to be clipped.
 
     A rule from outside is given the gradient of one example, and its answers are kept whole: what is measured is then
@@ -130,7 +131,7 @@ def transformed(rule: Rule, shares: Mapping[str, Share], shapes: Mapping[str, to
         return shares
     if registry.is_ours(rule):
         return {name: rule.transformed(name, share) for name, share in shares.items()}
-    return {name: _transformed(rule, name, share, shapes[name]) for name, share in shares.items()}
+    return {name: _transformed(rule, name, share, named[name].shape) for name, share in shares.items()}
 
 
 def _transformed(rule: Adaptive, name: str, share: Share, shape: torch.Size) -> Share:
