@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from privet._check import suggestion
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, PrivetError
 
 T = TypeVar("T")
 Maker = Callable[..., T]
@@ -25,13 +25,16 @@ class Registry(Generic[T]):
     """Makers by name, in the order they were registered.
 
     `needs` names the methods a user's own class must have. It is looked at before anything is called, so that
-    an address in a file from elsewhere (`os:system:command=...`) is refused and not run.
+    an address in a file from elsewhere (`os:system:command=...`) is refused and not run. Without `own` there are names
+    alone, and no addresses.
     """
 
-    def __init__(self, kind: str, *, needs: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: str, *, needs: tuple[str, ...] = (), own: bool = True) -> None:
         self.kind = kind
         self.needs = needs
+        self.own = own
         self._makers: dict[str, Maker[T]] = {}
+        self._ours: frozenset[Any] = frozenset()
 
     def register(self, name: str) -> Callable[[Any], Any]:
         """Class decorator: makes the class available under `name`."""
@@ -47,15 +50,23 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         return list(self._makers)
 
+    def seal(self) -> None:
+        """What is registered by now is the package's own; what comes later is somebody else's."""
+        self._ours = frozenset(self._makers.values())
+
+    def is_ours(self, thing: object) -> bool:
+        """Whether a thing was made by a class of the package: exactly that one, since a subclass may do anything."""
+        return type(thing) in self._ours
+
     def maker(self, name: str) -> Maker[T]:
         """The class behind a registered name or an address `my.module:Thing`."""
         if name in self._makers:
             return self._makers[name]
-        if ":" in name:
+        if ":" in name and self.own:
             return self._imported(name)
         raise InvalidValue(
             f"{self.kind}={name!r} is not known{'.' + suggestion(name, self._makers)} "
-            f"Known: {', '.join(self.names())}; or your own as my.module:Class."
+            f"Known: {', '.join(self.names())}{'; or your own as my.module:Class' * self.own}."
         )
 
     def make(self, name: str, /, **options: Any) -> T:
@@ -73,7 +84,17 @@ class Registry(Generic[T]):
         for key in known:
             if key not in options and parameters[key].default is inspect.Parameter.empty:
                 raise InvalidValue(f"{self.kind}={name!r} needs the option {key!r}. Write {name}:{key}=...")
-        return maker(**options)
+        return maker(**options) if name in self._makers else self._made_from_outside(name, maker, options)
+
+    def _made_from_outside(self, address: str, maker: Maker[T], options: Mapping[str, Any]) -> T:
+        try:
+            return maker(**options)
+        except PrivetError:
+            raise
+        except Exception as error:  # a user's own class may fail in any way
+            raise InvalidValue(
+                f"{self.kind}={address!r} cannot be made: {one_line(error)}. Change its options, or the class."
+            ) from error
 
     def split(self, text: str) -> tuple[str, str]:
         """`name:options` or `my.module:Thing:options` as (name, options)."""
@@ -136,8 +157,15 @@ class Registry(Generic[T]):
         found: Maker[T] = imported(address, kind=self.kind, known=self._makers)
         missing = [method for method in self.needs if not callable(getattr(found, method, None))]
         if self.needs and (missing or not isinstance(found, type)):
-            raise InvalidValue(f"{self.kind}={address!r} must be a class with {', '.join(self.needs)}().")
+            raise InvalidValue(
+                f"{self.kind}={address!r} must be a class with {', '.join(self.needs)}(). It is "
+                f"{_what_it_is(found, missing)}. Give the address of such a class, or a name."
+            )
         return found
+
+
+def _what_it_is(found: Any, missing: list[str]) -> str:
+    return f"a class without {', '.join(missing)}" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
 def imported(address: str, *, kind: str, known: Iterable[str] = ()) -> Any:

@@ -17,7 +17,7 @@ from privet.auditing.sound import EngineStep
 from privet.auditing.step import step
 from privet.engine.randomness import seeded
 from privet.planning import METHODS
-from privet.planning.methods import is_unsound
+from privet.planning.rules import is_unsound
 
 SAMPLES = 500
 

@@ -12,7 +12,7 @@ from privet.engine.clip import is_adaptive, is_published, registry, rule_for
 from privet.engine.randomness import seeded
 from privet.engine.release import release
 from privet.errors import Unsupported
-from privet.planning.methods import SOUND_RULES, UNSOUND_RULES
+from privet.planning.rules import SOUND_RULES, UNSOUND_RULES
 
 STEP = Step(noise=1.0, rate=0.1, clip=0.3)
 LOSS = nn.CrossEntropyLoss(reduction="none")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from privet.engine.clip import rule_for
 from privet.engine.release import gradient_noise
 from privet.errors import InvalidValue
-from privet.planning.methods import SOUND_RULES
+from privet.planning.rules import SOUND_RULES
 
 # The engine takes norms above 1e15 in double precision.
 LARGEST = {torch.float32: 1e15, torch.float64: 1e150}

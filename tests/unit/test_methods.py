@@ -11,7 +11,7 @@ from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, aut
 from privet.accounting.zcdp import epsilon_of_rho
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import METHODS, method, plan
-from privet.planning.methods import SOUND_RULES, UNSOUND_RULES
+from privet.planning.rules import SOUND_RULES, UNSOUND_RULES
 
 BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 600, "epochs": 30}
 RHOS = {"rho_noise": 3.3, "rho_clip": 2.5}

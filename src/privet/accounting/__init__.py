@@ -10,6 +10,8 @@ from privet.accounting.guarantee import Budget, Guarantee
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.pld import delta_at
 
+registry.seal()  # any other accountant is from outside: what it says is a claim
+
 __all__ = [
     "Accountant",
     "Budget",

@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from privet import _check
-from privet._registry import Registry
-from privet.accounting.guarantee import RELATIONS, UNITS, WHO, Guarantee, Label, Relation, Unit
+from privet._registry import Registry, one_line
+from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, WHO, Guarantee, Label, Relation, Unit
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
-from privet.errors import InvalidValue, Unsupported
+from privet.errors import InvalidValue, PrivetError, Unsupported
 
 Floats = NDArray[np.float64]
 LEAST_NOISE = 1e-100  # its square, over any number of steps, is still a number
@@ -36,7 +36,7 @@ class Accountant(Protocol):
         """What is proven about the upper value for this ledger."""
 
 
-registry: Registry[Accountant] = Registry("accountant")
+registry: Registry[Accountant] = Registry("accountant", needs=("refuses", "bounds", "label"))
 register = registry.register
 
 
@@ -52,7 +52,7 @@ def spent(
     """The guarantee of everything in `ledger`, at `delta`.
 
     Args:
-        accountant: a registered name, or `my.module:Class`.
+        accountant: a registered name, or `my.module:Class`. What is not of this package is labelled `claimed` at most.
         relation: which datasets are neighbours. Poisson sampling gives the same numbers under
             `zero-out` (n is public) and `add-remove`; `replace` needs rate 1 or fixed-size sampling,
             with `noise` counted in units of the doubled sensitivity.
@@ -72,18 +72,62 @@ def spent(
         warn_large_delta(delta, size, unit=unit)
     chosen = registry.make(accountant)
     refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
-    lower, upper = truncated(chosen, ledger, delta) if is_truncated(ledger) else chosen.bounds(ledger, delta)
+    if registry.is_ours(chosen):
+        (lower, upper), label = _bounds(chosen, ledger, delta), chosen.label(ledger, delta)
+    else:
+        lower, (upper, label) = None, _doubted(chosen, ledger, delta, relation=relation, accountant=accountant)
     return Guarantee(
         epsilon=upper,
         epsilon_lower=lower,
         delta=delta,
-        label=chosen.label(ledger, delta),
+        label=label,
         method=accountant,
         relation=relation,
         sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson",
         unit=unit,
         steps=ledger.steps,
     )
+
+
+def _bounds(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float | None, float]:
+    return truncated(chosen, ledger, delta) if is_truncated(ledger) else chosen.bounds(ledger, delta)
+
+
+def _doubted(
+    chosen: Accountant, ledger: Ledger, delta: float, *, relation: Relation, accountant: str
+) -> tuple[float, Label]:
+    """The upper bound of an accountant from outside, and its label; refused where `pld` proves that more is spent.
+
+    Nobody here has seen its proof, so it is `claimed` at most, whatever it says, and its lower bound is left out.
+    """
+    try:
+        upper, label = float(_bounds(chosen, ledger, delta)[1]), chosen.label(ledger, delta)
+    except PrivetError:
+        raise
+    except Exception as error:  # a user's own class may fail in any way
+        raise InvalidValue(
+            f"accountant={accountant!r} fails on this ledger, with a {type(error).__name__}: {one_line(error)}. Let "
+            "bounds(ledger, delta) return (None, upper), and label one of the four."
+        ) from error
+    _check.one_of(LABELS, label=label)
+    _check.non_negative(epsilon=upper)
+    proven = _proven_lower(ledger, delta, relation)
+    if upper < proven:
+        raise InvalidValue(
+            f"accountant={accountant!r} gives epsilon={upper:.6g}, but 'pld' proves that {proven:.6g} or more is spent "
+            f"at delta={delta!r}. No upper bound is below what is spent. Use accountant='pld', or correct yours."
+        )
+    return upper, label if label == "empirical" else "claimed"
+
+
+def _proven_lower(ledger: Ledger, delta: float, relation: Relation) -> float:
+    """What `pld` proves is spent; 0 where it has no theorem."""
+    exact = registry.make("pld")
+    try:
+        refuse_unsupported(exact, ledger, relation=relation, accountant="pld")
+        return _bounds(exact, ledger, delta)[0] or 0.0
+    except Unsupported:
+        return 0.0
 
 
 def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None:

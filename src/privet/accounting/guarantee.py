@@ -18,7 +18,7 @@ WHO: dict[str, str] = {"example": "record", "client": "client", "user": "user"} 
 MEANING: dict[str, str] = {
     "certified": "a proven upper bound (real arithmetic)",
     "approximate": "an asymptotic formula that may under-report",
-    "claimed": "a published formula whose proof does not cover this mechanism",
+    "claimed": "a formula whose proof does not cover this mechanism, or is not checked here",
     "empirical": "a lower bound found by attack",
 }
 

@@ -22,7 +22,7 @@ class Sampling:
         return f"{self.name}:{options}" if options else self.name
 
 
-registry: Registry[Sampling] = Registry("sampling")
+registry: Registry[Sampling] = Registry("sampling", own=False)  # no accountant has a theorem for another
 register = registry.register
 
 

@@ -21,7 +21,7 @@ from privet.engine.randomness import Randomness
 from privet.engine.sampling import Sampler
 from privet.planning.steps import Steps
 
-registry: Registry[Mechanism] = Registry("control")
+registry: Registry[Mechanism] = Registry("control", own=False)
 register = registry.register
 
 CLIP = 1.0

@@ -28,7 +28,7 @@ class Overheard:
     """An adaptive rule that also keeps what is released before it turns it into what the optimizer sees."""
 
     def __init__(self, rule: Any) -> None:
-        self._rule = rule
+        self._rule = self.inner = rule  # the inner one clips: a wrapper is not known as one of the package's rules
         self.heard: dict[str, Tensor] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -117,7 +117,12 @@ class EngineStep:
     def _sum(self, records: Records, chosen: Tensor) -> ClippedSum:
         batch = records[0][chosen], records[1][chosen]
         return clipped_sum(
-            self._model, losses, batch, rule=self._rule, clip=self.step.clip, as_published=self.as_published
+            self._model,
+            losses,
+            batch,
+            rule=getattr(self._rule, "inner", self._rule),
+            clip=self.step.clip,
+            as_published=self.as_published,
         )
 
     def _released(self, whole: ClippedSum, step: Step, generator: Randomness) -> Released:

@@ -12,6 +12,7 @@ from privet import _check
 from privet.accounting import Step
 from privet.accounting.guarantee import Relation
 from privet.engine.clip import Adaptive, Published, Rule, is_adaptive, is_published, rule_for
+from privet.engine.clip.bounded import bound_of, clip_in_force, groups_of
 from privet.engine.noise import add_noise, buffer_of, noise_std
 from privet.engine.randomness import Randomness
 from privet.engine.secure import add_secure_noise, grid_for
@@ -71,7 +72,7 @@ def release(
     """
     _check.positive(batch=batch)
     chosen = _chosen(rule, as_published=as_published)
-    clip = chosen.threshold(step.clip) if is_adaptive(chosen) else step.clip
+    clip = clip_in_force(chosen, step.clip)
     _check_clipped(clipped, chosen, clip)
     if is_published(chosen):
         if secure:
@@ -155,7 +156,7 @@ def _chosen(rule: Any, *, as_published: bool) -> Rule:
 
 def _check_clipped(clipped: ClippedSum, rule: Rule, clip: float) -> None:
     """Raise unless the sum's bound is the rule's at this clip: otherwise the noise would be of another size."""
-    bound = rule.norm_bound(clip, len(rule.groups(list(clipped.grads))))
+    bound = bound_of(rule, clip, len(groups_of(rule, list(clipped.grads))))
     if clipped.norm_bound != bound:
         raise InvalidValue(
             f"norm_bound={clipped.norm_bound!r} of the sum must be {bound!r}, the rule's at clip={clip!r}. The noise "

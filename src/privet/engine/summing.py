@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from privet.engine.clip import Rule, is_adaptive
+from privet.engine.clip import Rule
+from privet.engine.clip.bounded import bound_of, bounded_factors, clip_in_force, groups_of, summed_bits, transformed
 from privet.engine.share import Share, sum_into, without_autocast
 from privet.errors import InvalidValue
 
 HUGE = 1e30  # a squared norm above this is taken again in float64
-ROUNDED = 8  # roundings of the norm allowed for, so that a clipped example stays within the bound
-_SAFETY = {dtype: 1 - ROUNDED * torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +69,20 @@ def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, cl
 
 
 def _clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
-    if is_adaptive(rule):
-        clip = rule.threshold(clip)
-        shares = {name: rule.transformed(name, share) for name, share in shares.items()}
-    groups = [[n for n in group if n in shares] for group in rule.groups(list(named))]
+    clip = clip_in_force(rule, clip)
+    shares = transformed(rule, shares, named)
+    groups = [[n for n in group if n in shares] for group in groups_of(rule, list(named))]
+    bound = bound_of(rule, clip, len(groups))
     columns = [_sq_norms(shares, group, size, named) for group in groups]
     sq, whole = (columns[0][:, None], columns[0]) if len(groups) == 1 else _together(columns)
     if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
-        grads = _summed(shares, groups, rule.factors(sq.sqrt(), clip * _SAFETY[sq.dtype]), named)
+        grads = _summed(shares, groups, bounded_factors(rule, sq.sqrt(), clip, bound=bound, dtype=sq.dtype), named)
     else:
-        grads, whole = _summed_with_care(shares, groups, sq, whole, rule, clip, named)
+        grads, whole = _summed_with_care(shares, groups, sq, whole, rule, clip, bound, named)
     norms = whole.sqrt()
     return ClippedSum(
-        grads=grads, norm_bound=rule.norm_bound(clip, len(groups)), raw_norms=norms, raw_batch=size,
-        raw_bits=rule.bits(norms, clip).sum(0) if is_adaptive(rule) else None,
+        grads=grads, norm_bound=bound, raw_norms=norms, raw_batch=size,
+        raw_bits=summed_bits(rule, norms, clip),
     )  # fmt: skip
 
 
@@ -95,12 +94,14 @@ def _together(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
 def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
     """No example: nothing is computed, the sum is zero."""
     some = next(iter(named.values()))
-    clip = rule.threshold(clip) if is_adaptive(rule) else clip
-    norms = torch.zeros(0, device=some.device, dtype=_wide(some))
+    clip = clip_in_force(rule, clip)
+    norms, groups = torch.zeros(0, device=some.device, dtype=_wide(some)), len(groups_of(rule, list(named)))
+    bound = bound_of(rule, clip, groups)
+    bounded_factors(rule, norms.new_zeros(0, groups), clip, bound=bound, dtype=norms.dtype)  # a rule that fails
     return ClippedSum(
         grads={name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in named.items()},
-        norm_bound=rule.norm_bound(clip, len(rule.groups(list(named)))), raw_norms=norms, raw_batch=0,
-        raw_bits=rule.bits(norms, clip).sum(0) if is_adaptive(rule) else None,
+        norm_bound=bound, raw_norms=norms, raw_batch=0,
+        raw_bits=summed_bits(rule, norms, clip),
     )  # fmt: skip
 
 
@@ -149,20 +150,20 @@ def _as(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _summed_with_care(
     shares: Mapping[str, Share], groups: list[list[str]], sq: Tensor, whole: Tensor, rule: Rule, clip: float,
-    named: Named,
+    bound: float, named: Named,
 ) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
     """Some examples are huge or not finite: those again in float64; what is still not finite counts as zero."""
     fine = whole <= HUGE
     good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
     usual = {name: share.part(good, sq.dtype) for name, share in shares.items()}
-    grads = _summed(usual, groups, rule.factors(sq[good].sqrt(), clip * _SAFETY[sq.dtype]), named)
+    grads = _summed(usual, groups, bounded_factors(rule, sq[good].sqrt(), clip, bound=bound, dtype=sq.dtype), named)
     careful = {name: share.part(rest, torch.float64) for name, share in shares.items()}
     sq_rest = torch.stack([_sq_norms(careful, group, len(rest), named).double() for group in groups], 1)
     whole = whole.index_copy(0, rest, sq_rest.sum(1).to(whole.dtype))
     finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
     if len(finite):
         kept = {name: share.part(finite, torch.float64) for name, share in careful.items()}
-        weights = rule.factors(sq_rest[finite].sqrt(), clip * _SAFETY[sq.dtype])
+        weights = bounded_factors(rule, sq_rest[finite].sqrt(), clip, bound=bound, dtype=sq.dtype)
         columns = {name: k for k, group in enumerate(groups) for name in group}
         for name, share in kept.items():
             more = share.weighted_sum(weights[:, columns[name]])

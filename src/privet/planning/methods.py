@@ -13,17 +13,11 @@ from privet._registry import written
 from privet.accounting.guarantee import Label
 from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
 from privet.accounting.zcdp import epsilon_of_rho
-from privet.errors import InvalidValue, Unsupported
+from privet.errors import InvalidValue
+from privet.planning.rules import is_unsound
 
 if TYPE_CHECKING:
     from privet.planning.recipe import Recipe
-
-SOUND_RULES = ("flat", "per_layer", "normalised", "quantile", "adaclip")
-UNSOUND_RULES = {
-    "own_norm": "each example is scaled by its own norm, so one example can move the sum by any amount",
-    "per_layer_c": "each of M layers is clipped to C, so one example moves the sum by sqrt(M) C, not C",
-    "l2_max": "the sensitivity is read off the batch, which bounds nothing",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,33 +276,3 @@ def method(name: str) -> Method:
             f"method={name!r} is not known.{_check.suggestion(name, METHODS)} Known: {', '.join(METHODS)}."
         )
     return METHODS[name]
-
-
-def is_unsound(rule: str) -> bool:
-    """Whether no proof covers a clipping rule, with or without options.
-
-    >>> is_unsound("own_norm:scale=0.5"), is_unsound("quantile:target=0.7")
-    (True, False)
-    """
-    return _name_of(rule) in UNSOUND_RULES
-
-
-def _name_of(rule: str) -> str:
-    return rule.partition(":")[0].strip()  # options may follow; a name that is not ours is a module's
-
-
-def check_rule(rule: str, *, as_published: bool) -> None:
-    """Raise unless `rule` is a clipping rule's name or a user's own address, and a sound one unless as published."""
-    known = (*SOUND_RULES, *UNSOUND_RULES)
-    if not isinstance(rule, str) or (rule not in known and ":" not in rule):
-        raise InvalidValue(f"rule={rule!r} is not known.{_check.suggestion(rule, known)} Known: {', '.join(known)}.")
-    if rule.strip().startswith("privet."):
-        raise InvalidValue(
-            f"rule={rule!r} is the address of a rule of ours. A name says whether a proof covers it. Use one of "
-            f"{', '.join(known)}."
-        )
-    if is_unsound(rule) and not as_published:
-        raise Unsupported(
-            f"rule={rule!r} has no guarantee: {UNSOUND_RULES[_name_of(rule)]}. Use one of {', '.join(SOUND_RULES)}, or "
-            "as_published."
-        )

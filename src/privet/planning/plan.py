@@ -13,10 +13,10 @@ from privet import _check
 from privet._registry import shortened
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.methods import is_unsound
 from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table
 from privet.planning.question import Question
 from privet.planning.recipe import Recipe
+from privet.planning.rules import is_unsound
 from privet.planning.solve import solve
 from privet.planning.steps import Steps
 

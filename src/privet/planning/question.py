@@ -10,8 +10,9 @@ from privet.accounting.levels import levels_of
 from privet.accounting.sampling import sampling
 from privet.accounting.tuning import best_of
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.methods import Method, Setting, is_unsound, method
+from privet.planning.methods import Method, Setting, method
 from privet.planning.recipe import Recipe
+from privet.planning.rules import is_unsound
 from privet.planning.steps import Steps
 from privet.schedules import spelling
 

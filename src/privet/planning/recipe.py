@@ -30,7 +30,7 @@ from privet.accounting.guarantee import WHO
 from privet.accounting.sampling import TruncatedPoisson
 from privet.accounting.sampling import sampling as sampling_of
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.methods import check_rule, method
+from privet.planning.methods import method
 from privet.planning.recipe_file import (
     BUDGET,
     GIVEN,
@@ -42,6 +42,7 @@ from privet.planning.recipe_file import (
     read_table,
     size_in,
 )
+from privet.planning.rules import check_rule
 from privet.planning.steps import MOST_STEPS
 from privet.planning.trials import Tuning, check_accountant, tuning_of
 from privet.schedules import Constant, schedule, spelling

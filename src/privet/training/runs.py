@@ -14,7 +14,7 @@ from typing import Any
 from privet.accounting import Guarantee, Ledger, joined, spent
 from privet.accounting.guarantee import Relation, Unit
 from privet.errors import InvalidValue, PrivetError, Unsupported
-from privet.planning.methods import is_unsound
+from privet.planning.rules import is_unsound
 from privet.training import ledger_count, ledger_reading, metrics
 from privet.training.assumptions import NOT_RECORDED
 from privet.training.going_on import FEDERATION, RUN, TUNING, WEIGHTS

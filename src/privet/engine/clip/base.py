@@ -1,7 +1,7 @@
 """What a clipping rule is: fixed (Rule), with a memory of earlier releases (Adaptive), or unsound (Published).
 
-A rule sees norms and gives factors. It is told nothing of other examples, and it answers for one number: `norm_bound`,
-the most that one example can move the sum. Everything the noise is made from is that number.
+A rule sees the norms of one example and gives its factors. It answers for one number: `norm_bound`, the most that one
+example can move the sum. Everything the noise is made from is that number, and `bounded.py` holds the rule to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,17 @@ from typing import Any, Protocol, TypeGuard
 
 from torch import Tensor
 
-from privet._registry import Registry
 from privet.engine.share import Share
-from privet.errors import InvalidValue, Unsupported
-from privet.planning.methods import SOUND_RULES
+from privet.errors import Unsupported
+from privet.planning.rules import SOUND_RULES, check_protocol, registry
 
 
 class Rule(Protocol):
-    """Its promise: one example's scaled groups together have norm at most `norm_bound`."""
+    """One example's scaled groups together have norm at most `norm_bound`; what is above is cut back to it.
+
+    A rule from outside is mapped over the examples, so it sees one: `B` below is then left out of every shape. The
+    package's own are called once for all of them.
+    """
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
         """Which parameters are clipped together; each name once."""
@@ -41,7 +44,10 @@ class Adaptive(Rule, Protocol):
         """The clip in force now, when the plan says `clip`."""
 
     def transformed(self, name: str, share: Share) -> Share:
-        """The gradients of one parameter as they are to be clipped."""
+        """The gradients of one parameter as they are to be clipped; outside the package, the gradient of one example.
+
+        Return what was given, the same object, to leave them as they are.
+        """
 
     def bits(self, norms: Tensor, clip: float) -> Tensor:
         """Extra values of each example, (B, k), summed and released with the gradient; k may be 0."""
@@ -73,9 +79,7 @@ class Published(Rule, Protocol):
         """What the paper takes for the sensitivity, from the norms (B,) of the batch: may be private data."""
 
 
-registry: Registry[Rule] = Registry("rule", needs=("groups", "factors", "norm_bound"))
 register = registry.register
-_ALSO = ("threshold", "transformed", "bits", "bit_noise", "released", "state", "restore")  # of an adaptive rule
 
 
 def is_adaptive(rule: Rule) -> TypeGuard[Adaptive]:
@@ -83,7 +87,8 @@ def is_adaptive(rule: Rule) -> TypeGuard[Adaptive]:
 
 
 def is_published(rule: Rule) -> TypeGuard[Published]:
-    return bool(getattr(rule, "unsound", ""))
+    """Whether this is one of the papers' rules that are not held to their bound: no rule from outside is."""
+    return registry.is_ours(rule) and bool(getattr(rule, "unsound", ""))
 
 
 def rule_for(rule: Any, *, as_published: bool = False) -> Rule:
@@ -106,15 +111,11 @@ def rule_for(rule: Any, *, as_published: bool = False) -> Rule:
         made = registry.from_mapping(rule)
     else:
         made = rule
-    needs = (*registry.needs, *_ALSO) if is_adaptive(made) else registry.needs
-    if isinstance(made, type) or not all(callable(getattr(made, word, None)) for word in needs):
-        raise InvalidValue(
-            f"rule={rule!r} must be a name, or an object with {', '.join(needs)}. "
-            f"Known: {', '.join(registry.names())}; or your own as my.module:Class."
-        )
+    check_protocol(made, rule)
     if is_published(made) and not as_published:
         raise Unsupported(
             f"rule={registry.spelling(made)!r} has no guarantee: {made.unsound}. Use one of {', '.join(SOUND_RULES)}, "
             "or as_published=True."
         )
-    return made
+    found: Rule = made
+    return found

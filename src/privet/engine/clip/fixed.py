@@ -8,6 +8,9 @@ from torch import Tensor
 
 from privet import _check
 from privet.engine.clip.base import register
+from privet.errors import InvalidValue
+
+LEAST_GAMMA = 1e-12
 
 
 def all_together(names: Sequence[str]) -> list[list[str]]:
@@ -78,6 +81,11 @@ class Normalised:
 
     def __post_init__(self) -> None:
         _check.positive(gamma=self.gamma)
+        if self.gamma < LEAST_GAMMA:
+            raise InvalidValue(
+                f"gamma={self.gamma!r} must be at least {LEAST_GAMMA:g}. The squares of small gradients vanish in "
+                "float32, and a factor of clip / gamma would make much of them. Use a larger gamma."
+            )
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
         return all_together(names)

@@ -10,7 +10,7 @@ from torch import Tensor
 from privet.engine.clip.base import register
 from privet.engine.clip.fixed import all_together, by_layer, shrunk
 from privet.errors import InvalidValue
-from privet.planning.methods import UNSOUND_RULES
+from privet.planning.rules import UNSOUND_RULES
 
 
 def _why(name: str) -> str:

@@ -1,0 +1,95 @@
+"""What every sampler promises, run over every sampling that is registered: which batches may be drawn, and how often.
+
+Each statistical test states how often a right sampler fails it, and rejects a wrong one; seeds are fixed.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privet.accounting.sampling import registry, sampling
+from privet.engine.randomness import seeded
+from privet.engine.sampling import Sampler
+from privet.planning.steps import Steps
+
+SIZE, RATE, LENGTH = 200, 0.1, 2000
+CAP = 26  # overflows in about one batch of fifteen
+ALARM = 1e-6
+OPTIONS = {"truncated-poisson": f":cap={CAP},size={SIZE}"}
+
+every_sampling = pytest.mark.parametrize("name", registry.names())
+
+
+def batches(name, seed=0, rate=RATE, length=LENGTH, size=SIZE):
+    steps = Steps(length=length, rate=rate, sampling=sampling(name + OPTIONS.get(name, "")))
+    return [batch.numpy() for batch in Sampler(size=size, steps=steps, generator=seeded(seed))]
+
+
+@every_sampling
+@pytest.mark.parametrize("rate", [0.02, RATE, 0.5, 1.0])
+def test_a_batch_has_records_that_exist_in_order_and_none_twice(name, rate):
+    found = batches(name, rate=rate, length=200)
+    assert len(found) == 200
+    for batch in found:
+        assert batch.dtype == np.int64
+        assert (np.diff(batch) > 0).all()
+        assert len(batch) == 0 or 0 <= batch[0] <= batch[-1] < SIZE
+
+
+@every_sampling
+def test_a_seed_gives_the_same_batches_and_another_gives_others(name):
+    first, again, other = batches(name, 1), batches(name, 1), batches(name, 2)
+    assert all(map(np.array_equal, first, again))
+    assert not all(map(np.array_equal, first, other))
+
+
+@every_sampling
+def test_sizes_are_those_of_the_sampling(name):
+    """Exact, or each with a chance of 1e-12 or more under independent coins: 2,000 batches fail that once in 1e8."""
+    sizes = np.array([len(batch) for batch in batches(name)])
+    law = stats.binom(SIZE, RATE)
+    if "poisson" not in name:
+        assert set(sizes.tolist()) == {round(SIZE * RATE)}
+        return
+    assert law.ppf(1e-12) <= sizes.min()
+    assert sizes.max() <= law.isf(1e-12)
+    assert len(set(sizes.tolist())) > 10, "sizes must vary"
+    assert (sizes <= CAP).all() == (name == "truncated-poisson")
+
+
+def chi_square(found, size=SIZE):
+    """sum_i (c_i - mean)^2 / (mean (1 - q)) over records: near chi-square with n - 1 degrees, or below it."""
+    counts = np.bincount(np.concatenate(found), minlength=size)
+    mean = counts.mean()
+    return float(((counts - mean) ** 2).sum() / (mean * (1 - mean / len(found))))
+
+
+@every_sampling
+def test_no_record_is_drawn_more_often_than_another(name):
+    """Fails once in a million; where each epoch has every record, counts are equal and it never fails."""
+    assert chi_square(batches(name, 3)) <= stats.chi2.isf(ALARM, df=SIZE - 1)
+
+
+@every_sampling
+def test_records_are_drawn_as_often_as_the_rate_says(name):
+    """Fails once in a million; a sampling that is cut to a cap draws a little less, by a sum that is known."""
+    total = sum(map(len, batches(name, 4)))
+    law = stats.binom(SIZE, RATE)
+    lost = sum((k - CAP) * law.pmf(k) for k in range(CAP + 1, SIZE)) if name == "truncated-poisson" else 0.0
+    room = float(stats.norm.isf(ALARM / 2)) * math.sqrt(LENGTH * SIZE * RATE * (1 - RATE))
+    assert abs(total - LENGTH * (SIZE * RATE - lost)) <= room
+
+
+@pytest.mark.parametrize("way", ["the first half a fifth too often", "one record left out", "the first ones of a cap"])
+def test_a_sampler_that_favours_some_records_is_caught(way):
+    right = batches("poisson", 3)
+    if way == "one record left out":
+        wrong = [batch[batch != 7] for batch in right]
+    elif way == "the first ones of a cap":
+        wrong = [batch[:20] for batch in right]
+    else:
+        more = batches("poisson", 5, rate=RATE / 5, size=SIZE // 2)
+        wrong = [np.union1d(a, b) for a, b in zip(right, more, strict=True)]
+    assert chi_square(right) <= stats.chi2.isf(ALARM, df=SIZE - 1) < chi_square(wrong)
