@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from privet import _check
+from privet._files import read_file
 from privet.accounting.events import (
     event_from_json,
     event_to_json,
@@ -88,16 +89,12 @@ def write(ledger: Ledger, path: str | Path) -> None:
 def _text_of(path: Path) -> str:
     try:
         if path.is_dir():
-            raise InvalidValue(f"{path}: is a directory. Give a JSON or CSV file.")
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise InvalidValue(
-                f"{path}: is {size / 2**20:.0f} MiB, more than {MOST_BYTES // 2**20}. "
-                "Write repeated steps once with a count."
-            )
-        data = path.read_bytes()
+            raise InvalidValue("is a directory. Give a JSON or CSV file.")
+        data = read_file(path, most=MOST_BYTES, advice="Write repeated steps once with a count.")
     except FileNotFoundError:
         raise InvalidValue(f"{path}: there is no such file.") from None
+    except PrivetError as error:
+        raise InvalidValue(f"{path}: {error}") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise InvalidValue(f"{path!s}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     try:

@@ -1,6 +1,5 @@
 """A plan: every step's noise, rate and clip, and the guarantee that follows. Frozen, small on disk, checked on load."""
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from privet._registry import shortened
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.methods import is_unsound
-from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table
+from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table, text_of
 from privet.planning.question import Question
 from privet.planning.recipe import Recipe
 from privet.planning.solve import solve
@@ -83,7 +82,7 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
         try:
-            Path(path).write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            Path(path).write_text(text_of(self.as_dict()), encoding="utf-8")
         except OSError as error:
             raise InvalidValue(f"{path}: cannot be written: {error.strerror}. Choose another place.") from None
 

@@ -16,7 +16,8 @@ def locked(folder: Path) -> Descriptor:
     """The lock of a run folder, held until it is closed or the process ends, however it ends.
 
     Raises:
-        InvalidValue: another process holds it (named by its number), or the folder cannot be written.
+        InvalidValue: another process holds it (named by its number), the folder cannot be written, or there is a link
+            where the lock should be.
         Unsupported: the system or its file system has no such locks.
     """
     if sys.platform == "win32":
@@ -63,6 +64,6 @@ def _in_use(held: Descriptor, path: Path) -> PrivetError:
 
 def _is_still(number: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(number), os.stat(path))
+        return os.path.samestat(os.fstat(number), os.lstat(path))
     except OSError:
         return False
