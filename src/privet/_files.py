@@ -99,7 +99,11 @@ def _open_plain(path: Path, flags: int) -> int:
 def _read(path: Path, flags: int, *, most: int, advice: str) -> bytes:
     number = _open_plain(path, os.O_RDONLY | flags)
     with os.fdopen(number, "rb") as stream:
-        content = b"" if os.fstat(number).st_size > most else stream.read(most + 1)
-        if len(content) > most or os.fstat(number).st_size > most:
+        size = os.fstat(number).st_size
+        pieces = [b"" if size > most else stream.read(size)]
+        while size <= most and (piece := stream.read(MIB)):  # it grows, or is of a kind that tells no size
+            pieces.append(piece)
+            size += len(piece)
+        if size > most:
             raise InvalidValue(f"is more than {most / MIB:.4g} MiB. {advice}")
-        return content
+        return b"".join(pieces)

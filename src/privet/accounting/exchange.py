@@ -159,10 +159,10 @@ def _from_csv(text: str) -> Ledger:
 
 
 def _check_columns(header: Sequence[str]) -> None:
-    for name in header:
+    for place, name in enumerate(header, 1):  # it may be a file of records by mistake: no name is shown
         if name not in KEYS or header.count(name) > 1:
             raise InvalidValue(
-                f"line 1: column {name[:40]!r} is not known or appears twice.{_check.suggestion(name, KEYS)} "
+                f"line 1: column {place} is not known or appears twice.{_check.suggestion(name, KEYS)} "
                 "The first line names the columns: noise,rate and perhaps clip,count,sampling."
             )
     for name in ("noise", "rate"):
