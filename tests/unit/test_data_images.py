@@ -335,7 +335,7 @@ TWICE = b"q\x07h\x07\x86"  # what was there, two times: of n of them it is there
         ("data_batch_1.bin", b"", "has 0 bytes"),
         ("data_batch_1.bin", BINARY["data_batch_1.bin"] + b"\0", "bytes, not"),
         ("data_batch_1.bin", BINARY["data_batch_2.bin"], "its content differs"),
-        ("data_batch_1.bin", b"\x0a" + BINARY["data_batch_1.bin"][1:], "has another label in record 1. There are 10 classes"),
+        ("data_batch_1.bin", b"\x0a" + BINARY["data_batch_1.bin"][1:], "another label in record 1. There are 10"),
         ("data_batch_1", b"", "not a whole pickle"),
         ("data_batch_1", PYTHON["data_batch_1"][:5000], "not a whole pickle"),
         ("data_batch_1", PYTHON["data_batch_2"], "its content differs"),

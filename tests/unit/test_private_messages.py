@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +19,15 @@ def said(spelling: str) -> str:
     with pytest.raises(PrivetError) as caught:
         task(spelling)
     return str(caught.value)
+
+
+def outcome(spelling: str) -> str:
+    """What is said of a task, or nothing if there is nothing to say."""
+    try:
+        task(spelling)
+    except PrivetError as error:
+        return str(error)
+    return ""
 
 
 def damaged(place: int, how: str) -> str:
@@ -47,12 +55,10 @@ def test_no_cell_of_a_table_is_shown(tmp_path, how):
     first = 3
     for place, options in itertools.product(range(first, 33, 4), OPTIONS):
         path.write_text(damaged(place, how))
-        try:
-            task(f"csv:path={path},{options}")
-        except PrivetError as error:
-            refusals += 1
-            assert SECRET not in str(error)
-            assert str(NUMBER) not in str(error)
+        found = outcome(f"csv:path={path},{options}")
+        refusals += found != ""
+        assert SECRET not in found
+        assert str(NUMBER) not in found
     assert refusals > 10
 
 
@@ -124,9 +130,6 @@ def test_random_damage_of_a_table_is_told_by_its_place(tmp_path):
         for _ in range(draw.randrange(1, 4)):
             content[draw.randrange(len(content))] = draw.randrange(256)
         path.write_bytes(content)
-        try:
-            task(f"csv:path={path},target=income,classes=0; 1")
-        except PrivetError as error:
-            text = str(error).replace(str(Path(path)), "")
-            numbers = [cell for row in records for cell in row.split(",") if len(cell) == 8]
-            assert not any(number[k : k + 6] in text for number in numbers for k in range(3))
+        found = outcome(f"csv:path={path},target=income,classes=0; 1").replace(str(path), "")
+        numbers = [cell for row in records for cell in row.split(",") if len(cell) == 8]
+        assert not any(number[k : k + 6] in found for number in numbers for k in range(3))
