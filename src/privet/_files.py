@@ -25,17 +25,38 @@ def read_file(path: Path, *, most: int, advice: str = "Give another file.") -> b
         InvalidValue: it is no plain file, or longer; says so without its name, which the caller puts in front.
         OSError: it cannot be opened or read.
     """
-    return _read(path, 0, most=most, advice=advice)
+    number = _open_plain(path)
+    with os.fdopen(number, "rb") as stream:
+        size = os.fstat(number).st_size
+        pieces = [b"" if size > most else stream.read(size)]
+        while size <= most and (piece := stream.read(MIB)):  # it grows, or is of a kind that tells no size
+            pieces.append(piece)
+            size += len(piece)
+        if size > most:
+            raise InvalidValue(f"is more than {most / MIB:.4g} MiB. {advice}")
+        return b"".join(pieces)
 
 
 def read_start(path: Path, size: int) -> bytes:
     """The first `size` bytes of a plain file; none if it is no plain file, or cannot be read."""
     try:
-        number = _open_plain(path, os.O_RDONLY)
+        with os.fdopen(_open_plain(path), "rb") as stream:
+            return stream.read(size)
     except (OSError, ValueError):  # a null byte in the name, or no plain file
         return b""
-    with os.fdopen(number, "rb") as stream:
-        return stream.read(size)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write to a place that a user named: a file, a device, or a pipe that someone reads, who is not waited for.
+
+    Raises:
+        OSError: it cannot be written, or nobody reads the pipe.
+    """
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_WAIT | _BINARY, 0o666)
+    with os.fdopen(number, "wb") as stream:
+        if _NO_WAIT:
+            os.set_blocking(number, True)
+        stream.write(content)
 
 
 def open_own(path: Path, flags: int) -> int:
@@ -88,22 +109,9 @@ def not_own(path: Path) -> InvalidValue:
     )
 
 
-def _open_plain(path: Path, flags: int) -> int:
-    number = os.open(path, flags | _NO_WAIT | _BINARY)
+def _open_plain(path: Path) -> int:
+    number = os.open(path, os.O_RDONLY | _NO_WAIT | _BINARY)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise InvalidValue(_ODD)
     return number
-
-
-def _read(path: Path, flags: int, *, most: int, advice: str) -> bytes:
-    number = _open_plain(path, os.O_RDONLY | flags)
-    with os.fdopen(number, "rb") as stream:
-        size = os.fstat(number).st_size
-        pieces = [b"" if size > most else stream.read(size)]
-        while size <= most and (piece := stream.read(MIB)):  # it grows, or is of a kind that tells no size
-            pieces.append(piece)
-            size += len(piece)
-        if size > most:
-            raise InvalidValue(f"is more than {most / MIB:.4g} MiB. {advice}")
-        return b"".join(pieces)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from privet import _check
-from privet._files import read_file
+from privet._files import read_file, write_file
 from privet.accounting.events import (
     event_from_json,
     event_to_json,
@@ -81,7 +81,7 @@ def write(ledger: Ledger, path: str | Path) -> None:
     rows = ",\n".join("  " + json.dumps(row) for row in _rows_of(ledger))
     text = f'{{"format": "{FORMAT}", "version": {VERSION}, "steps": [\n{rows}\n]}}\n'
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        write_file(Path(path), text.encode())
     except OSError as error:
         raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
 

@@ -8,7 +8,7 @@ import click
 from privet import _check
 from privet.cli import epsilon_answer as answer
 from privet.cli import epsilon_source as find
-from privet.cli.shell import OUT, integer, number, say_written, warnings_as_lines
+from privet.cli.shell import PATH, Place, integer, number, say_written, warnings_as_lines
 
 
 @click.command("epsilon", short_help="What a run costs: epsilon with its label.")
@@ -20,7 +20,7 @@ from privet.cli.shell import OUT, integer, number, say_written, warnings_as_line
               "see `privet schedules`.")  # fmt: skip
 @click.option("--steps", type=integer, help="Number of steps T.")
 @click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / rate).")
-@click.option("--from", "source", type=click.Path(), metavar="FILE",
+@click.option("--from", "source", type=Place(), metavar="FILE",
               help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
               "or a CSV.")  # fmt: skip
 @click.option(
@@ -32,8 +32,8 @@ from privet.cli.shell import OUT, integer, number, say_written, warnings_as_line
 @click.option("--relation", metavar="NAME", help="Neighbouring datasets: zero-out (default), add-remove or replace.")
 @click.option("--sampling", default="poisson", show_default=True, metavar="NAME",
               help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
-@click.option("--curve", type=OUT, metavar="FILE", help="Draw epsilon over the steps (.png, .svg, .pdf or .csv).")
-@click.option("--tradeoff", type=OUT, metavar="FILE",
+@click.option("--curve", type=PATH, metavar="FILE", help="Draw epsilon over the steps (.png, .svg, .pdf or .csv).")
+@click.option("--tradeoff", type=PATH, metavar="FILE",
               help="Draw what an attacker can achieve at best (.png, .svg, .pdf or .csv).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def epsilon_command(
@@ -100,7 +100,7 @@ def _check_question(*, delta: float | None, at: float | None, accountant: str, f
     if (delta is None) == (at is None):
         raise click.UsageError("Give --delta, or --epsilon to ask for the delta there: one of the two.")
     if delta is not None:
-        _check.between(0, 1, delta=delta)
+        _check.delta(delta)
     if at is None:
         return
     _check.non_negative(epsilon=at)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet import _check
+from privet._files import MIB, read_start
 from privet._registry import shortened
 from privet.data.archives import unzip_arrays
 from privet.data.files import LARGEST, content_of, expanded
@@ -86,6 +87,7 @@ def own_csv(
 def _table(path: str) -> tuple[list[str], list[list[str]]]:
     """The header and the rows, all as long as it."""
     try:
+        _check_text(_there(path), path)
         content = content_of(_there(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
         if b"\0" in content:
             raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {content.index(0):,} is no text.")
@@ -111,6 +113,13 @@ def _table(path: str) -> tuple[list[str], list[list[str]]]:
         if len(row) != len(header):
             raise InvalidValue(f"{path}: record {number} has {len(row)} fields, the header has {len(header)}. Mend it.")
     return header, lines[1:]
+
+
+def _check_text(place: Path, path: str) -> None:
+    """Raise if a large file begins as no text does, before all of it is read."""
+    start = read_start(place, MIB)
+    if b"\0" in start:
+        raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {start.index(0):,} is no text.")
 
 
 def _numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from privet import _check
+from privet._files import write_file
 from privet._registry import shortened
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
@@ -82,7 +83,7 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
         try:
-            Path(path).write_text(text_of(self.as_dict()), encoding="utf-8")
+            write_file(Path(path), text_of(self.as_dict()).encode())
         except OSError as error:
             raise InvalidValue(f"{path}: cannot be written: {error.strerror}. Choose another place.") from None
 

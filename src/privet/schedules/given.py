@@ -18,7 +18,7 @@ from privet._registry import number, one_line, shortened, value, written
 from privet.errors import InvalidValue, PrivetError
 from privet.schedules.base import Values, is_number, register
 
-MOST_BYTES = 1024 * MIB  # of a file: ten million rows, the most of a schedule, take a quarter of it
+MOST_BYTES = 256 * MIB  # of a file: ten million rows, the most of a schedule, take less
 
 
 @register("piecewise")
@@ -117,6 +117,8 @@ def _read_csv(file: Path, column: str | None) -> list[float]:
     """The numbers of one column, or one line that says what is wrong with the file."""
     try:
         text = read_file(file, most=MOST_BYTES, advice="A schedule has a number for each step.").decode("utf-8-sig")
+        if "\0" in text:
+            raise InvalidValue(f"byte {text.index(chr(0))} is no text.")
         lines = [row for row in csv.reader(io.StringIO(text, newline="")) if any(cell.strip() for cell in row)]
     except UnicodeDecodeError as error:
         raise InvalidValue(f"file={str(file)!r} cannot be read as UTF-8 CSV: byte {error.start} is no text.") from None
