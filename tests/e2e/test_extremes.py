@@ -28,7 +28,7 @@ MORE = {
              "method": ("dynamic", "auto-linear"), "rho-noise": NUMBERS, "rho-clip": NUMBERS, "epochs": NUMBERS},
     "compare": {"methods": ("noisy-sgd,dynamic", "x"), "rho-noise": NUMBERS, "rho-clip": NUMBERS},
 }  # fmt: skip
-CASES = 40
+CASES = 25
 SLOW = {"1e-320", "5e-324"}  # as an epsilon: a search over many heights, some seconds each
 
 

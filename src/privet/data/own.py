@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from privet import _check
 from privet._files import MIB, read_start
 from privet._registry import shortened
-from privet.data.archives import unzip_arrays
+from privet.data.archives import damaged, unzip_arrays
 from privet.data.files import LARGEST, content_of, expanded
 from privet.data.images import tensors
 from privet.data.packed import one_in
@@ -190,6 +190,9 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
 
     Bytes (uint8) are divided by 255; other numbers are taken as they are. Pictures are (N, colours, height, width).
     """
+    start = read_start(_there(path), 2)
+    if start and start != b"PK":  # before all of it is read
+        raise damaged(InvalidValue("it does not begin as one"), "NPZ file of plain arrays", path)
     content = content_of(_there(path))
     arrays = unzip_arrays(content, limit=min(LARGEST, max(SURELY, DENSEST * len(content))), name=path)
     wanted = ("x", "y", "x_test", "y_test") if {"x_test", "y_test"} & set(arrays) else ("x", "y")
