@@ -13,6 +13,7 @@ SOURCE = Path(privet.__file__).parent
 # From left to right; names on one line do not import each other.
 LAYERS = (
     ("errors",),
+    ("_files",),
     ("_check",),
     ("_registry",),
     ("schedules",),

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import socket
 import threading
 import time
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from privet.web.guard import Door, door_for
 from privet.web.server import bound, server
@@ -66,3 +67,17 @@ def serving(runs: Path, door: Door | None = None) -> Iterator[Client]:
         finally:
             one.should_exit = True
             thread.join(120)
+
+
+# What a server's own processes may be made to do: they find it here by its name.
+
+
+def broken(_: Any) -> NoReturn:
+    raise RuntimeError("/root/private/path")
+
+
+def endless(folder: Path, _: Any) -> NoReturn:
+    """Leaves the number of its process in the folder, and never looks whether somebody waits."""
+    (folder / str(os.getpid())).touch()
+    while True:
+        pow(3, 10**6)

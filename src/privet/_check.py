@@ -9,6 +9,8 @@ from pathlib import Path
 
 from privet.errors import InvalidValue
 
+LEAST_DELTA = 1e-300
+
 
 def finite(**values: float) -> None:
     """Raise unless each named value is a finite number."""
@@ -36,6 +38,16 @@ def between(low: float, high: float, **values: float) -> None:
     for name, value in values.items():
         if not _is_number(value) or not low < value < high:
             raise InvalidValue(f"{name}={value!r} must lie strictly between {low:g} and {high:g}.")
+
+
+def delta(value: float) -> None:
+    """Raise unless the delta is >= LEAST_DELTA and < 1."""
+    between(0, 1, delta=value)
+    if value < LEAST_DELTA:
+        raise InvalidValue(
+            f"delta={value!r} must be at least {LEAST_DELTA:g}. Doubles lose their digits below, and no bound would be "
+            "proven. Use a larger one; 1e-12 is less than any event that matters."
+        )
 
 
 def fraction(**values: float) -> None:

@@ -155,9 +155,7 @@ def test_bad_input_is_one_line_and_exit_2(case: str) -> None:
     refused(run(line), words)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"), [("1\nnan\n", "rows[1]=nan"), ("", "has no rows"), ("a,b\n1,2\n", "column")]
-)
+@pytest.mark.parametrize(("text", "words"), [("1\nnan\n", "rows[1] in"), ("", "has no rows"), ("a,b\n1,2\n", "column")])
 def test_a_bad_profile_file_is_one_line(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "norms.csv"
     file.write_text(text)

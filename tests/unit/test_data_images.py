@@ -176,7 +176,7 @@ def test_a_missing_dataset_says_what_to_put_where(where):
 def test_a_label_out_of_range_is_refused(where, monkeypatch, tmp_path):
     wrong = idx_pair(tmp_path, "mnist", "train", 20, labels=np.full(20, 10, dtype=np.uint8))
     monkeypatch.setattr(images, "MNIST", (wrong, wrong))
-    refused(lambda: task("mnist", where=where), "has the label 10")
+    refused(lambda: task("mnist", where=where), "has another label in record 1")
 
 
 GOOD = idx_bytes(np.arange(6, dtype=np.uint8).reshape(2, 3))
@@ -335,7 +335,7 @@ TWICE = b"q\x07h\x07\x86"  # what was there, two times: of n of them it is there
         ("data_batch_1.bin", b"", "has 0 bytes"),
         ("data_batch_1.bin", BINARY["data_batch_1.bin"] + b"\0", "bytes, not"),
         ("data_batch_1.bin", BINARY["data_batch_2.bin"], "its content differs"),
-        ("data_batch_1.bin", b"\x0a" + BINARY["data_batch_1.bin"][1:], "has the label 10. There are 10 classes"),
+        ("data_batch_1.bin", b"\x0a" + BINARY["data_batch_1.bin"][1:], "another label in record 1. There are 10"),
         ("data_batch_1", b"", "not a whole pickle"),
         ("data_batch_1", PYTHON["data_batch_1"][:5000], "not a whole pickle"),
         ("data_batch_1", PYTHON["data_batch_2"], "its content differs"),
@@ -468,15 +468,15 @@ def spoiled(column: int, label: int) -> np.ndarray:
         ("train.bin", BINARY100["train.bin"][:-1], "has 12,295 bytes, not 12,296"),
         ("train.bin", ROWS["data_batch_1"].tobytes(), "has 12,292 bytes, not 12,296"),  # records of CIFAR-10
         ("train.bin", BINARY100["test.bin"], "is not the train of CIFAR-100: its content differs"),
-        ("train.bin", spoiled(0, 20).tobytes(), "has the label 20. There are 20 classes"),
-        ("train.bin", spoiled(1, 100).tobytes(), "has the label 100. There are 100 classes"),
+        ("train.bin", spoiled(0, 20).tobytes(), "has another label in record 3. There are 20 classes"),
+        ("train.bin", spoiled(1, 100).tobytes(), "has another label in record 3. There are 100 classes"),
         ("train", b"", "not a whole pickle"),
         ("train", PYTHON100["train"][:5000], "not a whole pickle"),
         ("train", PYTHON100["test"], "its content differs"),
         ("train", PYTHON["data_batch_1"], "no data and labels as CIFAR-100 has them"),
         ("train", old_pickle(ROWS100["train"], labels=("fine_labels",)), "no data and labels"),
         ("train", old_pickle(ROWS100["train"][:3], labels=BOTH), "has 3 labels"),
-        ("train", old_pickle(spoiled(1, 100), labels=BOTH), "has the label 100"),
+        ("train", old_pickle(spoiled(1, 100), labels=BOTH), "has another label in record 3"),
         ("train", pickle.dumps({"coarse_labels": [1], "fine_labels": [1, 2], "data": 5}, protocol=2), "same shape"),
         ("train", pickle.dumps({"coarse_labels": [1], "fine_labels": [300], "data": 5}, protocol=2), "from 0 to 255"),
         ("cifar-100-python.tar.gz", tgz("x", {"meta": b""}), "has no train"),
@@ -608,12 +608,12 @@ def test_pixels_of_an_unknown_range_are_refused(monkeypatch):
     from PIL import Image
 
     monkeypatch.setattr(Image, "open", lambda *given, **more: Image.new("F", (2, 2), 700.0))
-    refused(lambda: picture(b"", name="p"), "has pixels of F, not of 8 or 16 bits")
+    refused(lambda: picture(b"", name="p"), "has pixels of neither 8 nor 16 bits")
 
 
 def test_a_swollen_or_odd_picture_is_refused(monkeypatch):
     monkeypatch.setattr("privet.data.pictures.MOST", 99)
-    refused(lambda: picture(png(10, 10), name="p"), "too large")
+    refused(lambda: picture(png(10, 10), name="p"), "more than 99 pixels")
     refused(lambda: picture(png(5, 5), name="p", box=(0, 0, 6, 5)), "too few")
     refused(lambda: picture(b"%!PS-Adobe-3.0 EPSF-3.0", name="p"), "not a whole picture")
 

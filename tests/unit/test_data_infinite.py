@@ -119,7 +119,7 @@ IMAGES, LABELS = digits(20)
         (IMAGES, LABELS + b"\0", "has 21 values"),
         (IMAGES, LABELS[:4] + b"\xff" * 4 + LABELS[8:], "its head says 4,294,967,295"),
         (IMAGES, IMAGES, "begins with 00 00 08 03, not 00 00 08 01"),
-        (IMAGES, LABELS[:-1] + b"\x0a", "has the label 10"),
+        (IMAGES, LABELS[:-1] + b"\x0a", "has another label in record"),
         (IMAGES, idx_bytes(np.zeros(0, dtype=np.uint8)), "has no records"),
         (LABELS, LABELS, "begins with 00 00 08 01, not 00 00 08 03"),
         (IMAGES[:-1], LABELS, "images-idx3-ubyte: has 15,679 values"),

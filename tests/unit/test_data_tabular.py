@@ -108,12 +108,15 @@ def test_all_of_adult_can_be_trained_on_and_judged_by_the_test_file(where, small
 @pytest.mark.parametrize(
     ("lines", "match"),
     [
-        ([LINES[0].replace("Cuba", "").replace("United-States", "Atlantis")], "'Atlantis', which adult.names does not"),
-        ([LINES[0].replace("39", "old")], "line 1: age is 'old', not a whole number"),
-        ([LINES[0].replace("39", "-4")], "age is '-4'"),
+        (
+            [LINES[0].replace("Cuba", "").replace("United-States", "Atlantis")],
+            "native-country is not one of those that adult.names lists",
+        ),
+        ([LINES[0].replace("39", "old")], "line 1: age is no whole number"),
+        ([LINES[0].replace("39", "-4")], "age is no whole number"),
         ([LINES[0], LINES[1].replace(", ", ",")], "line 2: must have 14 fields"),
         ([LINES[0].replace("<=50K", "50K")], "<=50K or >50K"),
-        ([LINES[0].replace("Male", "?")], "sex is '\\?'"),
+        ([LINES[0].replace("Male", "?")], "sex is not one of"),
         ([LINES[0][:40]], "must have 14 fields"),
     ],
 )

@@ -290,7 +290,7 @@ BAD = {
         "count=-1",
     ),
     "event unknown": ('{"class_name": "os.system"}', "os.system is not covered"),
-    "no header": ("1.0,0.1\n", "line 1: column '1.0'"),
+    "no header": ("1.0,0.1\n", "line 1: column 1 is not known"),
     "no rate column": ("noise,count\n1,2\n", "no column 'rate'"),
     "column twice": ("noise,rate,rate\n1,0.1,0.1\n", "twice"),
     "missing cell": ("noise,rate\n1\n", "line 2: 1 values under 2 columns"),
@@ -298,7 +298,7 @@ BAD = {
     "nan cell": ("noise,rate\nnan,0.1\n", "line 2: noise=nan"),
     "bad count cell": ("noise,rate,count\n1,0.1,2.5\n", "line 2: count='2.5'"),
     "open quote": ('noise,rate\n1,"0.1\n', "not CSV"),
-    "prose": ("Dear reader,\nnothing here", "line 1: column 'dear reader'"),
+    "prose": ("Dear reader,\nnothing here", "line 1: column 1 is not known"),
 }
 
 

@@ -596,7 +596,7 @@ def test_what_is_not_a_ledger_is_one_line(tmp_path: Path) -> None:
         LedgerFile.open(tmp_path, PLAN)
     assert list(tmp_path.iterdir()) == []
     os.mkfifo(tmp_path / NAME)
-    with pytest.raises(InvalidValue, match="is not a file"):  # it does not wait for a writer
+    with pytest.raises(InvalidValue, match="is no plain file"):  # it does not wait for a writer
         read(tmp_path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidValue, match="cannot be written"):

@@ -307,7 +307,7 @@ def test_strange_files_are_refused(tmp_path, text, words):
 def test_files_that_are_none(dynamic, tmp_path, monkeypatch):
     with pytest.raises(InvalidValue, match="no such file"):
         Plan.load(tmp_path / "nowhere.json")
-    with pytest.raises(InvalidValue, match="cannot be read"):
+    with pytest.raises(InvalidValue, match="is no plain file"):
         Plan.load(tmp_path)
     with pytest.raises(InvalidValue, match="cannot be written"):
         dynamic.save(tmp_path / "no" / "folder.json")

@@ -198,7 +198,7 @@ def test_a_bad_file_is_named_with_the_reason(tmp_path, text, words):
 def test_a_file_that_is_none(tmp_path):
     with pytest.raises(InvalidValue, match="no such file"):
         Recipe.load(tmp_path / "nowhere.toml")
-    with pytest.raises(InvalidValue, match="cannot be read"):
+    with pytest.raises(InvalidValue, match="is no plain file"):
         Recipe.load(tmp_path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidValue, match="byte 0 is not text"):

@@ -180,7 +180,7 @@ def test_nothing_is_written_through_a_link(run: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     found = report(run)
     (run / "report.html.new").symlink_to(tmp_path / "precious")
-    with pytest.raises(InvalidValue, match="is a link"):
+    with pytest.raises(InvalidValue, match="is a symbolic link"):
         found.save(run / "report.html")
     (run / "report.html.new").unlink()
     (run / "report.html").symlink_to(tmp_path / "precious")

@@ -138,12 +138,12 @@ def test_a_profile_is_read_from_a_file(tmp_path) -> None:
     ("text", "words"),
     [
         ("", "has no rows"),
-        ("2\nnan\n", r"rows\[1\]=nan.*must be finite and > 0"),
-        ("2\n-1\n", r"rows\[1\]=-1.*must be finite and > 0"),
-        ("2\n0\n", r"rows\[1\]=0"),
-        ("2\ninf\n", r"rows\[1\]=inf"),
+        ("2\nnan\n", r"rows\[1\].*must be finite and > 0"),
+        ("2\n-1\n", r"rows\[1\].*must be finite and > 0"),
+        ("2\n0\n", r"rows\[1\]"),
+        ("2\ninf\n", r"rows\[1\]"),
         ("2\ntwo\n", "is not a number"),
-        ("step,size\n1,2\n", "column='norm' is not in"),
+        ("step,size\n1,2\n", "column='norm' is not one of the 2 columns"),
         ("step,norm\n1,2\n3\n", "is not a number"),
     ],
 )

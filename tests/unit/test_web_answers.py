@@ -12,10 +12,6 @@ from privet.web.questions import recipe_of
 from web_server import CONTROLS
 
 
-def alive() -> None:
-    """Someone is always waiting."""
-
-
 def labelled(value: Any) -> list[dict[str, Any]]:
     """Every object in the answer that shows an epsilon."""
     if isinstance(value, list):
@@ -63,13 +59,13 @@ def test_an_unsound_rule_has_a_claim_and_no_curve() -> None:
     assert found["certified"] is None
     assert found["guarantee"]["label"] == "claimed"
     assert found["beside"] == {"clt": None, "renyi": None}
-    for answer in (curves_answer(claimed, alive), attacker_answer(claimed, alive)):
+    for answer in (curves_answer(claimed), attacker_answer(claimed)):
         assert answer["lines"] == []
         assert "No proof covers" in answer["why"]
 
 
 def test_the_curves_end_at_the_guarantee_and_never_fall(planned: Plan) -> None:
-    lines = {line["method"]: line for line in curves_answer(planned, alive)["lines"]}
+    lines = {line["method"]: line for line in curves_answer(planned)["lines"]}
     assert set(lines) == {"pld", "gdp", "rdp"}
     assert lines["pld"]["label"] == "certified"
     assert lines["gdp"]["label"] == "approximate"
@@ -83,7 +79,7 @@ def test_the_attacker_can_do_no_more_than_is_said() -> None:
     """One full-batch release, of which the trade-off is known exactly: G_mu with mu = 1 / noise."""
     one = plan(recipe_of({**CONTROLS, "batch": 6000, "steps": 1}))
     exact = Gaussian(mu=1 / one.scale)
-    found = attacker_answer(one, alive)
+    found = attacker_answer(one)
     assert found["best"]["label"] == "certified"
     hits, advantage = (float(found["best"][name]) / 100 for name in ("hits", "advantage"))
     assert 1 - float(exact(0.01)) <= hits <= 1.3 * (1 - float(exact(0.01)))
@@ -95,21 +91,10 @@ def test_the_attacker_can_do_no_more_than_is_said() -> None:
 @pytest.mark.slow
 def test_the_view_ahead_has_the_plan_itself_in_its_midst() -> None:
     recipe = recipe_of(CONTROLS)
-    found = ahead_answer(recipe, alive)
+    found = ahead_answer(recipe)
     assert found["batches"] == [150, 600, 2400]
     assert found["steps"] == [12, 40, 120]
     own = next(cell for cell in found["cells"] if (cell["batch"], cell["steps"]) == (600, 40))
     assert float(own["noise"]) == pytest.approx(plan(recipe).scale, rel=1e-3)
     assert {cell["label"] for cell in found["cells"]} == {"certified"}
     assert any(cell["frontier"] for cell in found["cells"])
-
-
-def test_work_that_nobody_waits_for_ends() -> None:
-    class Left(Exception):
-        pass
-
-    def left() -> None:
-        raise Left
-
-    with pytest.raises(Left):
-        ahead_answer(recipe_of(CONTROLS), left)

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from privet.web import app, server, work
 from privet.web.app import MOST_BYTES, static_files
 from privet.web.questions import recipe_of
 from typed import run
-from web_server import CONTROLS, Client, serving
+from web_server import CONTROLS, Client, broken, endless, serving
 
 QUERY = "&".join(f"{key}={value}" for key, value in CONTROLS.items())
 
@@ -32,7 +34,7 @@ def test_a_plan_is_answered_and_remembered(client: Client, monkeypatch: pytest.M
     found = client.post("/api/plan", CONTROLS)
     assert found.status == 200
     assert found.json()["guarantee"]["label"] == "certified"
-    monkeypatch.setattr(app, "plan", lambda _: pytest.fail("planned again"))
+    monkeypatch.setattr(work, "_in_process", lambda *_: pytest.fail("planned again"))
     assert client.post("/api/plan", dict(reversed(CONTROLS.items()))).body == found.body
 
 
@@ -130,34 +132,76 @@ def test_too_much_at_once_is_refused(client: Client, monkeypatch: pytest.MonkeyP
 
 
 def test_our_own_mistake_says_no_more_than_its_kind(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_: Any) -> Any:
-        raise RuntimeError("/root/private/path")
-
-    monkeypatch.setattr(app, "plan", broken)
+    monkeypatch.setattr(app, "planned", broken)
     answer = client.post("/api/plan", {**CONTROLS, "epsilon": 2.6})
     assert (answer.status, answer.json()) == (500, {"error": "internal error: RuntimeError"})
 
 
-def test_a_client_that_leaves_stops_the_work(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
+# --- hard questions ---------------------------------------------------------------------------------
 
-    def endless(_: Any, alive: Any) -> Any:
-        seen.append("begun")
-        try:
-            while True:
-                alive()
-                time.sleep(0.01)
-        except work.Gone:
-            seen.append("stopped")
-            raise
 
-    monkeypatch.setattr(app.answers, "ahead_answer", endless)
-    body = json.dumps(CONTROLS).encode()
-    with client.raw() as line:
-        line.sendall(b"POST /api/ahead HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                     b"Content-Length: %d\r\n\r\n" % len(body) + body)  # fmt: skip
-        _wait(lambda: seen == ["begun"])
-    _wait(lambda: seen == ["begun", "stopped"])
+@pytest.fixture
+def hard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The view ahead has no end; each process that makes it leaves its number in this folder."""
+    monkeypatch.setattr(app.answers, "ahead_answer", partial(endless, tmp_path))
+    return tmp_path
+
+
+def asking(client: Client, path: str, controls: dict[str, Any]) -> Any:
+    """A connection on which something was asked, and nothing is read."""
+    line, body = client.raw(), json.dumps(controls).encode()
+    line.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                 f"Content-Length: {len(body)}\r\n\r\n".encode() + body)  # fmt: skip
+    return line
+
+
+def processes(folder: Path) -> list[int]:
+    return [int(file.name) for file in folder.iterdir()]
+
+
+def is_over(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_ordinary_questions_are_answered_while_hard_ones_come_and_go(
+    client: Client, hard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the server takes at once, and more that wait for them; no limit but leaving ends one here."""
+    monkeypatch.setattr(work, "LONGEST", 1e6)
+    lines = [asking(client, "/api/ahead", {**CONTROLS, "epsilon": 3 + k / 8}) for k in range(work.PROCESSES + 2)]
+    _wait(lambda: len(processes(hard)) == work.PROCESSES)
+    first = processes(hard)
+    for line in lines:
+        line.close()
+    assert client.post("/api/plan", {**CONTROLS, "epsilon": 2.7}).status == 200
+    _wait(lambda: all(is_over(process) for process in [*first, *processes(hard)]))
+    with asking(client, "/api/ahead", {**CONTROLS, "epsilon": 4}):  # one that stays
+        _wait(lambda: len(processes(hard)) > len(first))
+        assert client.post("/api/curves", {**CONTROLS, "epsilon": 2.8}).status == 200
+
+
+def test_a_question_has_a_limit_and_the_way_out_is_told(
+    client: Client, hard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "LONGEST", 0.2)
+    answer = client.post("/api/ahead", {**CONTROLS, "method": "dynamic", "rho_noise": 99.5, "rho_clip": 99.5})
+    said = answer.json()["error"]
+    assert answer.status == 504
+    assert "more than 0.2 seconds" in said
+    assert "Ask for fewer steps" in said
+    assert "privet plan --epsilon 2 " in said
+    assert said.endswith("--out plan.json")  # the whole command
+    _wait(lambda: all(is_over(process) for process in processes(hard)))
+
+
+def test_a_user_s_mistake_comes_back_from_the_other_process(client: Client) -> None:
+    answer = client.post("/api/ahead", {**CONTROLS, "as_published": True})
+    assert answer.status == 400
+    assert "as_published has no view ahead" in answer.json()["error"]
 
 
 def _wait(true: Callable[[], bool]) -> None:

@@ -64,7 +64,7 @@ def spent(
     >>> guarantee.label, round(guarantee.epsilon, 3)
     ('certified', 2.382)
     """
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     _check.one_of(RELATIONS, relation=relation)
     _check.one_of(UNITS, unit=unit)
     _check.whole(least=0, steps=ledger.steps)

@@ -69,7 +69,7 @@ def advanced(epsilons: Floats, counts: Floats, delta: float) -> float:
     >>> round(advanced(np.array([0.01]), np.array([10000.0]), 1e-5), 3)
     5.299
     """
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     return _drift(epsilons, counts) + math.sqrt(2 * -math.log(delta) * _squares(epsilons, counts))
 
 
@@ -84,7 +84,7 @@ def optimal(epsilons: Floats, counts: Floats, delta: float) -> float:
     >>> round(optimal(np.array([0.001]), np.array([10000.0]), 1e-5), 4)
     0.4342
     """
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     return min(basic(epsilons, counts), advanced(epsilons, counts, delta), _third(epsilons, counts, delta))
 
 

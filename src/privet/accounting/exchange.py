@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from privet import _check
+from privet._files import read_file, write_file
 from privet.accounting.events import (
     event_from_json,
     event_to_json,
@@ -80,7 +81,7 @@ def write(ledger: Ledger, path: str | Path) -> None:
     rows = ",\n".join("  " + json.dumps(row) for row in _rows_of(ledger))
     text = f'{{"format": "{FORMAT}", "version": {VERSION}, "steps": [\n{rows}\n]}}\n'
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        write_file(Path(path), text.encode())
     except OSError as error:
         raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
 
@@ -88,16 +89,12 @@ def write(ledger: Ledger, path: str | Path) -> None:
 def _text_of(path: Path) -> str:
     try:
         if path.is_dir():
-            raise InvalidValue(f"{path}: is a directory. Give a JSON or CSV file.")
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise InvalidValue(
-                f"{path}: is {size / 2**20:.0f} MiB, more than {MOST_BYTES // 2**20}. "
-                "Write repeated steps once with a count."
-            )
-        data = path.read_bytes()
+            raise InvalidValue("is a directory. Give a JSON or CSV file.")
+        data = read_file(path, most=MOST_BYTES, advice="Write repeated steps once with a count.")
     except FileNotFoundError:
         raise InvalidValue(f"{path}: there is no such file.") from None
+    except PrivetError as error:
+        raise InvalidValue(f"{path}: {error}") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         raise InvalidValue(f"{path!s}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     try:
@@ -162,10 +159,10 @@ def _from_csv(text: str) -> Ledger:
 
 
 def _check_columns(header: Sequence[str]) -> None:
-    for name in header:
+    for place, name in enumerate(header, 1):  # it may be a file of records by mistake: no name is shown
         if name not in KEYS or header.count(name) > 1:
             raise InvalidValue(
-                f"line 1: column {name[:40]!r} is not known or appears twice.{_check.suggestion(name, KEYS)} "
+                f"line 1: column {place} is not known or appears twice.{_check.suggestion(name, KEYS)} "
                 "The first line names the columns: noise,rate and perhaps clip,count,sampling."
             )
     for name in ("noise", "rate"):

@@ -51,7 +51,7 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     4.3772
     """
     _check.non_negative(mu=mu)
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     return float(epsilons_of_mu(mu, delta)) if mu else 0.0
 
 
@@ -62,7 +62,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     1.13
     """
     _check.non_negative(epsilon=epsilon)
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
 
     def excess(log_mu: float) -> float:
         mu = math.exp(log_mu)

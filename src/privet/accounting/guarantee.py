@@ -34,7 +34,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
-        _check.between(0, 1, delta=self.delta)
+        _check.delta(self.delta)
         _check.one_of(UNITS, unit=self.unit)
         _check.one_of(RELATIONS, relation=self.relation)
 
@@ -60,7 +60,7 @@ class Guarantee:
 
     def __post_init__(self) -> None:
         _check.non_negative(epsilon=self.epsilon)
-        _check.between(0, 1, delta=self.delta)
+        _check.delta(self.delta)
         _check.one_of(LABELS, label=self.label)
         _check.one_of(RELATIONS, relation=self.relation)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))  # a list, where it was read from JSON

@@ -21,7 +21,7 @@ def proactive_noise(*, epsilon: float, delta: float) -> float:
     3.676
     """
     _check.positive(epsilon=epsilon)
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     return math.sqrt(2 * (epsilon - math.log(delta)) / epsilon)
 
 
@@ -34,7 +34,7 @@ def proactive_epsilon(*, noise: float, delta: float) -> float:
     2.0
     """
     _check.positive(noise=noise)
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     return 2 * -math.log(delta) / (noise**2 - 2) if noise**2 > 2 else math.inf
 
 

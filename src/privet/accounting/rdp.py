@@ -76,7 +76,7 @@ def epsilon(
     >>> round(epsilon(ledger, 1e-5), 2)
     2.6
     """
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     convert = {"new": epsilon_from_rdp, "old": epsilon_from_rdp_old}[conversion]
     divergence = Divergence(ledger)
     found: dict[float, float] = {}

@@ -92,7 +92,7 @@ def best_of(
     >>> guarantee.label, guarantee.method, round(guarantee.epsilon, 2)
     ('certified', 'rdp, best of geometric(10) runs', 1.17)
     """
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     _check.one_of(RANDOM, law=law)
     check_mean(mean)
     refuse_unsupported(Rdp(), ledger, relation=relation, accountant="rdp")

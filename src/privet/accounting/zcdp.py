@@ -25,7 +25,7 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     5.299
     """
     _check.non_negative(rho=rho)
-    _check.between(0, 1, delta=delta)
+    _check.delta(delta)
     return rho + 2 * math.sqrt(rho * -math.log(delta))
 
 

@@ -62,7 +62,8 @@ def audit(
     >>> audit("noisy-sgd", kinds=["replay"]).verdict
     'consistent'
     """
-    _check.between(0, 1, alarm=alarm, delta=delta)
+    _check.between(0, 1, alarm=alarm)
+    _check.delta(delta)
     if task is not None:
         check_covered(task.not_private)  # the run is held against the plan's curve
     parts, name, planned = _parts(what, as_published=as_published)

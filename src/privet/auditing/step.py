@@ -77,7 +77,8 @@ def step(
     'inconclusive'
     """
     _check.whole(least=20, samples=samples)
-    _check.between(0, 1, alarm=alarm, delta=delta)
+    _check.between(0, 1, alarm=alarm)
+    _check.delta(delta)
     start = time.perf_counter()
     source = Randomness() if generator is None else generator
     curve = mechanism.declared.curve

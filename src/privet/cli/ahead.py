@@ -9,7 +9,7 @@ import click
 
 from privet import _registry
 from privet.cli.recipe_options import recipe_in
-from privet.cli.shell import OUT, integer, number, print_object, say_written, warnings_as_lines
+from privet.cli.shell import PATH, integer, number, print_object, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan, Recipe
@@ -44,7 +44,7 @@ def _values(text: str, *, whole: bool) -> list[str]:
 
 
 @click.command("ahead", short_help="Noise against rounds and batch at a fixed budget; what more rounds cost.")
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PATH)
 @click.option("--epsilon", type=number, help="The budget.")
 @click.option("--delta", type=number, help="The delta of the budget. Default: 1 / (10 size).")
 @click.option("--size", type=integer, help="Number of records n (public).")
@@ -60,7 +60,7 @@ def _values(text: str, *, whole: bool) -> list[str]:
 @click.option("--unit", metavar="NAME", help="Whom a record stands for: example (default), client or user.")
 @click.option("--more", type=whole_numbers, metavar="LIST", help="What so many more rounds of the plan FILE cost.")
 @click.option("--within", type=number, help="With --more: the larger epsilon that the whole run must keep.")
-@click.option("--plot", type=OUT, metavar="FILE", help="Draw the view (.png, .svg, .pdf) or write it (.csv).")
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw the view (.png, .svg, .pdf) or write it (.csv).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def ahead_command(
     *,

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, warnings_as_lines
+from privet.cli.shell import PATH, integer, number, print_object, progress, say_written, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
@@ -17,8 +17,8 @@ _MEMBERSHIP = ("records", "shadows", "targets")
 @click.option("--task", metavar="NAME", help="Images with classes: digits (default), mnist, ... or my.module:task.")
 @click.option("--method", "methods", metavar="NAMES", help="Methods of the papers, with commas between them. Training "
               "without privacy is always attacked beside them.")  # fmt: skip
-@click.option("--plan", "plan_file", type=OUT, metavar="FILE", help="In place of --method: a plan (JSON).")
-@click.option("--run", "folder", type=OUT, metavar="FOLDER", help="In place of --method: a run, at its checkpoint.")
+@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="In place of --method: a plan (JSON).")
+@click.option("--run", "folder", type=PATH, metavar="FOLDER", help="In place of --method: a run, at its checkpoint.")
 @click.option("--attack", "attacks", metavar="NAMES", help="Of invert-l2, invert-cosine, analytic and prior, with "
               "options: invert-l2:iterations=50. Default: invert-l2,prior.")  # fmt: skip
 @click.option("--examples", type=integer, help="Victims. Default: 100.")
@@ -37,9 +37,11 @@ _MEMBERSHIP = ("records", "shadows", "targets")
 @click.option("--shadows", type=integer, help="With --membership: models to learn from. Default: 32.")
 @click.option("--targets", type=integer, help="With --membership: models to attack. Default: 16.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Victims, weights and noise.")
-@click.option("--data-dir", type=OUT, metavar="FOLDER", help="Where files of datasets are.")
-@click.option("--out", type=OUT, metavar="FOLDER", help="Keep outcomes there; go on where an interrupted attack was.")
-@click.option("--plot", type=OUT, metavar="FILE", help="The picture grid, or the ROC: .png, .svg, .pdf; numbers: .csv.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--out", type=PATH, metavar="FOLDER", help="Keep outcomes there; go on where an interrupted attack was.")
+@click.option(
+    "--plot", type=PATH, metavar="FILE", help="The picture grid, or the ROC: .png, .svg, .pdf; numbers: .csv."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def attack_command(
     *, task: str | None, methods: str | None, plan_file: Path | None, folder: Path | None, plot: Path | None,

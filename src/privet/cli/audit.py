@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import integer, number, print_object, progress, warnings_as_lines
+from privet.cli.shell import PATH, integer, number, print_object, progress, warnings_as_lines
 from privet.errors import PrivetError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ FOUND = 3  # the exit code of --fail-on-violation
 @click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`.")
 @click.option("--as-published", is_flag=True, help="With --method: the paper's own rule, which may have no guarantee.")
 @click.option("--control", metavar="NAME", help="A mechanism with a known mistake, which the audit must find.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="A plan (JSON).")
-@click.option("--run", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="A training run's folder.")
+@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan (JSON).")
+@click.option("--run", "folder", type=PATH, metavar="FOLDER", help="A training run's folder.")
 @click.option("--kind", "kinds", metavar="KINDS", help="Of replay, step and one-run, with commas between them. "
               "Default: replay and step; for plans and runs of at most 2,000 steps also one-run.")  # fmt: skip
 @click.option("--samples", type=integer, default=2000, show_default=True, help="Releases of each world, for step.")

@@ -9,7 +9,7 @@ import click
 
 from privet.cli.epsilon_answer import terms
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
-from privet.cli.shell import OUT, print_object, say_written, span, warnings_as_lines
+from privet.cli.shell import PATH, print_object, say_written, span, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
@@ -20,12 +20,12 @@ NOTHING = "–"
 
 
 @click.command("compare", short_help="Plans of one budget side by side.")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, type=PATH)
 @click.option("--methods", metavar="NAMES", help="Methods with commas between them; see `privet methods`.")
 @budget_options
 @click.option("--as-published", is_flag=True, default=None, help="The papers' own rules, formulas and labels.")
 @profile_options
-@click.option("--plot", type=OUT, metavar="FILE", help="Draw the plans over the steps (.png, .svg, .pdf or .csv).")
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw the plans over the steps (.png, .svg, .pdf or .csv).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def compare_command(
     *, files: tuple[Path, ...], methods: str | None, plot: Path | None, as_json: bool, **flags: Any

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import OUT, print_object, progress, warnings_as_lines
+from privet.cli.shell import PATH, print_object, progress, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SAMPLES = 4000
 
 
 @click.command("demo", short_help="The whole story on real digits, in about two minutes.")
-@click.option("--out", type=OUT, default=Path("demo"), show_default=True, metavar="FOLDER", help="Where it is kept.")
+@click.option("--out", type=PATH, default=Path("demo"), show_default=True, metavar="FOLDER", help="Where it is kept.")
 @click.option("--quick", is_flag=True, help="A few steps of everything, in seconds: to see that it works.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def demo_command(*, out: Path, quick: bool, as_json: bool) -> int:

@@ -10,7 +10,7 @@ import click
 
 from privet._registry import one_line
 from privet.cli.doctor_report import Case, Report, in_words
-from privet.cli.shell import OUT, integer, print_object, warnings_as_lines
+from privet.cli.shell import PATH, integer, print_object, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def size_in_bytes(text: str) -> int:
 @click.argument("make", required=False, metavar="[MODULE:MAKE]")
 @click.option("--task", metavar="TASK", help="A task's records and network: digits, mnist, or my.module:task.")
 @click.option("--model", metavar="NAME", help="Another network for the task: cnn, or my.module:Net.")
-@click.option("--plan", "plan_file", type=OUT, metavar="FILE", help="A plan, as `privet plan --out` writes it.")
-@click.option("--data-dir", type=OUT, metavar="FOLDER", help="Where the task's files are.")
+@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan, as `privet plan --out` writes it.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where the task's files are.")
 @click.option("--memory", type=size_in_bytes, metavar="SIZE", help="Memory for a step: 4G. Default: what is free now.")
 @click.option("--fix", is_flag=True, help="Replace the layers that have a private counterpart, and look again.")
 @click.option("--rounds", type=integer, default=5, show_default=True, help="Steps to time, private and plain in turn.")

@@ -9,7 +9,7 @@ from privet import _check
 from privet.cli import epsilon_answer as answer
 from privet.cli import epsilon_source as find
 from privet.cli.epsilon_runs import Beside, One, Several, several_of
-from privet.cli.shell import OUT, integer, number, say_written, warnings_as_lines
+from privet.cli.shell import PATH, Place, integer, number, say_written, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
               "see `privet schedules`.")  # fmt: skip
 @click.option("--steps", type=integer, help="Number of steps T.")
 @click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / rate).")
-@click.option("--from", "sources", type=click.Path(), metavar="FILE", multiple=True,
+@click.option("--from", "sources", type=Place(), metavar="FILE", multiple=True,
               help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
               "or a CSV. Several runs, or a folder of runs: what they cost together.")  # fmt: skip
-@click.argument("more", nargs=-1, type=click.Path(), metavar="")
+@click.argument("more", nargs=-1, type=Place(), metavar="")
 @click.option("--dataset-name", metavar="NAME", help="Of several runs, those on these records.")
 @click.option(
     "--delta", type=number, help="The delta of the guarantee, below 1/size; for a run its plan's if left out."
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 @click.option("--relation", metavar="NAME", help="Neighbouring datasets: zero-out (default), add-remove or replace.")
 @click.option("--sampling", default="poisson", show_default=True, metavar="NAME",
               help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
-@click.option("--curve", type=OUT, metavar="FILE", help="Draw epsilon over the steps (.png, .svg, .pdf or .csv).")
-@click.option("--tradeoff", type=OUT, metavar="FILE",
+@click.option("--curve", type=PATH, metavar="FILE", help="Draw epsilon over the steps (.png, .svg, .pdf or .csv).")
+@click.option("--tradeoff", type=PATH, metavar="FILE",
               help="Draw what an attacker can achieve at best (.png, .svg, .pdf or .csv).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def epsilon_command(
@@ -127,7 +127,7 @@ def _check_question(*, delta: float | None, at: float | None, accountant: str, f
     if (delta is None) == (at is None):
         raise click.UsageError("Give --delta, or --epsilon to ask for the delta there: one of the two.")
     if delta is not None:
-        _check.between(0, 1, delta=delta)
+        _check.delta(delta)
     if at is None:
         return
     _check.non_negative(epsilon=at)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import OUT, integer, number, print_object, progress_bar
+from privet.cli.shell import PATH, integer, number, print_object, progress_bar
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ TRUST = {
 
 
 @click.command("federate", short_help="A plan and a task in, a federation of clients out.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="A plan of `privet plan`.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on with one; --rounds for more.")
-@click.option("--out", type=OUT, metavar="FOLDER", help="The federation's folder. Default: runs/federated.")
+@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan of `privet plan`.")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Go on with one; --rounds for more.")
+@click.option("--out", type=PATH, metavar="FOLDER", help="The federation's folder. Default: runs/federated.")
 @click.option("--task", metavar="NAME", help="What to train on: digits (default), mnist, ..., or my.module:task.")
 @click.option("--model", metavar="NAME", help="Another network than the task's.")
 @click.option("--clients", type=integer, help="How many. With --unit client: the plan's size.")
@@ -40,7 +40,7 @@ TRUST = {
 @click.option("--evaluate-every", type=integer, help="Rounds between evaluations. Default: a twentieth of all.")
 @click.option("--dropout", type=number, help="Simulated: the chance that a client does not answer. Default: 0.")
 @click.option("--more", metavar="ROUNDS", help="--unit example: also show what so many more rounds would cost: 50,100.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--seed", type=click.IntRange(0), help="A reproducible federation, which is not private.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def federate_command(

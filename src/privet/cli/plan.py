@@ -8,17 +8,17 @@ import click
 
 from privet import _check, _registry
 from privet.cli.recipe_options import budget_options, recipe_in, shape_options, with_shapes
-from privet.cli.shell import OUT, print_object, say_written, span, warnings_as_lines
+from privet.cli.shell import PATH, print_object, say_written, span, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Plan
 
 
 @click.command("plan", short_help="A budget in, a certified schedule out.")
-@click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.argument("recipe", required=False, type=PATH)
 @budget_options
 @shape_options
-@click.option("--out", type=OUT, metavar="FILE", help="Write the plan (JSON).")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the plan (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flags: Any) -> None:
     """The noise that meets a budget, for every step, before any data is touched.

@@ -9,7 +9,7 @@ import click
 
 from privet import _check
 from privet.cli.reproduce import print_cells, run_rows
-from privet.cli.shell import OUT, integer, print_object
+from privet.cli.shell import PATH, integer, print_object
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ ALL = "all"
 @click.option("--ablation", metavar="NAME", help="Train a recipe with one part changed at a time: what bought what.")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each, seeds 0, 1, ...")
 @click.option("--steps", type=integer, help="At most so many steps of each; kept apart from whole runs.")
-@click.option("--out", type=OUT, default="results", show_default=True, help="Where results accumulate.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
-@click.option("--page", type=OUT, metavar="FILE", help="Write a page of all full results in the folder (Markdown).")
-@click.option("--save", type=OUT, metavar="FILE", help="Write the recipe NAME as a file, to change and to train.")
+@click.option("--out", type=PATH, default="results", show_default=True, help="Where results accumulate.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--page", type=PATH, metavar="FILE", help="Write a page of all full results in the folder (Markdown).")
+@click.option("--save", type=PATH, metavar="FILE", help="Write the recipe NAME as a file, to change and to train.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def recipes_command(
     *, name: str | None, wanted: str | None, ablation: str | None, seeds: int, steps: int | None, out: Path,

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from privet.cli.shell import OUT, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import PATH, print_object, progress_bar, warnings_as_lines
 
 
 @click.command("report", short_help="One page about a run, for people.")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN [RIVAL]...")
-@click.option("--out", type=OUT, multiple=True, metavar="FILE", help="Where to: .html, .md, .json, or .pdf (if "
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN [RIVAL]...")
+@click.option("--out", type=PATH, multiple=True, metavar="FILE", help="Where to: .html, .md, .json, or .pdf (if "
               "Chromium is there); may be given several times. Default: report.html in the run's folder, "
               "with --show-private raw_report.html.")  # fmt: skip
 @click.option("--title", metavar="TEXT", help="The heading.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _check
-from privet.cli.shell import OUT, integer, print_object, say_written, warnings_as_lines
+from privet.cli.shell import PATH, integer, print_object, say_written, warnings_as_lines
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each row, seeds 0, 1, ...")
 @click.option("--rows", metavar="PATTERN", help="Only rows whose name is like this: 'sigma-*', or several with commas.")
 @click.option("--steps", type=integer, help="At most so many steps of each row; kept apart from whole runs.")
-@click.option("--out", type=OUT, default="results", show_default=True, help="Where results accumulate.")
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--out", type=PATH, default="results", show_default=True, help="Where results accumulate.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--show", is_flag=True, help="Run nothing: print what the results folder has.")
-@click.option("--plot", type=OUT, metavar="FILE", help="Draw one table or figure (.png, .svg, .pdf, .csv).")
-@click.option("--page", type=OUT, metavar="FILE", help="Write a page of all full results in the folder (Markdown).")
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw one table or figure (.png, .svg, .pdf, .csv).")
+@click.option("--page", type=PATH, metavar="FILE", help="Write a page of all full results in the folder (Markdown).")
 @click.option("--list", "listed", is_flag=True, help="The papers and their tables.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def reproduce_command(

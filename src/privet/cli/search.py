@@ -9,7 +9,7 @@ import click
 
 from privet import _check
 from privet.cli.recipe_options import budget_options, profile_of, profile_options, recipe_in, words_of
-from privet.cli.shell import OUT, integer, number, print_object, progress, say_written, span, warnings_as_lines
+from privet.cli.shell import PATH, integer, number, print_object, progress, say_written, span, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning.search import Best, Trial
@@ -18,14 +18,14 @@ SHOWN = 8  # rows of the table
 
 
 @click.command("search", short_help="The best parameters of a shape, by an estimate, at a fixed budget.")
-@click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.argument("recipe", required=False, type=PATH)
 @budget_options
 @click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`.")
 @click.option("--over", metavar="NAMES", default="rho-noise,rho-clip", show_default=True,
               help="What to search: rho-noise, rho-clip, steps, batch; with limits as steps=100..5000.")  # fmt: skip
 @click.option("--most", type=integer, default=150, show_default=True, help="At most so many candidates.")
 @profile_options
-@click.option("--out", type=OUT, metavar="FILE", help="Write the plan that is found (JSON).")
+@click.option("--out", type=PATH, metavar="FILE", help="Write the plan that is found (JSON).")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def search_command(*, recipe: Path | None, over: str, most: int, out: Path | None, as_json: bool, **flags: Any) -> None:
     """The certified plan whose utility estimate is best, over some of rho, steps and batch.

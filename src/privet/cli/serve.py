@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from privet.cli.shell import PATH
 from privet.errors import MissingExtra
 
 
@@ -12,7 +13,7 @@ from privet.errors import MissingExtra
               "own needs a token.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
 @click.option("--token", metavar="WORD", help="What a client must know. Off this machine one is made if not given.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, metavar="FOLDER",
+@click.option("--runs", type=PATH, default=Path("runs"), show_default=True, metavar="FOLDER",
               help="The folder whose runs are shown.")  # fmt: skip
 @click.option("--open/--no-open", "opened", default=False, help="Open the page in a browser.")
 def serve_command(*, host: str, port: int, token: str | None, runs: Path, opened: bool) -> None:

@@ -19,6 +19,7 @@ from privet import _registry
 from privet.errors import InvalidValue, PrivetError
 
 MOST_STEPS = 10**12
+LONGEST_PATH, LONGEST_NAME = 4095, 255  # characters; some systems take fewer, and say so
 OFTEN = 10.0  # seconds between two lines of progress in a log; a tenth of the time so far once that is more
 MOST_SCHEDULED = 10**7  # one value is held for each
 
@@ -49,12 +50,20 @@ class Commands(click.Group):
             sys.exit(1)
         except click.ClickException as error:
             _fail(_usage(error), 2)
-        except PrivetError as error:
-            _debug()
-            _fail(str(error), 2)
         except Exception as error:
             _debug()
-            _fail(f"internal error: {type(error).__name__}: {error} (PRIVET_DEBUG=1 shows where)", 1)
+            _fail(*_told(error))
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What to say of a failure, and whose it is: 2 the user's, who can mend it, 1 ours."""
+    if isinstance(error, PrivetError):
+        return str(error), 2
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this. Use fewer or smaller records, or a smaller network.", 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}. Check its name and permissions, or free some space.", 2
+    return f"internal error: {type(error).__name__}: {error} (PRIVET_DEBUG=1 shows where)", 1
 
 
 def _usage(error: click.ClickException) -> str:
@@ -160,10 +169,16 @@ class Place(click.Path):
             self.fail(
                 f"{value!r} is not a name. It would be the current folder. Give one: `.` for that folder", param, ctx
             )
+        if (
+            "\0" in str(value)
+            or len(str(value)) > LONGEST_PATH
+            or any(len(p) > LONGEST_NAME for p in Path(value).parts)
+        ):
+            self.fail("no file can have such a name: it is too long, or has a null in it", param, ctx)
         return super().convert(value, param, ctx)
 
 
-OUT = Place(path_type=Path)
+PATH = Place(path_type=Path)
 
 
 def check_scheduled(steps: int) -> None:

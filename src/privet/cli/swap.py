@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privet.cli.recipe_options import recipe_in
-from privet.cli.shell import print_object, warnings_as_lines
+from privet.cli.shell import PATH, print_object, warnings_as_lines
 
 if TYPE_CHECKING:
     from privet.planning import Swap
@@ -15,7 +15,7 @@ COLUMNS = "  {:<12} {:<12} {:>10} {:>8}   {}"
 
 
 @click.command("swap", short_help="The noise another accountant allows at the same epsilon.")
-@click.argument("source", metavar="PLAN", type=click.Path(path_type=Path))
+@click.argument("source", metavar="PLAN", type=PATH)
 @click.option("--to", "to", default="pld,rdp,gdp", show_default=True, metavar="NAMES",
               help="Accountants, with commas between.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.recipe_options import Command, budget_options, decorated, shape_options, with_shapes, words_of
-from privet.cli.shell import OUT, integer, number, print_object, warnings_as_lines
+from privet.cli.shell import PATH, integer, number, print_object, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
@@ -58,16 +58,16 @@ def training_options(command: Command) -> Command:
 
 
 @click.command("train", short_help="A plan and a task in, a run's folder out.")
-@click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.argument("recipe", required=False, type=PATH)
 @click.option("--recipe", "named", metavar="NAME", help="A recipe that ships with Privet: `privet recipes` lists them.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), metavar="FILE", help="A plan of `privet plan`.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Go on with the run in a folder.")
-@click.option("--out", type=OUT, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name.")
+@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan of `privet plan`.")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Go on with the run in a folder.")
+@click.option("--out", type=PATH, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name.")
 @training_options
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--total-epsilon", type=number, help="What all runs on these records in --ledger-dir may cost together; "
               "one that would exceed it does not begin.")  # fmt: skip
-@click.option("--ledger-dir", type=OUT, metavar="FOLDER", help="The folder of those runs; --out lies in it.")
+@click.option("--ledger-dir", type=PATH, metavar="FOLDER", help="The folder of those runs; --out lies in it.")
 @click.option("--seed", type=click.IntRange(0), help="A reproducible run, which is not private.")
 @click.option("--secure-noise", is_flag=True, help="Noise that no rounding of floating-point numbers gives away.")
 @click.option("--show-private", is_flag=True, help="Also show loss and accuracy on training records: not private.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet.cli.recipe_options import SHAPES, Command, budget_options, decorated, with_shapes
-from privet.cli.shell import OUT, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.shell import PATH, number, print_object, progress_bar, warnings_as_lines
 from privet.cli.train import training_options
 from privet.errors import InvalidValue
 
@@ -27,7 +27,7 @@ def _shape_options(command: Command) -> Command:
 
 
 @click.command("tune", short_help="Settings tried and judged on training records; charged if asked.")
-@click.argument("recipe", required=False, type=click.Path(path_type=Path))
+@click.argument("recipe", required=False, type=PATH)
 @click.option("--try", "tried", multiple=True, required=True, metavar="KEY=VALUES",
               help="What is tried: lr=0.05,0.1,0.2 or lr=0.01..1 (drawn, by factors). Repeat it for other keys of a "
               "recipe or its [training] table.")  # fmt: skip
@@ -39,10 +39,12 @@ def _shape_options(command: Command) -> Command:
 @click.option(
     "--public", metavar="TASK", help="A task whose training records are public: they judge, all others train."
 )
-@click.option("--out", type=OUT, metavar="FOLDER", help="The tuning's folder. Default: runs/tune- and the task's name.")
-@click.option("--plot", type=OUT, metavar="FILE", help="Draw the scores: .png, .svg, .pdf or .csv.")
+@click.option(
+    "--out", type=PATH, metavar="FOLDER", help="The tuning's folder. Default: runs/tune- and the task's name."
+)
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw the scores: .png, .svg, .pdf or .csv.")
 @training_options
-@click.option("--data-dir", type=click.Path(path_type=Path), metavar="FOLDER", help="Where files of datasets are.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--seed", type=click.IntRange(0), help="A reproducible tuning, which is not private.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 @budget_options

@@ -75,8 +75,9 @@ def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 held = {key: arrays[key] for key in arrays.files}
             return {key: array for key, array in held.items() if isinstance(array, np.ndarray)}  # else it is bytes
-    except Exception as error:  # a damaged file may fail in any way, MemoryError included
-        raise damaged(error, "NPZ file of plain arrays", name) from None
+    except Exception as error:  # a damaged file may fail in any way, MemoryError included; its text may show content
+        what = "it has objects, which are not unpickled" if "allow_pickle" in str(error) else type(error).__name__
+        raise damaged(InvalidValue(what), "NPZ file of plain arrays", name) from None
     raise InvalidValue(f"{name}: unpacks to {unpacked:,} bytes, more than {limit:,}. Do not use it.")
 
 

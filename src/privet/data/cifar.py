@@ -205,8 +205,11 @@ def _rows(data: Cifar, batch: Batch, path: Path, content: bytes) -> Rows:
 def _proven(data: Cifar, batch: Batch, path: Path, content: bytes, rows: Rows, *, known: bool) -> str:
     """The SHA-256 of the binary form, once labels are in range and it, its pickle or its archive is the public one."""
     for column, classes in enumerate(data.classes.values()):
-        if (most := rows[:, column].max()) >= classes:
-            raise InvalidValue(f"{path}: has the label {most}. There are {classes} classes, from 0. Fetch it again.")
+        if rows[:, column].max() >= classes:
+            raise InvalidValue(
+                f"{path}: has another label in record {int(rows[:, column].argmax()) + 1}. There are {classes} "
+                "classes, from 0. Fetch it again."
+            )
     found = sha256(rows.tobytes()).hexdigest()
     if not known and found != batch.sha256 and sha256(content).hexdigest() != batch.pickled:
         raise InvalidValue(f"{path}: is not the {batch.name} of {data.title}: its content differs. Fetch it again.")

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from privet.errors import InvalidValue
+from privet._files import read_file
+from privet.errors import InvalidValue, PrivetError
+
+LARGEST = 2**34  # bytes of a file with records, packed or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +100,14 @@ def read(where: Where, file: File) -> bytes:
     raise InvalidValue(other or missing(where, file.dataset, file.name, source=file.url))
 
 
-def content_of(path: Path) -> bytes:
+def content_of(path: Path, *, most: int = LARGEST, advice: str = "Use a smaller file.") -> bytes:
     """All bytes of a file that is there; of a plain one, for a device has no end."""
     try:
-        if path.exists() and not path.is_file():
-            raise InvalidValue(f"{path}: is no plain file. Give a file that can be read to its end.")
-        return path.read_bytes()
+        return read_file(path, most=most, advice=advice)
+    except MemoryError:
+        raise InvalidValue(f"{path}: is larger than this machine's memory. {advice}") from None
+    except PrivetError as error:
+        raise InvalidValue(f"{path}: {error}") from None
     except OSError as error:
         raise InvalidValue(f"{path}: cannot be read: {error.strerror}. Check its name and permissions.") from None
 

@@ -190,7 +190,8 @@ def check_digits(labels: Pixels, name: str) -> None:
     """Raise unless labels are from 0 to 9."""
     if labels.max() > 9:
         raise InvalidValue(
-            f"{name}: has the label {labels.max()}. There are ten classes, 0 to 9. Fetch or make it again."
+            f"{name}: has another label in record {int(labels.argmax()) + 1}. There are ten classes, 0 to 9. Fetch or "
+            "make it again."
         )
 
 

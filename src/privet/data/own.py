@@ -21,19 +21,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet import _check
-from privet._registry import one_line, shortened
-from privet.data.archives import unzip_arrays
-from privet.data.files import content_of, expanded
+from privet._files import MIB, read_start
+from privet._registry import shortened
+from privet.data.archives import damaged, unzip_arrays
+from privet.data.files import LARGEST, content_of, expanded
 from privet.data.images import tensors
 from privet.data.packed import one_in
 from privet.data.pictures import picture
 from privet.data.task import RMSE, Task, register
 from privet.errors import InvalidValue
 
-LARGEST = 2**34  # bytes of an npz file, unpacked
+LONGEST = 2**30  # bytes of a CSV file: as text, and as lists of cells, it takes some ten times as many
 DENSEST = 100  # times its own size; beyond it only up to SURELY, for a small file must not fill the memory
 SURELY = 2**30
 MOST_CLASSES = 2**31
+MOST_SIDE = 2**12
 _READ = "the list of classes was read from the records: it is taken as public"
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
@@ -62,38 +64,62 @@ def own_csv(
     header, rows = _table(path)
     for name in [target, *_words(columns)]:
         if name not in header:
-            raise InvalidValue(f"{path}: has no column {name!r}. It has {_listed(header)}.")
+            raise InvalidValue(
+                f"{path}: has no column {name!r} in its first line, which must name the {len(header)} columns."
+                f"{_check.suggestion(name, header)} Check it."
+            )
     used = _words(columns) or [name for name in header if name != target]
     if target in used or not used or len(set(used)) < len(used):
         raise InvalidValue(f"columns={columns!r} must name columns other than the target {target!r}, each once.")
-    inputs = np.stack([_numbers(path, name, [row[header.index(name)] for row in rows]) for name in used], axis=1)
+    places = {name: place for place, name in enumerate(header)}
+    inputs = np.stack([_numbers(path, name, [row[places[name]] for row in rows]) for name in used], axis=1)
     _scale(inputs, used, ranges)
     x = torch.tensor(inputs, dtype=torch.float32)
-    wanted = [row[header.index(target)] for row in rows]
+    wanted = [row[places[target]] for row in rows]
     if measure == "rmse":
         y = torch.tensor(_numbers(path, target, wanted), dtype=torch.float32)
         return _task("csv", path, x, y, every=every, model="mlp", classes=1, losses=squared_error, measure=RMSE)
     names = _words(classes) or _class_names(wanted)
-    y, note = _labels(path, wanted, names), "" if classes else _READ
+    y, note = _labels(path, target, wanted, names), "" if classes else _READ
     return _task("csv", path, x, y, every=every, model="mlp", classes=len(names), note=note)
 
 
 def _table(path: str) -> tuple[list[str], list[list[str]]]:
     """The header and the rows, all as long as it."""
     try:
-        text = content_of(_there(path)).decode("utf-8-sig")
+        _check_text(_there(path), path)
+        content = content_of(_there(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
+        if b"\0" in content:
+            raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {content.index(0):,} is no text.")
+        text = content.decode("utf-8-sig")
         lines = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), strict=True) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidValue(f"{path}: is not a CSV file in UTF-8: {one_line(error)}.") from None
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {error.start:,} is no text.") from None
+    except csv.Error:
+        raise InvalidValue(
+            f"{path}: is not a CSV file in UTF-8: a quotation mark is not closed, or a field is too long. Mend it."
+        ) from None
     if len(lines) < 3:
         raise InvalidValue(f"{path}: has {len(lines)} lines. It needs a header and at least two records.")
     header = lines[0]
-    if len(set(header)) < len(header) or "" in header:
-        raise InvalidValue(f"{path}: has a header with an empty or repeated name: {_listed(header)}.")
+    first: dict[str, int] = {}
+    for place, name in enumerate(header, 1):  # no name is shown: without a header, this is a record
+        if not name or first.setdefault(name, place) != place:
+            raise InvalidValue(
+                f"{path}: has a first line with an empty or repeated name, in column {place}. It must name the "
+                "columns, each once. Mend it."
+            )
     for number, row in enumerate(lines[1:], 1):
         if len(row) != len(header):
             raise InvalidValue(f"{path}: record {number} has {len(row)} fields, the header has {len(header)}. Mend it.")
     return header, lines[1:]
+
+
+def _check_text(place: Path, path: str) -> None:
+    """Raise if a large file begins as no text does, before all of it is read."""
+    start = read_start(place, MIB)
+    if b"\0" in start:
+        raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {start.index(0):,} is no text.")
 
 
 def _numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:
@@ -105,7 +131,7 @@ def _numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:
             values[number - 1] = math.nan
         if not math.isfinite(values[number - 1]):
             raise InvalidValue(
-                f"{path}: record {number} has {shortened(cell, 30)!r} in {name!r}, which is no finite number. "
+                f"{path}: record {number} has no finite number in {name!r}. "
                 "Mend it, or name the columns to use: columns=..."
             )
     return values
@@ -116,7 +142,10 @@ def _scale(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
     for part in _words(ranges):
         name, low, high = _range(part)
         if name not in used:
-            raise InvalidValue(f"ranges={ranges!r} names {name!r}, which is not used. Used are {_listed(used)}.")
+            raise InvalidValue(
+                f"ranges={ranges!r} names {name!r}, which is not one of the {len(used)} columns used."
+                f"{_check.suggestion(name, used)} Check it."
+            )
         column = inputs[:, used.index(name)]
         column[:] = (column.clip(low, high) - low) / (high - low)
 
@@ -141,11 +170,13 @@ def _class_names(wanted: list[str]) -> list[str]:
         return names
 
 
-def _labels(path: str, wanted: list[str], names: list[str]) -> Tensor:
+def _labels(path: str, target: str, wanted: list[str], names: list[str]) -> Tensor:
     numbers = {name: number for number, name in enumerate(names)}
-    unknown = next((word for word in wanted if word not in numbers), None)
+    unknown = next((place for place, word in enumerate(wanted, 1) if word not in numbers), None)
     if unknown is not None or len(numbers) < max(2, len(names)):
-        rule = f"has the class {unknown!r}, not one of {_listed(names)}" if unknown is not None else "needs two classes"
+        rule = "needs two classes, each named once"
+        if unknown is not None:  # only where the user has given the names
+            rule = f"record {unknown} has another class in {target!r} than {_listed(names)}"
         raise InvalidValue(f"{path}: {shortened(rule, 200)}. Check target= and classes=.")
     return torch.tensor([numbers[word] for word in wanted])
 
@@ -159,6 +190,9 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
 
     Bytes (uint8) are divided by 255; other numbers are taken as they are. Pictures are (N, colours, height, width).
     """
+    start = read_start(_there(path), 2)
+    if start and start != b"PK":  # before all of it is read
+        raise damaged(InvalidValue("it does not begin as one"), "NPZ file of plain arrays", path)
     content = content_of(_there(path))
     arrays = unzip_arrays(content, limit=min(LARGEST, max(SURELY, DENSEST * len(content))), name=path)
     wanted = ("x", "y", "x_test", "y_test") if {"x_test", "y_test"} & set(arrays) else ("x", "y")
@@ -173,8 +207,14 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
     highest = int(max(y.max(), tested[1].max() if tested else 0))
     count = highest + 1 if classes is None else classes
     _check.whole(least=2, classes=count)
-    if highest >= (len(y) if classes is None else count):
-        raise InvalidValue(f"{path}: has the class {highest}. Classes are 0, 1, ...: mend y, or say classes=...")
+    most = len(y) if classes is None else count
+    for name, labels in {"y": y, "y_test": tested[1] if tested else y}.items():
+        if int(labels.max()) >= most:
+            raise InvalidValue(
+                f"{path}: record {int((labels >= most).int().argmax()) + 1} has a class in {name} that is not below "
+                f"{most}{', the number of records' if classes is None else ''}. Classes are 0, 1, ...: mend {name}, or "
+                "say classes=..."
+            )
     model = "cnn" if x.dim() == 4 else "mlp"
     note = _READ if classes is None else ""
     return _task("npz", path, x, y, every=every, model=model, classes=count, note=note, tested=tested)
@@ -182,15 +222,15 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
 
 def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "iu":
-        types = f"x is {shortened(str(x.dtype))} and y is {shortened(str(y.dtype))}"
+        types = f"x is {x.dtype.type.__name__} and y is {y.dtype.type.__name__}"
         raise InvalidValue(f"{path}: {types}. Use numbers, and whole numbers from 0 for y.")
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or len(y) < 2:
         raise InvalidValue(f"{path}: x is {list(x.shape)} and y is {list(y.shape)}. Give N >= 2 records and N classes.")
     if not x[0].size:
         raise InvalidValue(f"{path}: x is {list(x.shape)}: its records are empty. Give each at least one number.")
     if y.min() < 0 or y.max() >= MOST_CLASSES:
-        wrong = y.min() if y.min() < 0 else y.max()
-        raise InvalidValue(f"{path}: has the class {wrong} in y. Use whole numbers from 0.")
+        wrong = int(((y < 0) | (y >= MOST_CLASSES)).argmax()) + 1
+        raise InvalidValue(f"{path}: record {wrong} has no class in y. Use whole numbers from 0, below {MOST_CLASSES}.")
     if x.dtype == np.uint8:
         return tensors(x, y)
     with np.errstate(over="ignore"):  # what is not finite then is refused with the rest
@@ -208,6 +248,10 @@ def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -
     `side` x `side`; `colours` is 1 or 3.
     """
     _check.whole(side=side)
+    if side > MOST_SIDE:
+        raise InvalidValue(
+            f"side={side} must be at most {MOST_SIDE}. Each picture takes side x side numbers of memory. Use fewer."
+        )
     if colours not in (1, 3):
         raise InvalidValue(f"colours={colours!r} must be 1 (grey) or 3 (red, green, blue).")
     root = _there(path)
@@ -243,6 +287,11 @@ def _in_folders(root: Path, names: list[str], *, side: int, colours: int) -> tup
         files += [(label, file) for file in found]
     if len(files) < 2:
         raise InvalidValue(f"{root}: has fewer than two pictures ({', '.join(_SUFFIXES)}). Put some there.")
+    if len(files) * side * side * colours * 4 > LARGEST:
+        raise InvalidValue(
+            f"side={side} makes {len(files):,} pictures larger than {LARGEST // 2**30} GiB. They are held in memory. "
+            "Use a smaller side."
+        )
     shown = [picture(content_of(file), name=str(file), colours=colours, side=side) for _, file in files]
     return tensors(np.stack(shown), np.array([label for label, _ in files]))
 

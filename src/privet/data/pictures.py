@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privet._registry import one_line
 from privet.errors import InvalidValue, MissingExtra
 
 Box = tuple[int, int, int, int]  # left, upper, right, lower
@@ -39,15 +38,15 @@ def picture(
             warnings.simplefilter("ignore")  # of its size, which is checked here, and of odd metadata
             with image.open(io.BytesIO(content), formats=("PNG", "JPEG", "WEBP", "BMP", "GIF")) as opened:
                 if opened.width * opened.height > MOST:
-                    raise InvalidValue(f"{name}: has {opened.width} x {opened.height} pixels. That is too large.")
+                    raise InvalidValue(f"{name}: has more than {MOST:,} pixels. Replace it by a smaller one.")
                 pixels = _eight_bits(opened, name).convert(_COLOURS[colours])
     except InvalidValue:
         raise
     except Exception as error:  # a damaged picture may fail in any way, by its format
-        raise InvalidValue(f"{name}: is not a whole picture: {one_line(error)}. Remove or replace it.") from None
+        raise InvalidValue(f"{name}: is not a whole picture ({type(error).__name__}). Remove or replace it.") from None
     if box is not None:
         if box[2] > pixels.width or box[3] > pixels.height:
-            raise InvalidValue(f"{name}: has {pixels.width} x {pixels.height} pixels, too few to cut {box} out of it.")
+            raise InvalidValue(f"{name}: has too few pixels to cut {box} out of it.")
         pixels = pixels.crop(box)
     if side is not None and pixels.size != (side, side):
         pixels = pixels.resize((side, side), image.Resampling.BILINEAR)
@@ -59,5 +58,5 @@ def _eight_bits(opened: Any, name: str) -> Any:
     if opened.mode.startswith("I;16"):
         return pillow().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
     if opened.mode[0] in "IF":
-        raise InvalidValue(f"{name}: has pixels of {opened.mode}, not of 8 or 16 bits. Save it with 8 bits a colour.")
+        raise InvalidValue(f"{name}: has pixels of neither 8 nor 16 bits. Save it with 8 bits a colour.")
     return opened

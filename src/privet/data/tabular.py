@@ -128,7 +128,7 @@ def parse_adult(text: str, expected: AdultFile, *, cuts: dict[str, tuple[int, ..
         place = f"{expected.file.name}, line {number}"
         label = fields[-1].removesuffix(".")
         if len(fields) != 15 or label not in ("<=50K", ">50K"):
-            raise InvalidValue(f"{place}: must have 14 fields and <=50K or >50K, has {line[:60]!r}. Fetch it again.")
+            raise InvalidValue(f"{place}: must have 14 fields and <=50K or >50K. Fetch it again.")
         rows.append([at for name, field in zip(FIELDS, fields, strict=False)
                      for at in _column(name, field, starts, cuts, place)])  # fmt: skip
         labels.append(int(label == ">50K"))
@@ -157,12 +157,12 @@ def _column(
     start = starts[name]
     if isinstance(start, int):
         if not (field.isascii() and field.isdigit()):
-            raise InvalidValue(f"{place}: {name} is {field[:20]!r}, not a whole number. Fetch it again.")
+            raise InvalidValue(f"{place}: {name} is no whole number. Fetch it again.")
         return [start + bisect_right(cuts[name], int(field))]
     if field == "?" and name in ("workclass", "occupation", "native-country"):
         return []
     if field not in start:
-        raise InvalidValue(f"{place}: {name} is {field[:30]!r}, which adult.names does not list. Fetch it again.")
+        raise InvalidValue(f"{place}: {name} is not one of those that adult.names lists. Fetch it again.")
     return [start[field]]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from privet._files import write_file
 from privet.errors import InvalidValue
 from privet.experiments import ablation, recipes
 from privet.experiments.gains import schedules
@@ -50,7 +51,7 @@ def write_page(out: Path, page: Path) -> int:
             f"out={str(out)!r} has no full result. The page would be empty. Run `privet reproduce bu2019`."
         )
     try:
-        page.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+        write_file(page, ("\n".join(parts).rstrip() + "\n").encode())
     except OSError as error:
         raise InvalidValue(f"page={str(page)!r} cannot be written: {error.strerror}. Choose another place.") from None
     return count

@@ -38,7 +38,7 @@ from privet.training.append_file import make_folder
 from privet.training.gate import check_covered
 from privet.training.optimizing import optimizer_for
 from privet.training.parts import check_sound, drawing
-from privet.training.run import PLAN, marked
+from privet.training.run import PLAN, marked, write_plan
 from privet.training.settings import Settings as Optimizing
 from privet.training.stopping import interruptible
 from privet.training.total import refuse_within
@@ -137,7 +137,7 @@ def federate(
     weights_seed = secrets.randbits(48) if seed is None else seed
     parts = _Parts(plan, loaded, chosen, weights_seed=weights_seed, seed=seed, folder=folder, fleet=fleet)
     server = parts.server()
-    plan.save(folder / PLAN)
+    write_plan(folder, plan)
     description.write(folder, chosen, weights_seed=weights_seed, seed=seed, own_task=isinstance(task, Task))
     return parts.driven(server, tell=tell)
 

@@ -25,7 +25,7 @@ from privet.training import ledger_reading
 from privet.training.account import cost, without_proof
 from privet.training.append_file import make_folder
 from privet.training.ledger_file import LedgerFile
-from privet.training.run import PLAN
+from privet.training.run import PLAN, write_plan
 from privet.training.steps import Training
 
 
@@ -62,7 +62,7 @@ class RecordClient:
         make_folder(self.folder)
         kept = self.folder / PLAN
         if not kept.exists():
-            plan.save(kept)
+            write_plan(self.folder, plan)
         self.made = self._charged()
 
     @property

@@ -11,8 +11,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from privet._files import read_file
 from privet._registry import one_line, shortened
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, PrivetError
+
+MOST_BYTES = 2**36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,9 @@ def _matching(patterns: Sequence[str], names: list[str], *, option: str) -> set[
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, most=MOST_BYTES, advice="Give a smaller safetensors file.")
+    except PrivetError as error:
+        raise InvalidValue(f"{path}: {error}") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         reason = getattr(error, "strerror", None) or one_line(error)
         raise InvalidValue(f"{path}: cannot be read: {reason}. Give a safetensors file.") from None

@@ -53,9 +53,11 @@ def clt_height(ledger: Ledger, *, epsilon: float, delta: float) -> float:
     levels, goal = levels_of(ledger), 2 * math.log(gdp.mu_of(epsilon, delta))
 
     def excess(log_height: float) -> float:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             at = scaled(levels, math.exp(log_height))
             total = float(at.count @ (at.rate**2 * np.expm1(at.mu**2))) + at.gaussian
+        if math.isnan(total):  # a rate whose square vanishes, and a noise at which that would not matter
+            total = math.inf
         return math.log(min(max(total, 1e-300), 1e300)) - goal
 
     low, high = math.log(1e-12), math.log(1e12)

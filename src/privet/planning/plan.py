@@ -1,6 +1,5 @@
 """A plan: every step's noise, rate and clip, and the guarantee that follows. Frozen, small on disk, checked on load."""
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from privet import _check
+from privet._files import write_file
 from privet._registry import shortened
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table
+from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table, text_of
 from privet.planning.question import Question
 from privet.planning.recipe import Recipe
 from privet.planning.rules import is_unsound
@@ -83,7 +83,7 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
         try:
-            Path(path).write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            write_file(Path(path), text_of(self.as_dict()).encode())
         except OSError as error:
             raise InvalidValue(f"{path}: cannot be written: {error.strerror}. Choose another place.") from None
 

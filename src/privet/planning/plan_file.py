@@ -7,31 +7,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from privet._files import MIB, read_file, read_start
 from privet._registry import one_line, shortened
 from privet.accounting import Guarantee
 from privet.errors import InvalidValue, PrivetError
 
 FORMAT, VERSION = "privet-plan", 1
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 64 * MIB
 AGREE = 1e-6  # how far a stored epsilon may be from the recomputed one: machines round exponentials differently
 AGAIN = "Make the plan again."
 
 
+def text_of(content: Mapping[str, Any]) -> str:
+    """A plan's plain values as they are written."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
 def is_plan(path: Path) -> bool:
     """Whether a file says of itself that it is a plan, whole or torn."""
-    try:
-        with path.open("rb") as stream:
-            return f'"format": "{FORMAT}"'.encode() in stream.read(200)
-    except (OSError, ValueError):
-        return False
+    return f'"format": "{FORMAT}"'.encode() in read_start(path, 200)
 
 
 def parsed(path: Path) -> Any:
     """The JSON of a file, or one line that says what is wrong with it."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InvalidValue(f"is more than {MOST_BYTES // 2**20} MiB. A plan keeps shapes, not lists. {AGAIN}")
-        return json.loads(path.read_bytes().decode("utf-8"), parse_constant=_refuse_constant)
+        content = read_file(path, most=MOST_BYTES, advice=f"A plan keeps shapes, not lists. {AGAIN}")
+        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise InvalidValue("there is no such file. Make one with `privet plan --out`.") from None
     except UnicodeDecodeError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privet import _check, _registry
+from privet._files import read_file
 from privet.accounting import Budget
 from privet.accounting.guarantee import WHO
 from privet.errors import InvalidValue, PrivetError
@@ -36,9 +37,7 @@ def overridden(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[s
 def read_table(path: Path) -> dict[str, Any]:
     """The flat keys of a TOML file, its [budget] unfolded and its numbers written as text read."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InvalidValue(f"is more than {MOST_BYTES // 2**20} MiB. A recipe is a page of text.")
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_file(path, most=MOST_BYTES, advice="A recipe is a page of text.").decode("utf-8-sig")
         table = tomllib.loads(text.replace("\r\n", "\n"))
     except FileNotFoundError:
         raise InvalidValue("there is no such file.") from None

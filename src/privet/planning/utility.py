@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from privet import _check
+from privet._files import read_start
 from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.planning.plan import Plan
 from privet.planning.steps import Steps
@@ -204,9 +205,6 @@ class _Blocks:
 
 def _column(path: Path) -> str | None:
     """`norm`, if the file has several columns and one is called so."""
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            head = [cell.strip() for cell in stream.readline(10_000).split(",")]
-    except (OSError, ValueError):
-        return None  # the reader of the table says what is wrong
+    text = read_start(path, 10_000).decode("utf-8-sig", "ignore")  # the reader of the table says what is wrong
+    head = text.partition("\n")[0].split(",")
     return "norm" if len(head) > 1 else None

@@ -1,12 +1,14 @@
 """What every figure shares: colours and style, the kinds of file, and how they are written."""
 
 import csv
+import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from privet import _check
+from privet._files import write_file
 from privet.errors import InvalidValue, MissingExtra
 
 SUFFIXES = (".png", ".svg", ".pdf", ".csv")
@@ -39,8 +41,9 @@ def check_path(path: Path, *, option: str = "path") -> None:
 def write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
     """Write rows as CSV."""
     try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        write_file(path, text.getvalue().encode())
     except OSError as error:
         raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
 
@@ -48,8 +51,10 @@ def write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
 def save(figure: Any, path: Path) -> None:
     """Write a figure in the format of its suffix."""
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    made = io.BytesIO()
+    figure.savefig(made, dpi=160, metadata=metadata, format=path.suffix[1:].lower())
     try:
-        figure.savefig(path, dpi=160, metadata=metadata)
+        write_file(path, made.getvalue())
     except OSError as error:
         raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
 

@@ -1,6 +1,7 @@
 """Shapes by their values: lines between points, and a table with a row for each step, also from a CSV file."""
 
 import csv
+import io
 import math
 import re
 from collections.abc import Mapping
@@ -12,9 +13,12 @@ from typing import Any, cast
 import numpy as np
 
 from privet import _check
+from privet._files import MIB, read_file
 from privet._registry import number, one_line, shortened, value, written
 from privet.errors import InvalidValue, PrivetError
 from privet.schedules.base import Values, is_number, register
+
+MOST_BYTES = 256 * MIB  # of a file: ten million rows, the most of a schedule, take less
 
 
 @register("piecewise")
@@ -81,8 +85,9 @@ class Table:
         rows = self.rows if file is None else _read_csv(Path(file), column)
         for k, row in enumerate(rows):
             if not is_number(row) or not (math.isfinite(row) and row > 0):
-                source = "" if file is None else f" in {str(file)!r}"
-                raise InvalidValue(f"rows[{k}]={row!r}{source} must be finite and > 0. Rows count from 0. Correct it.")
+                # The file may be another than was meant, of records: nothing of it is shown.
+                shown = f"rows[{k}]={row!r}" if file is None else f"rows[{k}] in {str(file)!r}"
+                raise InvalidValue(f"{shown} must be finite and > 0. Rows count from 0. Correct it.")
         object.__setattr__(self, "rows", tuple(map(float, rows)))
 
     def values(self, steps: int) -> Values:
@@ -111,16 +116,21 @@ class Table:
 def _read_csv(file: Path, column: str | None) -> list[float]:
     """The numbers of one column, or one line that says what is wrong with the file."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            lines = [row for row in csv.reader(stream) if any(cell.strip() for cell in row)]
+        text = read_file(file, most=MOST_BYTES, advice="A schedule has a number for each step.").decode("utf-8-sig")
+        if "\0" in text:
+            raise InvalidValue(f"byte {text.index(chr(0))} is no text.")
+        lines = [row for row in csv.reader(io.StringIO(text, newline="")) if any(cell.strip() for cell in row)]
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"file={str(file)!r} cannot be read as UTF-8 CSV: byte {error.start} is no text.") from None
     except (OSError, ValueError, csv.Error) as error:
         raise InvalidValue(f"file={str(file)!r} cannot be read as UTF-8 CSV: {one_line(error)}. Check it.") from None
     head = [" ".join(cell.split()) for cell in lines[0]] if lines else [""]
     if column is None and len(head) > 1:
-        raise InvalidValue(f"file={str(file)!r} has {len(head)} columns. Say which, for example column={head[-1]}.")
+        raise InvalidValue(f"file={str(file)!r} has {len(head)} columns. Say which by its name: column=noise.")
     if column is not None and column not in head:
         raise InvalidValue(
-            f"column={column!r} is not in {str(file)!r}: {', '.join(head)}.{_check.suggestion(column, head)}"
+            f"column={column!r} is not one of the {len(head)} columns that the first line of {str(file)!r} names."
+            f"{_check.suggestion(column, head)} Check it."
         )
     place = 0 if column is None else head.index(column)
     has_head = column is not None or isinstance(value(head[0]), str)
@@ -129,7 +139,7 @@ def _read_csv(file: Path, column: str | None) -> list[float]:
         try:
             numbers.append(number(row[place]))
         except (IndexError, ValueError):
-            raise InvalidValue(f"rows[{k}]={','.join(row)!r} in {str(file)!r} is not a number. Correct it.") from None
+            raise InvalidValue(f"rows[{k}] in {str(file)!r} is not a number. Rows count from 0. Correct it.") from None
     if not numbers:
         raise InvalidValue(f"file={str(file)!r} has no rows. Each step needs one. Write one number on each line.")
     return numbers

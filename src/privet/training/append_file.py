@@ -6,18 +6,20 @@ import sys
 from pathlib import Path
 from weakref import WeakSet
 
+from privet._files import open_own
 from privet.errors import InvalidValue, PrivetError
 
 
 class Descriptor:
     """A file descriptor of this process: closed with this object, and in a forked child at once.
 
-    A child that kept it would keep the lock too, and the run could not be resumed while it lives.
+    A child that kept it would keep the lock too, and the run could not be resumed while it lives. The file is a plain
+    one with one name, or a new one: see `open_own`.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
         self.number = -1
-        self.number = os.open(path, flags, 0o644)
+        self.number = open_own(path, flags)
         _OPEN.add(self)
 
     def close(self) -> None:
@@ -79,7 +81,7 @@ class AppendFile:
 
     def _check_place(self, at: int) -> None:
         try:
-            there, ours = os.stat(self.path), os.fstat(self._held.number)
+            there, ours = os.lstat(self.path), os.fstat(self._held.number)
         except OSError as error:
             raise unwritable(self.path, error) from None
         if not os.path.samestat(there, ours) or ours.st_size != at:

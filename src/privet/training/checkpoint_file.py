@@ -79,7 +79,7 @@ def _clear(folder: Path) -> None:
 
 
 def _write_beside(beside: Path, pieces: Iterable[bytes]) -> str:
-    made = Descriptor(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+    made = Descriptor(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         seen = sha256()
         for piece in pieces:
@@ -128,9 +128,14 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
         InvalidValue: there is none, it is a link, it is damaged, or it is another kind of file. Nothing is unpickled.
     """
     try:
-        return parse(_read(file, lambda stream: stream.read()))
+        return parse(bytes_of(file))
     except PrivetError as error:
         raise type(error)(f"{file}: {error} {OTHER}") from None
+
+
+def bytes_of(file: Path) -> bytes:
+    """The content of a plain file, not proven to be whole."""
+    return _read(file, lambda stream: stream.read())
 
 
 def check(file: Path) -> None:

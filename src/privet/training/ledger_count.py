@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from privet._files import read_start
 from privet.training.append_file import Descriptor
 
 NAME = "ledger.count"
@@ -25,7 +26,11 @@ class Count(NamedTuple):
 
 
 class CountFile:
-    """The count beside a ledger, open for writing. That it cannot be written is no reason to stop."""
+    """The count beside a ledger, open for writing. That it cannot be written is no reason to stop.
+
+    Raises:
+        InvalidValue: it is a link, or no plain file: something else would be overwritten.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._held: Descriptor | None = None
@@ -58,11 +63,11 @@ def counted(folder: Path) -> Count | None:
     Count(run='a1', charged=7)
     """
     try:
-        with (folder / NAME).open("rb") as stream:
-            line = stream.readline(_MOST_BYTES)
+        text = read_start(folder / NAME, _MOST_BYTES)
+        line = text[: text.find(b"\n") + 1]
         found = Count(**{key: value for key, value in json.loads(line).items() if key != "digest"})
         return found if _line(found) == line else None
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from privet import _check
+from privet._files import check_own
 from privet.accounting import Ledger, Step
 from privet.errors import BudgetExceeded, InvalidValue
 from privet.planning import Plan
@@ -101,11 +102,12 @@ class LedgerFile:
             at_least: the mark in the run's checkpoint. A ledger that ends before it has lost lines, and is refused.
 
         Raises:
-            InvalidValue: another process has it open, it is damaged, or it is of another plan.
+            InvalidValue: another process has it open, it is damaged, a link, or of another plan.
         """
         file = Path(folder) / NAME
         if not file.exists():
             raise InvalidValue(f"{file}: there is no such file. Give the folder of a run, or begin a new run.")
+        check_own(file)
         lock = locked(file.parent)
         try:
             reading = read(file, at_least=at_least)

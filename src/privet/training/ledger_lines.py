@@ -57,7 +57,7 @@ class Header:
         _check.whole(size=self.size, reserve=self.reserve, length=self.length)
         _check.one_of(RELATIONS, relation=self.relation)
         _check.one_of(UNITS, unit=self.unit)
-        _check.between(0, 1, delta=self.delta)
+        _check.delta(self.delta)
         if self.reserve > MOST_RESERVED:
             raise InvalidValue(
                 f"reserve={self.reserve} must be at most {MOST_RESERVED}. A torn line costs that many steps. Use fewer."

@@ -2,13 +2,13 @@
 
 import json
 import reprlib
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
+from privet._files import MIB, read_file, read_start
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
 from privet.training import ledger_count
@@ -17,6 +17,7 @@ from privet.training.ledger_charges import REPAIR, RESTORE, Charges, Tail, bad, 
 from privet.training.ledger_lines import FORMAT, START, VERSION, Header, Mark
 
 NAME = "ledger.jsonl"
+MOST_BYTES = 2**33  # ten million steps, the most of a schedule, take a quarter of it
 _MOST_PIECES = 1000  # of a torn tail: each but the first is a crash while the one before was repaired
 _AGAIN = 5  # times a torn tail is looked at: a line may be just being written
 _ENDING = len(',"digest":"') + 64 + len('"}')
@@ -45,12 +46,13 @@ class Reading:
 def is_run(path: Path) -> bool:
     """Whether `path` is a folder, a ledger of a run, or says that it is one."""
     try:
-        if path.is_dir() or path.name == NAME:
-            return True
-        with path.open("rb") as stream:
-            return f'"format":"{FORMAT}"'.encode() in stream.read(200)
+        return path.is_dir() or path.name == NAME or _begins(path)
     except (OSError, ValueError):
         return False
+
+
+def _begins(file: Path) -> bool:
+    return f'"format":"{FORMAT}"'.encode() in read_start(file, 200)
 
 
 def read(path: str | Path, *, at_least: Mark | None = None) -> Reading:
@@ -101,12 +103,17 @@ def _check_count(found: Reading, count: ledger_count.Count | None) -> None:
 
 def _bytes_of(file: Path) -> bytes:
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise InvalidValue("is not a file. Give the folder of a run.")
-        return file.read_bytes()
+        start = read_start(file, MIB)
+        if len(start) == MIB and not _begins(file):  # before all of it is read
+            raise InvalidValue(f"line 1: is not the header of a {FORMAT} file, or is damaged. {RESTORE}")
+        return read_file(file, most=MOST_BYTES, advice="No run's ledger is so long.")
     except FileNotFoundError:
         raise InvalidValue("there is no such file. Give the folder of a run.") from None
+    except MemoryError:
+        raise InvalidValue("is larger than this machine's memory.") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        if isinstance(error, PrivetError):
+            raise
         raise InvalidValue(f"cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
 

@@ -26,7 +26,7 @@ from privet.training.parts import Parts, check_sound, drawing, measured_reserve,
 from privet.training.progress import Quiet, Watcher
 from privet.training.resume import resume as taken_up
 from privet.training.rounds import Rounds
-from privet.training.run import BEST, NAME, PLAN, Run, versions, write_about
+from privet.training.run import BEST, NAME, PLAN, Run, versions, write_about, write_plan
 from privet.training.settings import Settings, changed
 from privet.training.steps import Training
 from privet.training.stopping import interruptible
@@ -107,7 +107,7 @@ def train(
     )  # fmt: skip
     with training:
         if group is None or group.is_first:
-            plan.save(folder / PLAN)
+            write_plan(folder, plan)
             write_about(folder, about)
         return _driven(training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher)
 

@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from privet.errors import InvalidValue
+from privet._files import MIB, not_own, read_file
+from privet.errors import InvalidValue, PrivetError
 from privet.training.append_file import Descriptor, write_all
 from privet.training.going_on import going_on
 
 NAME = "metrics.jsonl"
+MOST_BYTES = 1024 * MIB
 BOARD = "tensorboard"  # the folder of TensorBoard's files
 Line = Mapping[str, Any]
 _OF_THE_MOMENT = ("epsilon", "delta", "label")
@@ -74,9 +76,11 @@ def read(folder: Path) -> tuple[dict[str, Any], ...]:
     """
     file = folder / NAME
     try:
-        rows = file.read_bytes().split(b"\n")
+        rows = read_file(file, most=MOST_BYTES, advice="No run's metrics are so long.").split(b"\n")
     except FileNotFoundError:
         return ()
+    except PrivetError as error:
+        raise InvalidValue(f"{file}: {error}") from None
     except OSError as error:
         raise InvalidValue(f"{file}: cannot be read: {error.strerror}.") from None
     found: list[dict[str, Any]] = []
@@ -154,6 +158,8 @@ class Board(Protocol):
 
 
 def _board(folder: Path) -> Board | None:
+    if folder.is_symlink():
+        raise not_own(folder)
     if importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter

@@ -20,7 +20,7 @@ from privet import _check
 from privet.engine.clip import is_adaptive
 from privet.errors import InvalidValue
 from privet.planning import Plan
-from privet.training import checkpoint
+from privet.training import checkpoint, checkpoint_file
 from privet.training.distributed import Group
 from privet.training.joint import is_sharded
 from privet.training.ledger_file import LedgerFile
@@ -108,7 +108,7 @@ def _folder(out: str | Path, group: Group | None) -> Iterator[Path]:
 
     def read() -> tuple[int, ...]:
         nonlocal content
-        content = file.read_bytes() if group.is_first and file.exists() else b""
+        content = checkpoint_file.bytes_of(file) if group.is_first and file.exists() else b""
         return ()
 
     group.together(read, 0)

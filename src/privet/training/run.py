@@ -25,7 +25,7 @@ from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
 from privet.planning import Plan
-from privet.planning.plan_file import check_table, parsed
+from privet.planning.plan_file import check_table, parsed, text_of
 from privet.training import checkpoint, checkpoint_file, ledger_reading, metrics
 from privet.training.account import cost, qualify, read_off, why_none, without_proof
 from privet.training.append_file import write_new
@@ -258,6 +258,11 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "unknown"
     return found
+
+
+def write_plan(folder: Path, plan: Plan) -> None:
+    """Put the plan into a run's folder, whole or not at all."""
+    write_new(folder / PLAN, text_of(plan.as_dict()).encode())
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:

@@ -21,7 +21,8 @@ def locked(folder: Path, *, name: str = NAME, patience: float = 0.0) -> Descript
         patience: seconds to wait for another process that holds it.
 
     Raises:
-        InvalidValue: another process holds it (named by its number), or the folder cannot be written.
+        InvalidValue: another process holds it (named by its number), the folder cannot be written, or there is a link
+            where the lock should be.
         Unsupported: the system or its file system has no such locks.
     """
     if sys.platform == "win32":
@@ -74,6 +75,6 @@ def _in_use(held: Descriptor, path: Path) -> PrivetError:
 
 def _is_still(number: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(number), os.stat(path))
+        return os.path.samestat(os.fstat(number), os.lstat(path))
     except OSError:
         return False

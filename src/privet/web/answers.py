@@ -18,7 +18,6 @@ from privet.planning.ahead import Frontier
 from privet.planning.compare import Row
 from privet.web.questions import MOST_STEPS, command_of, toml_of
 
-Alive = Callable[[], None]  # raises once nobody waits for the answer any more
 POINTS = 240  # of a schedule
 CURVE = {"pld": 60, "gdp": 30, "rdp": 12}  # points of epsilon over the steps, about: the line is a staircase
 ATTACKER = 16  # epsilons that make the trade-off curve
@@ -48,22 +47,20 @@ def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
     }
 
 
-def curves_answer(planned: Plan, alive: Alive) -> dict[str, Any]:
+def curves_answer(planned: Plan) -> dict[str, Any]:
     """Epsilon over the steps by three accountants; none where no theorem covers it."""
     start = time.perf_counter()
     lines = []
     for name in () if planned.is_unsound else CURVE:
-        alive()
         lines += _tried(_line, planned, name)
     return {"lines": lines, "why": _why(planned, lines), "seconds": time.perf_counter() - start}
 
 
-def attacker_answer(planned: Plan, alive: Alive) -> dict[str, Any]:
+def attacker_answer(planned: Plan) -> dict[str, Any]:
     """The trade-off of an attacker's two errors, and what the best attacker can do; none where no theorem covers it."""
     start = time.perf_counter()
     lines: list[Tradeoff | Gaussian] = []
     for name in () if planned.is_unsound else ("pld", "gdp"):
-        alive()
         lines += _tried(_test, planned, name)
     certified = next((line for line in lines if line.label == "certified"), None)
     return {
@@ -74,7 +71,7 @@ def attacker_answer(planned: Plan, alive: Alive) -> dict[str, Any]:
     }
 
 
-def ahead_answer(recipe: Recipe, alive: Alive) -> dict[str, Any]:
+def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     """The noise of the same budget around the recipe's own batch and steps, and which choices stand out."""
     start = time.perf_counter()
     if recipe.as_published:
@@ -82,7 +79,7 @@ def ahead_answer(recipe: Recipe, alive: Alive) -> dict[str, Any]:
     count, batch = recipe.count or 1, float(recipe.batch)
     batches = sorted({min(recipe.size, max(1, round(batch * by))) for by in BATCHES})
     steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})
-    found = ahead(recipe, batches=batches, steps=steps, progress=lambda _done, _all: alive())
+    found = ahead(recipe, batches=batches, steps=steps)
     return {"batches": batches, "steps": steps, "cells": _cells(found), "seconds": time.perf_counter() - start}
 
 

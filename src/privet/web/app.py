@@ -18,11 +18,12 @@ from starlette.routing import Route
 from privet._registry import shortened
 from privet.errors import PrivetError
 from privet.planning import METHODS, Plan, Recipe, plan
-from privet.web import answers
+from privet.planning.plan_file import text_of
+from privet.web import answers, work
 from privet.web.gallery import Gallery
 from privet.web.guard import Door, Guard
-from privet.web.questions import MOST_STEPS, recipe_of, toml_of
-from privet.web.work import Alive, Busy, Desk, Gone
+from privet.web.questions import MOST_STEPS, command_of, recipe_of, toml_of
+from privet.web.work import Broken, Busy, Desk, Gone, Late, in_thread
 
 MOST_BYTES = 64 * 1024  # of a request
 BODY_SECONDS = 10.0
@@ -63,19 +64,18 @@ class Page:
 
     async def ahead(self, request: Request) -> Response:
         recipe = recipe_of(await body_of(request))
-        found = await self._worked(request, ("ahead", recipe), partial(answers.ahead_answer, recipe))
-        return JSONResponse(found)
+        return JSONResponse(await self._asked(request, recipe, "ahead", answers.ahead_answer, recipe))
 
     async def plan_file(self, request: Request) -> Response:
         found, _ = await self._planned(request, recipe_of(dict(request.query_params)))
-        text = json.dumps(found.as_dict(), indent=1, allow_nan=False) + "\n"
+        text = text_of(found.as_dict())
         return _download(text, "plan.json", "application/json")
 
     async def recipe_file(self, request: Request) -> Response:
         return _download(toml_of(recipe_of(dict(request.query_params))), "recipe.toml", "application/toml")
 
     async def runs(self, request: Request) -> Response:
-        return JSONResponse(await self._worked(request, None, self.gallery.entries))
+        return JSONResponse(await in_thread(self.gallery.entries, request.is_disconnected))
 
     async def report(self, request: Request) -> Response:
         found = await asyncio.to_thread(self.gallery.report, request.path_params["name"])
@@ -84,17 +84,23 @@ class Page:
         headers = {"content-security-policy": REPORT_POLICY}
         return Response(found, media_type="text/html", headers=headers)
 
-    async def _of_plan(self, request: Request, make: Callable[[Plan, Alive], Any]) -> Response:
+    async def _of_plan(self, request: Request, make: Callable[[Plan], Any]) -> Response:
         recipe = recipe_of(await body_of(request))
         found, _ = await self._planned(request, recipe)
-        return JSONResponse(await self._worked(request, (make, recipe), partial(make, found)))
+        return JSONResponse(await self._asked(request, recipe, make.__name__, make, found))
 
     async def _planned(self, request: Request, recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
-        found: tuple[Plan, dict[str, Any]] = await self._worked(request, ("plan", recipe), lambda _: planned(recipe))
+        found: tuple[Plan, dict[str, Any]] = await self._asked(request, recipe, "plan", planned, recipe)
         return found
 
-    async def _worked(self, request: Request, key: Any, work: Callable[[Alive], Any]) -> Any:
-        return await self.desk.answer(key, work, request.is_disconnected)
+    async def _asked(
+        self, request: Request, recipe: Recipe, what: str, make: Callable[[Any], Any], given: "Plan | Recipe"
+    ) -> Any:
+        """What `make` gives, computed in another process, or a line that says what to do if that takes too long."""
+        try:
+            return await self.desk.answer((what, recipe), partial(make, given), request.is_disconnected)
+        except Late:
+            raise HTTPException(504, too_long(recipe)) from None
 
 
 def application(*, door: Door, runs: Path) -> Guard:
@@ -118,9 +124,19 @@ def application(*, door: Door, runs: Path) -> Guard:
         HTTPException: lambda _, error: _error(error.status_code, error.detail, error.headers),
         Busy: lambda _, error: _error(503, "too much is asked at once. Try again in a moment."),
         Gone: lambda _, error: _error(499, "the client has left."),
+        Broken: lambda _, error: _error(500, f"internal error: {error}"),
         Exception: lambda _, error: _error(500, f"internal error: {type(error).__name__}"),
     }
     return Guard(Starlette(routes=routes, exception_handlers=handlers), door)
+
+
+def too_long(recipe: Recipe) -> str:
+    """What to say of a question that is too hard for a page."""
+    return (
+        f"this takes more than {work.LONGEST:g} seconds, which is all that the page may take for a question. "
+        "Ask for fewer steps, a larger delta, or a rho nearer to 1; or plan without a limit, on the command line: "
+        f"{command_of(recipe)}"
+    )
 
 
 def planned(recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
