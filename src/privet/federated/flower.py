@@ -9,7 +9,7 @@ are not used: they average over who has answered, and they know no budget.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -92,13 +92,12 @@ class FlowerFleet:
             )
             for node in asked
         ]  # fmt: skip
-        for reply in self._replies(messages):
-            client = asked.pop(reply.metadata.src_node_id, None)  # who it is, we know; what it says, we do not ask
-            if client is None:
-                continue
-            found = None if reply.has_error() else _answer(client, reply)
+        for node, reply in self._replies(messages):
+            client = asked.pop(node)  # who it is, we know; what it says, we do not ask
+            has_failed = reply is not None and reply.has_error()
+            found = None if reply is None or has_failed else _answer(client, reply)
             if found is None:
-                drop(number, client, "its app has failed" if reply.has_error() else "its message cannot be read")
+                drop(number, client, "its app has failed" if has_failed else "its message cannot be read")
             else:
                 yield found
         for client in asked.values():
@@ -122,14 +121,38 @@ class FlowerFleet:
             flwr.app.Message(flwr.app.RecordDict(), dst_node_id=node, message_type="query", ttl=self._timeout)
             for node in sorted(here - set(self._client_of))
         ]
-        for reply in self._replies(messages):
-            client = None if reply.has_error() else _number(reply)
+        for node, reply in self._replies(messages):
+            client = None if reply is None or reply.has_error() else _number(reply)
             if client is not None and client < self._clients and client not in self._client_of.values():
-                self._client_of[reply.metadata.src_node_id] = client
+                self._client_of[node] = client
         return {client: node for node, client in self._client_of.items()}
 
-    def _replies(self, messages: "list[Message]") -> "Iterable[Message]":
-        return self._grid.send_and_receive(messages, timeout=self._timeout) if messages else ()
+    def _replies(self, messages: "list[Message]") -> "Iterator[tuple[int, Message | None]]":
+        """Each node that answers in time, and its reply: None if Flower cannot make a message of it.
+
+        They are pulled one by one: pulled together, one that cannot be read takes those of all others with it.
+        """
+        if not messages:
+            return
+        nodes = [message.metadata.dst_node_id for message in messages]
+        waiting = {key: node for key, node in zip(self._grid.push_messages(messages), nodes, strict=False) if key}
+        end = time.monotonic() + self._timeout
+        while True:
+            for key in list(waiting):
+                found = self._pulled(key)
+                if found:
+                    yield waiting.pop(key), found[0]
+            if not waiting or time.monotonic() > end:
+                return
+            time.sleep(POLL)
+
+    def _pulled(self, key: str) -> "list[Message | None]":
+        try:
+            return list(self._grid.pull_messages([key]))
+        except Exception as error:
+            if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "grpc"):
+                raise  # the network: rounds that nobody can answer would spend the plan on nothing
+            return [None]
 
 
 def _number(reply: "Message") -> int | None:
