@@ -38,9 +38,9 @@ class Flower:
     def __init__(self, place: Path) -> None:
         self.place, self.link = place, free_port()
         self._started: list[subprocess.Popen[bytes]] = []
-        tests = str(Path(__file__).parents[1])
+        paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
         self._env = os.environ | {
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "FLWR_HOME": str(place / "home"), "PYTHONPATH": tests,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "FLWR_HOME": str(place / "home"), "PYTHONPATH": paths,
             "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         (place / "home").mkdir()

@@ -92,7 +92,7 @@ def averaged(updates: Sequence[tuple[float, Update]], named: Named) -> dict[str,
 
     >>> named = {"w": nn.Parameter(torch.zeros(1))}
     >>> averaged([(1, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 1e30)], named)["w"]
-    tensor([1.5000])
+    tensor([2.3333])
     """
     norms = [_norm(update) for _, update in updates]
     most = WIDEST * sorted(norms)[(len(norms) - 1) // 2]
