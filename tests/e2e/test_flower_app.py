@@ -193,7 +193,7 @@ def hostile(message, context):
         told = json.loads(reply.content["standing"]["json"]) | {"size": 10**9}
         reply.content["standing"]["json"] = json.dumps(told)
         for name, array in reply.content["update"].items():
-            reply.content["update"][name] = Array(np.full(array.shape, 1e30, dtype=np.float32))
+            reply.content["update"][name] = Array(np.full(array.shape, 1e20, dtype=np.float32))
     return reply
 
 
@@ -204,7 +204,7 @@ app._registered_funcs["train.default"] = hostile
 @pytest.mark.prove
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="ends processes by their folder in /proc")
 def test_a_bad_client_over_the_network_costs_itself_alone(flower: Flower) -> None:
-    """Client 1 of three fails, sends objects, then NaN, then 1e30 with a claimed weight of 1e9; all rounds are made."""
+    """Client 1 of three fails, sends objects, then NaN, then 1e20 with a claimed weight of 1e9; all rounds are made."""
     app = flower.place / "app"
     shutil.copytree(APP, app)
     (app / "privet_flower" / "client.py").write_text(HOSTILE)
