@@ -59,7 +59,7 @@ def test_an_unsound_method_as_published_is_caught_by_replay(name: str) -> None:
 def test_the_controls_are_these() -> None:
     assert names() == [
         "own-norm", "l2-max", "per-layer", "noise-over-batch", "quarter-noise", "noise-replayed", "microbatch",
-        "median-clip", "realised-batch", "shuffled-as-poisson", "count-as-own-step",
+        "median-clip", "realised-batch", "shuffled-as-poisson", "count-as-own-step", "chosen-batch", "raw-step",
     ]  # fmt: skip
 
 

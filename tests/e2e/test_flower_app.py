@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from privet import plan
 from privet.federated.federate import Federated
@@ -36,9 +38,9 @@ class Flower:
     def __init__(self, place: Path) -> None:
         self.place, self.link = place, free_port()
         self._started: list[subprocess.Popen[bytes]] = []
-        tests = str(Path(__file__).parents[1])
+        paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
         self._env = os.environ | {
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "FLWR_HOME": str(place / "home"), "PYTHONPATH": tests,
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "FLWR_HOME": str(place / "home"), "PYTHONPATH": paths,
             "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         (place / "home").mkdir()
@@ -64,11 +66,11 @@ class Flower:
         return self.start(f"node{client}", f"flower-supernode --insecure --superlink 127.0.0.1:{self.link} "
                           f"--port {free_port()} --node-config partition-id={client}")  # fmt: skip
 
-    def submit(self, config: dict[str, object]) -> None:
+    def submit(self, config: dict[str, object], app: Path = APP) -> None:
         """What a user types: flwr run."""
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         done = subprocess.run(
-            [BIN / "flwr", "run", str(APP), "here", "--run-config", words], cwd=self.place, env=self._env,
+            [BIN / "flwr", "run", str(app), "here", "--run-config", words], cwd=self.place, env=self._env,
             capture_output=True, timeout=DEADLINE, text=True,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -157,6 +159,78 @@ def test_a_federation_over_the_network_outlives_its_clients_and_its_server(flowe
     assert died.spent.epsilon <= found.spent.epsilon == Plan.load(flower.place / "plan.json").guarantee.epsilon
     assert read(out).ledger == p.ledger()
     assert found.spent.label == "certified"
+
+
+HOSTILE = """
+import io
+import json
+import numpy as np
+from flwr.app import Array
+from privet.federated.flower import client_app, number_of
+
+app = client_app()
+train = app._registered_funcs["train.default"]
+
+
+def saved(values):
+    out = io.BytesIO()
+    np.save(out, values, allow_pickle=True)
+    return out.getvalue()
+
+
+def hostile(message, context):
+    reply, number = train(message, context), message.content["round"]["number"]
+    if number_of(context) != 1:
+        return reply
+    if number == 0:
+        raise RuntimeError("2.718281828")
+    if number == 1:
+        data = saved(np.full((6, 4), None))
+        reply.content["update"]["body.0.weight"] = Array("object", (6, 4), "numpy.ndarray", data)
+    if number == 2:
+        reply.content["update"]["body.0.weight"] = Array(np.full((6, 4), np.nan, dtype=np.float32))
+    if number == 3:
+        told = json.loads(reply.content["standing"]["json"]) | {"size": 10**9}
+        reply.content["standing"]["json"] = json.dumps(told)
+        for name, array in reply.content["update"].items():
+            reply.content["update"][name] = Array(np.full(array.shape, 1e20, dtype=np.float32))
+    return reply
+
+
+app._registered_funcs["train.default"] = hostile
+"""
+
+
+@pytest.mark.prove
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="ends processes by their folder in /proc")
+def test_a_bad_client_over_the_network_costs_itself_alone(flower: Flower) -> None:
+    """Client 1 of three fails, sends objects, then NaN, then 1e20 with a claimed weight of 1e9; all rounds are made."""
+    app = flower.place / "app"
+    shutil.copytree(APP, app)
+    (app / "privet_flower" / "client.py").write_text(HOSTILE)
+    faults_file = flower.place / "faults"  # where the log goes is up to who runs the server
+    with (app / "privet_flower" / "server.py").open("a") as server:
+        server.write(f"\nimport logging\nlogging.getLogger().addHandler(logging.FileHandler({str(faults_file)!r}))\n")
+    plan(delta=1e-2, size=66, batch=11, steps=ROUNDS, noise=2.0, solve="epsilon").save(flower.place / "plan.json")
+    out = flower.place / "out"
+    config = {
+        "plan": str(flower.place / "plan.json"), "out": str(out), "task": "tiny_task:task", "clients": 3, "wait": 3,
+        "timeout": 120.0, "local-steps": 1,
+    }  # fmt: skip
+    flower.superlink()
+    for client in range(3):
+        flower.supernode(client)
+    flower.submit(config, app)
+    flower.wait_for("all rounds", lambda: (out / "checkpoint.safetensors").exists() and Federated.load(out).is_over)
+    found = Federated.load(out)
+    weights = load_file(out / "checkpoint.safetensors")
+    assert max(float(weights[name].abs().max()) for name in weights if name.startswith("model.")) < 100
+    assert found.standing.keys() == {0, 1, 2}
+    assert [found.standing[client]["left"] for client in (0, 2)] == [0, 0]
+    faults = ("its app has failed", "its message cannot be read", "its 'body.0.weight' is not finite")
+    lines = [f"round {number}: client 1 has dropped out: {fault}" for number, fault in enumerate(faults)]
+    log = [line for line in _text(faults_file).splitlines() if "dropped out" in line]
+    assert log == lines  # not the last: huge, but finite, it is scaled down to the others
 
 
 def _text(file: Path) -> str:

@@ -9,8 +9,8 @@ import torch
 from scipy import stats
 
 from privet import plan
-from privet.accounting import Step
-from privet.auditing.controls import CLIP, NOISE, Control, noisy, sampled, shrunk
+from privet.accounting import Ledger, Step
+from privet.auditing.controls import CLIP, NOISE, ChosenBatch, Control, RawStep, noisy, sampled, shrunk
 from privet.auditing.mechanism import Declared, Frozen, declared, flat
 from privet.auditing.replay import COINS, RARE, replay, worst
 from privet.auditing.scenes import BATCHES, CANARIES, SIZE, Sliced, gradients, losses, scenes
@@ -267,3 +267,58 @@ def test_coins_are_enough_to_see_a_shared_coin_whatever_their_seed():
     """Both of two releases at rate 1/4 in a quarter of all draws: seen but for a chance of 1 %."""
     least = next(k for k in range(COINS) if stats.binom.sf(k - 1, COINS, 1 / 16) < RARE / 2)
     assert stats.binom.sf(least - 1, COINS, 1 / 4) > 0.99
+
+
+# --- loops of one's own --------------------------------------------------------------------------------
+
+
+class AsItComes(ChosenBatch):
+    """The same loop, and no batch is left."""
+
+    def is_wanted(self, chosen, *, target):
+        return True
+
+
+class AtPrivateWeights(RawStep):
+    """Nothing between the steps: the weights move by private steps alone."""
+
+    def between(self, loop, chosen):
+        pass
+
+
+def loops():
+    """Each mistake, a sound twin, and the plan by which the real `Training` does the same without the mistake."""
+    given = {"delta": 1e-5, "size": SIZE, "steps": 2, "noise": NOISE, "solve": "epsilon", "clip": CLIP}
+    return [
+        (ChosenBatch(), AsItComes(), plan(batch=SIZE / 4, **given)),
+        (RawStep(), AtPrivateWeights(), plan(batch=SIZE, **given)),
+    ]
+
+
+@pytest.mark.parametrize("pair", loops(), ids=["chosen batch", "raw step"])
+def test_a_loop_with_the_mistake_is_seen_and_its_sound_twin_is_not(pair):
+    bad, twin, planned = pair
+    assert bad.declared == twin.declared
+    assert bad.declared.steps == tuple(planned.steps)
+    assert reasons(bad) != ""
+    assert reasons(twin) == ""
+    assert reasons(TrainingSteps(plan=planned), SOME[:2]) == ""
+    accused = step(bad, SOME[:1], samples=1000, generator=Randomness(3))
+    assert (accused.verdict, accused.mu > accused.mu_claimed) == ("violation", True)
+    assert step(twin, SOME[:1], samples=1000, generator=Randomness(3)).verdict != "violation"
+
+
+@pytest.mark.parametrize("mechanism", [ChosenBatch(), RawStep()])
+def test_each_loop_is_charged_just_what_it_declares(mechanism):
+    seen = []
+
+    class Charged(type(mechanism)):
+        def train(self, loop):
+            super().train(loop)
+            seen.append(loop.ledger)
+
+    Charged()(SOME[0].with_, Randomness(1))
+    expected = Ledger()
+    for one in mechanism.declared.steps:
+        expected.add(one)
+    assert seen == [expected]

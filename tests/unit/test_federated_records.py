@@ -1,20 +1,24 @@
 """A client that protects its own records: its ledger goes on across rounds and restarts, and its budget ends it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from bad_updates import UNREADABLE
 from privet import plan
 from privet.accounting import Guarantee, spent
 from privet.errors import BudgetExceeded, InvalidValue, NoSolution
 from privet.federated.federate import server_optimizer
-from privet.federated.fleet import Answer, Worker
+from privet.federated.fleet import Answer, InProcess, Worker
 from privet.federated.records import RecordClient, plan_for
 from privet.federated.rounds import Records
 from privet.federated.settings import Settings
+from privet.federated.split import split
 from privet.federated.standing import distribution, held, row_of, standing_in, worst_of
 from privet.planning import Plan
 from privet.training.ledger_reading import read
@@ -146,29 +150,73 @@ def test_a_client_with_too_few_records_does_not_take_part(tmp_path: Path) -> Non
 def test_where_the_number_of_records_is_private_nobody_is_told_it(tmp_path: Path) -> None:
     p = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon", relation="add-remove")
     found = worker(p).answer(0, tuple(part[:37] for part in DATA), TASK.network(), folder=tmp_path / "c", number=0)
-    assert (found.size, found.planned) == (50, p.guarantee.epsilon)
+    assert found.planned == p.guarantee.epsilon
+    fleet = InProcess(worker(p), TASK, split(TASK, 3), tmp_path)
+    assert fleet.sizes is None
     assert Plan.load(tmp_path / "c" / "plan.json") == p
 
 
-def test_the_server_averages_by_size_and_asks_no_client_that_is_done(tmp_path: Path) -> None:
+def records(clients: int = 5, **given: Any) -> Records:
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    server = Records(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), sample=1.0, clients=5, standing={}
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return Records(model=model, optimizer=optimizer, sample=1.0, clients=clients, standing={}, **given)
 
-    def said(client: int, value: float, size: int, left: int) -> Answer:
-        return Answer(
-            client=client, update={"weight": torch.full((1, 1), value)}, size=size, left=left, spent=P.guarantee
-        )
 
-    server.step([said(0, 1.0, 30, 2), said(1, 4.0, 10, 0), said(2, float("nan"), 9, 2),
+def said(client: int, value: Any, left: int = 2) -> Answer:
+    sent = {"weight": torch.full((1, 1), value) if isinstance(value, float) else value}
+    return Answer(client=client, update=sent, left=left, spent=P.guarantee)
+
+
+def moved(server: Records) -> float:
+    return server.model.weight.item()
+
+
+def test_the_server_averages_by_registered_size_and_asks_no_client_that_is_done() -> None:
+    server = records(sizes=[30, 10, 9, 0, 5])
+    server.step([said(0, 1.0), said(1, 2.0, left=0), said(2, float("nan")),
                  Answer(client=3, update=None, why="no", left=0)])  # fmt: skip
-    assert model.weight.item() == pytest.approx(-(30 * 1.0 + 10 * 4.0) / 40)
+    assert moved(server) == pytest.approx(-(30 * 1.0 + 10 * 2.0) / 40)
     assert server.chosen() == [0, 2, 4]
     server.step([])  # nobody answers: nothing moves
-    assert model.weight.item() == pytest.approx(-1.75)
+    assert moved(server) == pytest.approx(-1.25)
     assert server.number == 2
+
+
+def test_without_registered_sizes_all_weigh_alike() -> None:
+    server = records()
+    server.step([said(0, 1.0), said(1, 2.0), said(2, 3.0)])
+    assert moved(server) == pytest.approx(-2.0)
+
+
+@pytest.mark.parametrize("sizes", [[30, 10], [1, 1, 1, 1, -1], [1, 1, 1, 1, 0.5]])
+def test_sizes_that_are_no_weights_are_refused(sizes: list[Any]) -> None:
+    with pytest.raises(InvalidValue, match="sizes"):
+        records(sizes=sizes)
+
+
+BAD: dict[str, Callable[[], Any]] = {
+    name: lambda make=make: make(torch.ones(1, 1)) for name, make in UNREADABLE.items()
+} | {f"times {factor:g}": lambda factor=factor: torch.full((1, 1), factor) for factor in (-1e30, -100.0, 0.0, 1e38)}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_one_bad_client_does_not_decide_the_average(bad: str, place: int) -> None:
+    """The four others send about 1: with it the average may move by its share of three of them, and no further."""
+    values: list[Any] = [0.9, 1.0, 1.1, 1.0]
+    values.insert(place, BAD[bad]())
+    server = records()
+    server.step(said(k, value) for k, value in enumerate(values))
+    assert (4.0 - 3 * 1.1) / 5 <= -moved(server) <= (4.0 + 3 * 1.1) / 5
+
+
+def test_who_answers_twice_counts_once(caplog: pytest.LogCaptureFixture) -> None:
+    server = records()
+    server.step([said(0, 1.0), said(1, 2.0), said(1, 2.0), said(7, 2.0), said(-1, 2.0)])
+    assert moved(server) == pytest.approx(-1.5)
+    assert caplog.text.count("has dropped out: it has answered twice, or was not asked") == 3
+    assert sorted(server.standing) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -203,14 +251,10 @@ def test_the_worst_and_the_distribution_are_told(tmp_path: Path) -> None:
 
 
 def answering(*answers: Answer) -> tuple[Records, float]:
-    model = torch.nn.Linear(1, 1, bias=False)
-    torch.nn.init.zeros_(model.weight)
-    server = Records(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0), sample=1.0, clients=5, standing={}
-    )
+    server = records()
     for answer in answers:
         server.step([answer])
-    return server, model.weight.item()
+    return server, moved(server)
 
 
 def test_an_update_without_noise_does_not_reach_the_model() -> None:

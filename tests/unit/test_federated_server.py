@@ -1,12 +1,14 @@
 """A round of client-level privacy: what is charged, what one client can do to it; without noise it is FedSGD."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from bad_updates import READABLE, SECRET, UNREADABLE
 from privet import plan
 from privet.engine.clip import rule_for
 from privet.engine.randomness import Randomness, seeded
@@ -195,30 +197,85 @@ def test_a_rule_without_a_guarantee_is_refused() -> None:
 
 # --- what one client can do --------------------------------------------------------------------------
 
-HOSTILE = {
-    "huge": update(1e30),
-    "beyond float32": {"weight": torch.full((2, 3), 1e300, dtype=torch.float64), "bias": torch.zeros(2)},
-    "nan": update(float("nan")),
-    "one inf": {"weight": torch.tensor([[float("inf"), 0, 0], [0, 0, 0]]), "bias": torch.zeros(2)},
-    "tiny": update(1e-30),
-    "other names": {"weight": torch.ones(2, 3)},
-    "other shape": {"weight": torch.ones(3, 2), "bias": torch.ones(2)},
-    "whole numbers": {"weight": torch.ones(2, 3, dtype=torch.int64), "bias": torch.ones(2)},
-    "no tensor": {"weight": [1.0], "bias": torch.ones(2)},
+
+class Changing(dict[str, Tensor]):
+    """Shows one thing the first time it is read, another thing later; or raises."""
+
+    def __init__(self, *seen: object) -> None:
+        super().__init__(update())
+        self._seen = list(seen)
+
+    def items(self) -> Any:
+        found = self._seen.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found.items()
+
+
+def with_weight(value: object) -> dict[str, Any]:
+    return {"weight": value, "bias": torch.ones(2)}
+
+
+BAD: dict[str, Callable[[], Any]] = {
+    **{name: lambda make=make: with_weight(make(torch.ones(2, 3))) for name, make in UNREADABLE.items()},
+    "one more": lambda: update() | {"more": torch.ones(1)},
+    "one less": lambda: {"weight": torch.ones(2, 3)},
+    "no mapping": lambda: [1, 2],
+    "raises": lambda: Changing(RuntimeError(SECRET)),
+    "nothing": lambda: None,
+}
+GOOD: dict[str, Callable[[], Any]] = {
+    **{name: lambda make=make: with_weight(make(torch.ones(2, 3))) for name, make in READABLE.items()},
+    "bad when read again": lambda: Changing(update(), update(float("nan"))),
+    "huge": lambda: update(1e30),
+    "small": lambda: update(1e-3),
 }
 
 
 @pytest.mark.parametrize("rule", ["flat", "per_layer", "normalised", "quantile", "adaclip"])
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", BAD | GOOD)
 def test_one_client_moves_the_sum_by_at_most_the_clip(name: str, rule: str) -> None:
     named = dict(nn.Linear(3, 2).named_parameters())
     others = [update(0.1 * k) for k in range(7)]
     made = rule_for(rule)
     for clip in (1e-3, 1.0, 50.0):
-        without, with_ = (clipped_updates(u, named, made, clip) for u in (others, [*others, HOSTILE[name]]))
+        without, with_ = (clipped_updates(u, named, made, clip) for u in (others, [*others, (BAD | GOOD)[name]()]))
         moved = torch.cat([(with_.grads[n] - without.grads[n]).flatten() for n in named]).double().norm()
         assert float(moved) <= clip * (1 + 1e-5)
         assert all(bool(g.isfinite().all()) for g in with_.grads.values())
+
+
+def caught(s: Server, sent: object, caplog: pytest.LogCaptureFixture) -> tuple[Tensor, str]:
+    """The weights after one round in which one client of all sends this, and what the log says."""
+    caplog.clear()
+    for chosen in s:
+        s.step((k, sent if k == chosen[-1] else update(0.5)) for k in chosen)
+        break
+    return weights(s), caplog.text
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_update_costs_its_client_alone(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The round is that in which the client did not answer, noise and divisor included, and the log names it."""
+    p = planned(batch=CLIENTS)
+    bad, log = caught(server(p, generator=seeded(3)), BAD[name](), caplog)
+    s = server(p, generator=seeded(3))
+    for chosen in s:
+        s.step((k, update(0.5)) for k in chosen[:-1])
+        break
+    assert torch.equal(bad, weights(s))
+    assert f"round 0: client {CLIENTS - 1} has dropped out: its " in log
+    assert SECRET not in log
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_update_of_another_layout_counts_as_its_values(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    p = planned(batch=CLIENTS)
+    found, log = caught(server(p, generator=seeded(3)), GOOD[name](), caplog)
+    same = {key: value.detach().float().clone() for key, value in GOOD[name]().items()}
+    assert log == ""
+    assert torch.equal(found, caught(server(p, generator=seeded(3)), same, caplog)[0])
+    assert not torch.equal(found, caught(server(p, generator=seeded(3)), None, caplog)[0])
 
 
 def test_many_updates_are_one_sum_however_they_are_read() -> None:

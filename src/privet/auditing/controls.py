@@ -4,21 +4,21 @@ Each declares what its author would. Gradients are those of the scenes in closed
 through the engine.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from privet._registry import Registry
-from privet.accounting import Step
+from privet.accounting import Ledger, Step
 from privet.accounting.sampling import POISSON, Sampling, Shuffled
 from privet.auditing.mechanism import Declared, Mechanism, Records, Released, Run, declared
-from privet.auditing.scenes import SIZE, gradients
+from privet.auditing.scenes import SIZE, gradients, weights
 from privet.auditing.sound import EngineStep
 from privet.engine.noise import draw
 from privet.engine.randomness import Randomness
-from privet.engine.sampling import Sampler
+from privet.engine.sampling import Sampler, poisson
 from privet.planning.steps import Steps
 
 registry: Registry[Mechanism] = Registry("control", own=False)
@@ -26,6 +26,7 @@ register = registry.register
 
 CLIP = 1.0
 NOISE = 1.0
+START = weights().double()  # of the scenes' model
 
 
 def names() -> list[str]:
@@ -205,6 +206,103 @@ class CountAsOwnStep(Control):
             "sum": noisy(shrunk(grads).sum(0), NOISE * CLIP, generator),
             "count": noisy(bits.sum().view(1), NOISE * 0.5, generator),
         }
+
+
+# --- loops of one's own -----------------------------------------------------------------------------------
+
+
+class Loop:
+    """A training loop as `Training` was without its guards: what is around it may do as it likes.
+
+    A batch costs nothing until its step is made, and is drawn anew by the next `for`; the weights are anybody's. Each
+    step starts at the same ones, so that its gradients are known: `clipped` has one row for each record.
+    """
+
+    def __init__(self, records: Records, clipped: Tensor, steps: Sequence[Step], generator: Randomness) -> None:
+        self.records, self.steps, self.ledger = records, steps, Ledger()
+        self.weights = START
+        self.released: dict[str, Tensor] = {}
+        self._clipped, self._generator = clipped, generator
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """A batch for each step that is left, from coins of its own."""
+        numbers = self._generator.numbers()
+        for step in self.steps[self.ledger.steps :]:
+            yield torch.from_numpy(poisson(len(self._clipped), step.rate, numbers))
+
+    def step(self, chosen: Tensor) -> None:
+        """A private step on a batch: charged, clipped, with noise, over the public batch."""
+        step = self.steps[self.ledger.steps]
+        self.ledger.add(step)
+        total = noisy(self._clipped[chosen].sum(0), step.noise * CLIP, self._generator)
+        self.move(START, total / (step.rate * SIZE))
+
+    def move(self, weights: Tensor, gradient: Tensor) -> None:
+        """Follow a gradient. Whoever has the weights before the next step sees what was taken off them."""
+        self.weights = weights - gradient
+        self.released[str(self.ledger.steps - 1)] = START - self.weights
+
+
+class LoopControl:
+    """What the loops share: steps at one rate, all of them charged as planned."""
+
+    steps: ClassVar[tuple[Step, ...]]
+
+    @property
+    def declared(self) -> Declared:
+        step_of = {str(number): number for number in range(len(self.steps))}
+        return Declared(steps=self.steps, std=NOISE * CLIP / (SIZE * self.steps[0].rate), step_of=step_of)
+
+    def __call__(self, records: Records, generator: Randomness) -> Released:
+        return self.prepared(records)(generator)
+
+    def prepared(self, records: Records) -> Run:
+        clipped = shrunk(gradients(records))
+
+        def run(generator: Randomness) -> Released:
+            loop = Loop(records, clipped, self.steps, generator)
+            self.train(loop)
+            return loop.released
+
+        return run
+
+    def train(self, loop: Loop) -> None:
+        """All steps, as the author of the loop wrote them."""
+        raise NotImplementedError
+
+
+@register("chosen-batch")
+class ChosenBatch(LoopControl):
+    """A loop that leaves by break until its batch has the target: it takes part in each step, charged at the rate."""
+
+    steps: ClassVar[tuple[Step, ...]] = (Step(noise=NOISE, rate=0.25),) * 2
+
+    def train(self, loop: Loop) -> None:
+        while loop.ledger.steps < len(self.steps):
+            for chosen in loop:
+                if not self.is_wanted(chosen, target=len(loop.records[1]) - 1):
+                    break  # nothing was charged: the next `for` draws again
+                loop.step(chosen)
+
+    def is_wanted(self, chosen: Tensor, *, target: int) -> bool:
+        return bool((chosen == target).any())
+
+
+@register("raw-step")
+class RawStep(LoopControl):
+    """An optimizer's step on gradients as they are, neither clipped nor noisy, between two private steps."""
+
+    steps: ClassVar[tuple[Step, ...]] = (Step(noise=NOISE),) * 2
+
+    def train(self, loop: Loop) -> None:
+        for number, chosen in enumerate(loop, start=1):
+            loop.step(chosen)
+            if number < len(self.steps):
+                self.between(loop, chosen)
+
+    def between(self, loop: Loop, chosen: Tensor) -> None:
+        raw = gradients(loop.records, at=loop.weights)[chosen]
+        loop.move(loop.weights, raw.sum(0) / SIZE)
 
 
 def control(name: str) -> Mechanism:

@@ -78,10 +78,11 @@ def losses(out: Tensor, y: Tensor) -> Tensor:
     return nn.functional.softplus(-y * out.view(-1))
 
 
-def gradients(records: Records, clip: float = 1.0) -> Tensor:
-    """The gradient of each record at the start, (n, d), in closed form; one that is not finite is zero."""
+def gradients(records: Records, clip: float = 1.0, *, at: Tensor | None = None) -> Tensor:
+    """The gradient of each record, (n, d), in closed form; one that is not finite is zero. `at`: other weights."""
     x, y = records[0].double(), records[1].double()
-    found = -(y * torch.sigmoid(-y * (x @ weights(clip).double())))[:, None] * x
+    w = weights(clip).double() if at is None else at
+    found = -(y * torch.sigmoid(-y * (x @ w)))[:, None] * x
     return torch.where(found.isfinite().all(1, keepdim=True), found, torch.zeros_like(found))
 
 

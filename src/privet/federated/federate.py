@@ -222,7 +222,7 @@ class _Parts:
     def _records(self, number: int, standing: dict[int, dict[str, Any]]) -> Records:
         return Records(
             model=self.model, optimizer=self.optimizer, sample=self.settings.sample, clients=self.settings.clients,
-            seed=self.seed, number=number, standing=standing,
+            seed=self.seed, number=number, standing=standing, sizes=self.fleet.sizes,
         )  # fmt: skip
 
     def _source(self, rounds: int) -> Randomness:

@@ -29,14 +29,15 @@ class Answer:
     client: int
     update: Update | None  # None: it refuses, and `why` says so
     why: str = ""
-    size: int = 1  # of record-level privacy, public: its weight in the average
     spent: Guarantee | None = None
     planned: float | None = None  # epsilon of its whole plan
     left: int | None = None  # steps of it
 
 
 class Fleet(Protocol):
-    """Where clients are."""
+    """Where clients are. `sizes` are the records that they registered with, public; None if the server knows none."""
+
+    sizes: Sequence[int] | None
 
     def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
         """Let these clients work on the model in round `number`; who does not answer is not there."""
@@ -51,6 +52,11 @@ class Worker:
     losses: Losses
     seed: int | None = None
 
+    @property
+    def are_sizes_public(self) -> bool:
+        """Under add-remove how many records there are is private: the plan's size stands for it, everywhere."""
+        return self.plan.recipe.budget.relation != "add-remove"
+
     def answer(self, client: int, data: Any, model: nn.Module, *, folder: Path, number: int) -> Answer:
         """The client's answer in a round: an update, not private, or a private one from its own plan and ledger."""
         if self.plan.recipe.budget.unit == "client":
@@ -60,9 +66,7 @@ class Worker:
 
     def _private(self, client: int, data: Any, model: nn.Module, folder: Path) -> Answer:
         """Private steps, where the plan is met and not spent. The model is left as it was."""
-        # under add-remove how many records there are is private: the plan's size stands for it, everywhere
-        is_public = self.plan.recipe.budget.relation != "add-remove"
-        size = records_of(data) if is_public else self.plan.recipe.size
+        size = records_of(data) if self.are_sizes_public else self.plan.recipe.size
         try:
             plan = plan_for(self.plan, size)
         except PrivetError as error:  # too few records for this budget: it never takes part
@@ -79,8 +83,8 @@ class Worker:
         finally:
             model.load_state_dict(before)
         return Answer(
-            client=client, update=update, size=size, spent=own.spent(), planned=plan.guarantee.epsilon, left=own.left
-        )
+            client=client, update=update, spent=own.spent(), planned=plan.guarantee.epsilon, left=own.left
+        )  # fmt: skip
 
 
 class InProcess:
@@ -88,6 +92,7 @@ class InProcess:
 
     def __init__(self, worker: Worker, task: Task, parts: Sequence[Tensor], folder: Path) -> None:
         self._worker, self._task, self._parts, self._folder = worker, task, parts, folder
+        self.sizes: Sequence[int] | None = [len(part) for part in parts] if worker.are_sizes_public else None
 
     def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
         seed, lost = self._worker.seed, self._worker.settings.dropout

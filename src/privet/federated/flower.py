@@ -9,7 +9,7 @@ are not used: they average over who has answered, and they know no budget.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from privet import _check
+from privet._registry import shortened
 from privet.accounting import Guarantee
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.engine.loading import gather
 from privet.errors import InvalidValue, MissingExtra
+from privet.federated.aggregate import drop
 from privet.federated.federate import Federated, federate, go_on
 from privet.federated.fleet import Answer, Worker, client_folder
 from privet.federated.settings import NAME, Settings, unread
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
 Records = Callable[["Context", Task], Any]  # the records of the client that a context is of
-MOST_RECORDS = 10**9  # that a client may say it has
 MOST_STEPS = 2**62  # more would not fit in a checkpoint
 POLL = 0.2  # seconds between two looks at who is connected
 
@@ -67,11 +68,15 @@ class FlowerFleet:
         clients: numbers from 0 that may take part; a node that says another is not asked.
         timeout: seconds after which a client that was asked has dropped out.
         wait: how many clients must be connected before the first round.
+        sizes: the records that each client registered with, public: the weights of a record-level average.
     """
 
-    def __init__(self, grid: "Grid", *, clients: int, timeout: float = 60.0, wait: int = 1) -> None:
+    def __init__(
+        self, grid: "Grid", *, clients: int, timeout: float = 60.0, wait: int = 1, sizes: Sequence[int] | None = None
+    ) -> None:
         self._grid, self._clients, self._timeout, self._wait = grid, clients, timeout, wait
         self._client_of: dict[int, int] = {}  # by node
+        self.sizes = sizes
 
     def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
         flwr = imported()
@@ -87,12 +92,16 @@ class FlowerFleet:
             )
             for node in asked
         ]  # fmt: skip
-        for reply in self._replies(messages):
-            client = asked.pop(reply.metadata.src_node_id, None)  # who it is, we know; what it says, we do not ask
-            if client is not None:
-                found = _answer(client, reply.content)
-                if found is not None:
-                    yield found
+        for node, reply in self._replies(messages):
+            client = asked.pop(node)  # who it is, we know; what it says, we do not ask
+            has_failed = reply is not None and reply.has_error()
+            found = None if reply is None or has_failed else _answer(client, reply)
+            if found is None:
+                drop(number, client, "its app has failed" if has_failed else "its message cannot be read")
+            else:
+                yield found
+        for client in asked.values():
+            drop(number, client, "it has not answered in time")
 
     def _connected(self) -> dict[int, int]:
         """The node of each client that is there; the first time, once enough are, or the time is over."""
@@ -112,38 +121,57 @@ class FlowerFleet:
             flwr.app.Message(flwr.app.RecordDict(), dst_node_id=node, message_type="query", ttl=self._timeout)
             for node in sorted(here - set(self._client_of))
         ]
-        for reply in self._replies(messages):
-            client = _number(reply.content)
+        for node, reply in self._replies(messages):
+            client = None if reply is None or reply.has_error() else _number(reply)
             if client is not None and client < self._clients and client not in self._client_of.values():
-                self._client_of[reply.metadata.src_node_id] = client
+                self._client_of[node] = client
         return {client: node for node, client in self._client_of.items()}
 
-    def _replies(self, messages: "list[Message]") -> "Iterable[Message]":
+    def _replies(self, messages: "list[Message]") -> "Iterator[tuple[int, Message | None]]":
+        """Each node that answers in time, and its reply: None if Flower cannot make a message of it.
+
+        They are pulled one by one: pulled together, one that cannot be read takes those of all others with it.
+        """
         if not messages:
             return
-        for reply in self._grid.send_and_receive(messages, timeout=self._timeout):
-            if not reply.has_error():
-                yield reply
+        nodes = [message.metadata.dst_node_id for message in messages]
+        waiting = {key: node for key, node in zip(self._grid.push_messages(messages), nodes, strict=False) if key}
+        end = time.monotonic() + self._timeout
+        while True:
+            for key in list(waiting):
+                found = self._pulled(key)
+                if found:
+                    yield waiting.pop(key), found[0]
+            if not waiting or time.monotonic() > end:
+                return
+            time.sleep(POLL)
+
+    def _pulled(self, key: str) -> "list[Message | None]":
+        try:
+            return list(self._grid.pull_messages([key]))
+        except Exception as error:
+            if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("httpx", "grpc"):
+                raise  # the network: rounds that nobody can answer would spend the plan on nothing
+            return [None]
 
 
-def _number(content: "RecordDict") -> int | None:
+def _number(reply: "Message") -> int | None:
     try:
-        found = content.config_records["client"]["number"]
-    except (KeyError, TypeError):
+        found = reply.content.config_records["client"]["number"]
+    except Exception:  # whatever a node may send, the others are asked
         return None
     return found if type(found) is int and found >= 0 else None
 
 
-def _answer(client: int, content: "RecordDict") -> Answer | None:
+def _answer(client: int, reply: "Message") -> Answer | None:
     """What a client sent, as far as it can be read; None if it cannot: then it has dropped out."""
     try:
+        content = reply.content
         told = json.loads(str(content.config_records["standing"]["json"]))
         spent = None if told["spent"] is None else Guarantee(**told["spent"])
         arrays = content.array_records.get("update")
         update = None if arrays is None else arrays.to_torch_state_dict()
-        size, left, planned = told["size"], told["left"], told["planned"]
-        if type(size) is not int or not 1 <= size <= MOST_RECORDS:
-            return None
+        left, planned = told["left"], told["planned"]
         if left is not None and (type(left) is not int or not 0 <= left <= MOST_STEPS):
             return None
         if planned is not None:
@@ -153,7 +181,7 @@ def _answer(client: int, content: "RecordDict") -> Answer | None:
             if spent.steps > MOST_STEPS:
                 return None
         why = str(told["why"])[:200]
-        return Answer(client=client, update=update, why=why, size=size, spent=spent, planned=planned, left=left)
+        return Answer(client=client, update=update, why=why, spent=spent, planned=planned, left=left)
     except Exception:  # whatever a client may send, the round goes on without it
         return None
 
@@ -176,8 +204,9 @@ def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
     """The rounds of a federation over a grid, from a run config."""
     settings, folder = settings_of(config), Path(str(config["out"]))
     fleet = FlowerFleet(
-        grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1))
-    )
+        grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1)),
+        sizes=sizes_of(config),
+    )  # fmt: skip
     if (folder / NAME).exists():
         _check_plan(str(config["plan"]), folder)
         return go_on(folder, fleet=fleet, tell=_log)
@@ -205,6 +234,24 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     known = {field.name for field in fields(Settings)}
     table = {key.replace("-", "_"): value for key, value in config.items() if value != ""}
     return Settings.of({key: value for key, value in table.items() if key in known})
+
+
+def sizes_of(config: Mapping[str, Any]) -> list[int] | None:
+    """The records of each client, `sizes = "600,580"`, client 0 first; None if the config has none.
+
+    >>> sizes_of({"sizes": "600,580"}), sizes_of({"sizes": ""})
+    ([600, 580], None)
+    """
+    text = str(config.get("sizes", ""))
+    if not text:
+        return None
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise InvalidValue(
+            f"sizes={shortened(text)!r} must be whole numbers with commas between them, one for each client. They are "
+            "the weights of the average. Give sizes='600,580', say, or leave it out."
+        ) from None
 
 
 def _log(line: Mapping[str, Any]) -> None:
@@ -276,7 +323,7 @@ def _content(answer: Answer) -> "RecordDict":
     flwr = imported()
     spent = None if answer.spent is None else answer.spent.as_dict()
     told = {
-        "spent": spent, "planned": answer.planned, "left": answer.left, "size": answer.size, "why": answer.why
+        "spent": spent, "planned": answer.planned, "left": answer.left, "why": answer.why
     }  # fmt: skip
     found = {"standing": flwr.app.ConfigRecord({"json": json.dumps(told)})}
     if answer.update is not None:

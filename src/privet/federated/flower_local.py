@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from privet.federated.flower import imported
 
@@ -34,9 +35,25 @@ class LocalGrid:
         made, empty = self._flwr.app.Context, self._flwr.app.RecordDict
         self.contexts = {100 + k: made(RUN, 100 + k, {"partition-id": k}, empty(), self.config) for k in range(clients)}
         self.gone: set[int] = set()  # nodes that do not answer
+        self._sent: dict[str, Message] = {}  # pushed, and not pulled
 
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in self.contexts if node not in self.gone]
+
+    def push_messages(self, messages: "Iterable[Message]") -> Iterable[str]:
+        """An id for each message; an empty one where nobody will answer."""
+        found = []
+        for message in messages:
+            key = "" if message.metadata.dst_node_id in self.gone else uuid4().hex
+            if key:
+                self._sent[key] = message
+            found.append(key)
+        return found
+
+    def pull_messages(self, message_ids: Iterable[str]) -> "Iterable[Message]":
+        """The replies to these messages; a node works when its reply is asked for."""
+        for key in message_ids:
+            yield self._answered(self._sent.pop(key))
 
     def send_and_receive(self, messages: "Iterable[Message]", *, timeout: float | None = None) -> "Iterable[Message]":
         for message in messages:

@@ -2,22 +2,22 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from privet import _check
 from privet.accounting import Guarantee
 from privet.data.task import Task
 from privet.engine.knowledge import trainable
 from privet.engine.randomness import Randomness
 from privet.engine.sampling import poisson
 from privet.errors import InvalidValue
-from privet.federated.aggregate import fits
+from privet.federated.aggregate import Update, averaged, drop, usable
 from privet.federated.fleet import Answer, Fleet
 from privet.federated.server import Server, follow, save
 from privet.federated.settings import Settings
@@ -36,7 +36,8 @@ SAVE_SECONDS = 10.0
 class Records:
     """The server of record-level privacy. It adds no noise and keeps no ledger: what it gets is private already.
 
-    It asks each client with the public chance `sample`, and averages what comes back, by the public sizes. No
+    It asks each client with the public chance `sample`, and averages what comes back, by the public `sizes` that the
+    clients registered with, or all alike where it knows none: what a client says of itself gives it no weight. No
     amplification is claimed from asking only some: every client charges itself for each step that it makes.
     """
 
@@ -47,6 +48,18 @@ class Records:
     seed: int | None = None
     number: int = 0  # rounds that are over
     standing: dict[int, dict[str, Any]]  # by client: epsilon, label, steps, left
+    sizes: Sequence[int] | None = None  # public, by client
+
+    def __post_init__(self) -> None:
+        if self.sizes is None:
+            return
+        if len(self.sizes) != self.clients:
+            raise InvalidValue(
+                f"sizes has {len(self.sizes)} numbers and must have {self.clients}, one for each client. They are the "
+                "weights of the average. Give the records that each has registered with, or leave it out."
+            )
+        for size in self.sizes:
+            _check.whole(least=0, sizes=size)
 
     def chosen(self) -> list[int]:
         """The clients of the next round; one that said that its plan is spent is not asked again."""
@@ -55,25 +68,35 @@ class Records:
         return [client for client in found if self.standing.get(client, {}).get("left") != 0]
 
     def step(self, answers: Iterable[Answer]) -> None:
-        """The optimizer's step along the average of the updates, each weighted by its client's public size."""
+        """The optimizer's step along the average of the updates; who sends none that can be used adds nothing."""
         named = trainable(self.model)
-        total = {name: torch.zeros_like(p, requires_grad=False) for name, p in named.items()}
-        weight = 0
+        kept = [
+            (self._weight(client), update) for client, update in usable(self._sent(answers), named, number=self.number)
+        ]  # fmt: skip
+        if sum(weight for weight, _ in kept) > 0:
+            average = averaged(kept, named)
+            if all(bool(value.isfinite().all()) for value in average.values()):
+                follow(self.optimizer, named, average)
+        self.number += 1
+
+    def _weight(self, client: int) -> int:
+        return 1 if self.sizes is None else self.sizes[client]
+
+    def _sent(self, answers: Iterable[Answer]) -> Iterator[tuple[int, Update]]:
+        """What each client sent, once, and only with word of what it has spent."""
+        seen: set[int] = set()
         for answer in answers:
+            if answer.client in seen or not 0 <= answer.client < self.clients:
+                drop(self.number, answer.client, "it has answered twice, or was not asked")
+                continue
+            seen.add(answer.client)
             self._note(answer)
-            if answer.update is None or not fits(answer.update, named):
+            if answer.update is None:
                 continue
             if answer.spent is None:  # of a client with a plan of another unit: no noise is on it, and none will be
+                drop(self.number, answer.client, "its update has no noise: its plan is of another unit")
                 continue
-            if not all(bool(value.isfinite().all()) for value in answer.update.values()):
-                continue
-            weight += answer.size
-            for name, value in answer.update.items():
-                total[name].add_(value.to(total[name]), alpha=answer.size)
-        average = {name: value / max(weight, 1) for name, value in total.items()}
-        if weight and all(bool(value.isfinite().all()) for value in average.values()):
-            follow(self.optimizer, named, average)
-        self.number += 1
+            yield answer.client, answer.update
 
     def _note(self, answer: Answer) -> None:
         row = row_of(answer.spent, planned=answer.planned, left=answer.left, why=answer.why)

@@ -24,7 +24,7 @@ from privet.engine.randomness import Randomness
 from privet.engine.release import laid_as, release
 from privet.engine.sampling import sampler
 from privet.errors import InvalidValue
-from privet.federated.aggregate import Update, clipped_updates
+from privet.federated.aggregate import Update, sum_plain, usable
 from privet.planning import Plan
 from privet.training import checkpoint
 from privet.training.account import account_for, cost, without_proof
@@ -159,7 +159,8 @@ class Server:
     def step(self, updates: Iterable[tuple[int, Update]]) -> None:
         """Clip and add up what came back, add one noise, divide by the public expected count, let the optimizer step.
 
-        `updates` are pairs (client, update). Who was asked and is not among them adds nothing, and is charged.
+        `updates` are pairs (client, update). Who was asked and is not among them adds nothing, and is charged; so does
+        one whose update cannot be used, whatever it is: the log of `privet.federated` says which fault it has.
 
         Raises:
             InvalidValue: no round is at hand; or an update is of a client that was not asked, or is there twice.
@@ -167,7 +168,8 @@ class Server:
         if self._chosen is None:
             raise InvalidValue("step was called without a round, or twice for one. Call it once inside the loop.")
         step = self.plan.steps[self.number - 1]
-        whole = clipped_updates(_asked(updates, self._chosen), self.named, self.rule, step.clip)
+        kept = usable(_asked(updates, self._chosen), self.named, number=self.number - 1)
+        whole = sum_plain((update for _, update in kept), self.named, self.rule, step.clip)
         self._chosen = None  # from here on noise is drawn: should anything fail, the round is over all the same
         released = release(
             whole, self.rule, step=step, batch=step.rate * self.plan.recipe.size, generator=self._generator,
@@ -190,7 +192,7 @@ def follow(optimizer: Optimizer, named: Any, average: Update) -> None:
     optimizer.zero_grad(set_to_none=True)
 
 
-def _asked(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Iterator[Update]:
+def _asked(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Iterator[tuple[int, Update]]:
     """The updates, once it is sure that each is of another client of this round."""
     seen: set[int] = set()
     for client, update in updates:
@@ -201,7 +203,7 @@ def _asked(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Ite
                 "update of each client that was chosen."
             )
         seen.add(client)
-        yield update
+        yield client, update
 
 
 # --- going on ----------------------------------------------------------------------------------------
