@@ -38,8 +38,7 @@ SHAPES = (
     click.option("--noise", type=number, help="Noise multiplier, when another knob is solved for."),
     click.option("--noise-schedule", metavar="SHAPE", help="Shape of the noise; see `privet schedules`."),
     click.option("--clip-schedule", metavar="SHAPE", help="Shape that multiplies --clip over the steps."),
-    click.option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip, or "
-                 "your own as my.module:Class."),
+    click.option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip."),
     click.option("--solve", metavar="KNOB", help="noise (default), steps, batch or epsilon, given the other three."),
     click.option("--trials", type=integer, help="The budget is for so many runs together; see --trials-law."),
     click.option("--trials-mean", type=number, help="The budget is for the best of a random number of runs: its mean."),
