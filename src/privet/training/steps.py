@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from privet import _check
 from privet.accounting import Guarantee, Step
 from privet.engine import ClippedSum, clipped_sum
-from privet.engine.clip import is_adaptive, is_published, rule_for
+from privet.engine.clip import is_published, rule_for
+from privet.engine.clip.bounded import clip_in_force
 from privet.engine.clipped import plain_model
 from privet.engine.contribution import Ids, user_sampler
 from privet.engine.knowledge import trainable
@@ -363,7 +364,7 @@ class Training:
     def _charge(self) -> None:
         """Charge the step whose batch is about to be handed out: what was seen is spent, whatever becomes of it."""
         step = self._step = self.plan.steps[self.number]
-        in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
+        in_force = clip_in_force(self.rule, step.clip)
         self._wants_check = self._loop.wants_check()
         self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, when this returns
         self._is_charged = True
@@ -424,7 +425,6 @@ class Training:
         """Make the step that is charged: whatever goes wrong here, it is over."""
         step = self._step
         self._number, self._is_charged = self.number + 1, False
-        in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
         batch = step.rate * self.plan.recipe.size  # public, whatever the realised batch
         one = partial(release, in_place=True) if self.group is None else partial(joint_release, self.group)
         try:
@@ -433,7 +433,7 @@ class Training:
                 relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
             )  # fmt: skip
             if is_published(self.rule):
-                self.raw_scale = float(self.rule.raw_scale(whole.raw_norms, in_force))
+                self.raw_scale = float(self.rule.raw_scale(whole.raw_norms, step.clip))
             self._move(released.grads)
         except BaseException:
             self._loop.end_step(self.number - 1, is_made=False)
