@@ -144,3 +144,41 @@ def loss_function_that_mixes_its_rows(m, x, y):
 def closure_over_an_item(m, x, y):
     s = math.copysign(1.0, x.mean().item())
     return lambda out, t: s * each(out, t), x, y
+
+
+# --- losses that are what they should be, with gradients that are not -------------------------------
+
+
+def through(losses, sign):
+    """The losses as they are; their gradient is multiplied, by no function of one's own."""
+    return losses.detach() + sign * (losses - losses.detach())
+
+
+@LOOPS.body(3)
+def gradient_turned_by_detaching(m, x, y):
+    return through(each(m(x), y), torch.sign(x.mean()))
+
+
+@LOOPS.body(3)
+def gradient_turned_by_detaching_outputs_in_place(m, x, y):
+    out = m(x)
+    kept = out.clone()
+    out.mul_(0).add_(through(kept, torch.sign(x.mean())))
+    return each(out, y)
+
+
+@LOOPS.body(3)
+def hard_examples_alone_have_a_gradient(m, x, y):
+    losses = each(m(x), y)
+    return torch.where(losses > losses.detach().mean(), losses, losses.detach())
+
+
+@LOOPS.body(3)
+def turned_below_the_rounding_of_a_large_constant(m, x, y):
+    return each(m(x), y) * torch.sign(x.mean()) + 1e6
+
+
+@LOOPS.body(4)
+def gradient_turned_in_a_loss_function(m, x, y):
+    s = torch.sign(x.mean())
+    return lambda out, t: through(each(out, t), s), x, y

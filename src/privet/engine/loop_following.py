@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     _disable_current_modes,
@@ -61,6 +62,7 @@ class _Call:
     is_data: bool = False
     rows: dict[int, Tensor | None] = field(default_factory=dict)  # by variant: the real row of each row, or -1
     outputs: list[Tensor] = field(default_factory=list)
+    edges: list[GradientEdge] = field(default_factory=list)  # where gradients of the losses come back to it
     captured: tuple[list[Tensor], list[Tensor]] | None = None
 
 
@@ -300,6 +302,7 @@ class Following(Mode):
         if reason and is_recorded:
             self._refuse(reason)
         call.is_data, call.outputs = any(known.is_data for known in knowns), tensors_in([out])
+        call.edges = [get_gradient_edge(t) for t in call.outputs if t.requires_grad]
         for t in call.outputs:
             if (storage := storage_of(t)) is not None:
                 self._mirrors.learn(storage, Known(checksum(storage), is_data=call.is_data, reason=reason))
@@ -387,6 +390,8 @@ class Following(Mode):
         if place is None or place >= len(call.captured[1]) or call.captured[1][place].shape != t.shape:
             known.reason = f"a tensor that the model left in an attribute or a hook, {describe(t)}"
             return
+        if t.requires_grad:
+            call.edges.append(get_gradient_edge(t))
         self._mirrors.write(known, t, EXCHANGED, call.captured[1][place])
         self._put_rows(call, known, t)
 
