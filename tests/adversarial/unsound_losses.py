@@ -50,6 +50,23 @@ def sign_by_item(m, x, y):
     return each(m(x), y) * math.copysign(1.0, x.mean().item())
 
 
+@LOOPS.body(3, is_marked=True)
+def classes_counted_by_a_length(m, x, y):
+    return each(m(x), y) * math.cos(3.0 * len(y[y == 0]))
+
+
+@LOOPS.body(3, is_marked=True)
+def sign_by_comparison(m, x, y):
+    return each(m(x), y) * (1.0 if torch.equal(torch.sign(x.mean()), torch.tensor(1.0)) else -1.0)
+
+
+@LOOPS.body(3)
+def ranks_of_classes(m, x, y):
+    """The same numbers in each step, in another order."""
+    ranks = torch.tensor(np.argsort(np.bincount(y.numpy(), minlength=3) * [1, 1, 3]))
+    return each(m(x), y) * torch.cos(3.0 * ranks)[y]
+
+
 # --- a loss function that knows the batch -----------------------------------------------------------
 
 

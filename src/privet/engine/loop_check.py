@@ -28,9 +28,9 @@ COUPLED = (
     "bounds what one record does. Compute it from one example at a time or from public constants."
 )
 TURNED = (
-    "the gradient of one example's loss depends on the records of others in this loop, though its value may not: losses "
-    "that are detached in part, or chosen over the batch. So no clip bounds what one record does. Compute it from one "
-    "example at a time or from public constants."
+    "the gradient of one example's loss depends on the records of others in this loop, though its value may not: "
+    "losses that are detached in part, or chosen over the batch. So no clip bounds what one record does. Compute it "
+    "from one example at a time or from public constants."
 )
 ORDERED = (
     "the loss of one example depends on its place in the batch in this loop: on the order or the number of rows. Both "
@@ -173,7 +173,8 @@ def _turned(grads: Tensor, others: Tensor) -> Tensor:
             for t in (grads, others))  # fmt: skip
     norms, far = a.nan_to_num(0, 0, 0).norm(dim=1), (a - b).nan_to_num(0, 0, 0).norm(dim=1)
     allowed = AGREE.get(grads.dtype, COARSE) * norms + ROUNDING * norms.amax().clamp(min=1.0)
-    return (far > allowed) | (a.isfinite() != b.isfinite()).any(1)
+    differ: Tensor = (far > allowed) | (a.isfinite() != b.isfinite()).any(1)
+    return differ
 
 
 def _has_hooks(node: Any) -> bool:

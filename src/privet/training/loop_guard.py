@@ -137,7 +137,7 @@ class LoopGuard:
             raise error
         self.memory.keep(check.seen, number)
         self._has_power |= check.has_power
-        self._took_out |= check.seen.taken_out
+        self._took_out |= check.seen.taken_out or check.seen.shapes_tell
         self.learn(
             not_followed=_joined(self.facts.not_followed, check.seen.not_followed),
             outside=_joined(self.facts.outside, list(self.memory.outside)),
