@@ -2,10 +2,10 @@
 
 import pytest
 
-from adversarial import unsound_inputs, unsound_losses, unsound_models, unsound_rows, unsound_state
+from adversarial import unsound_inputs, unsound_losses, unsound_models, unsound_rows, unsound_state, unsound_steps
 from adversarial.replay import STEPS, run, violations
 
-PARTS = unsound_inputs, unsound_losses, unsound_models, unsound_rows, unsound_state
+PARTS = unsound_inputs, unsound_losses, unsound_models, unsound_rows, unsound_state, unsound_steps
 LOOPS = [loop for part in PARTS for loop in part.LOOPS]
 CHOSEN = [loop for loop in LOOPS if loop.point == 1]
 MARKED = [loop for loop in LOOPS if loop.is_marked]

@@ -54,18 +54,34 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
         raise InvalidValue("optimizer holds no trainable parameter. Nothing would move. Use model.parameters().")
 
 
-def refuse_raw_steps(optimizer: Optimizer, is_raw: Callable[[], bool]) -> RemovableHandle:
-    """Let the optimizer refuse a step that is not private: it would follow gradients without clip and noise."""
+class _Refuse:
+    """A hook of an optimizer's step."""
 
-    def check(*_: Any) -> None:
-        if is_raw():
+    def __init__(self, is_raw: Callable[[], bool]) -> None:
+        self._is_raw = is_raw
+
+    def __call__(self, *_: Any) -> None:
+        if self._is_raw():
             raise InvalidValue(
                 "optimizer.step was called by another than training.step, with a batch at hand or on gradients that "
                 "training did not put there. It would move the weights by gradients without clipping and noise. Call "
                 "training.step(losses) alone; in a LightningModule set automatic_optimization = False."
             )
 
-    return optimizer.register_step_pre_hook(check)
+
+def refuse_raw_steps(optimizer: Optimizer, is_raw: Callable[[], bool]) -> RemovableHandle:
+    """Let the optimizer refuse a step that is not private: it would follow gradients without clip and noise."""
+    return optimizer.register_step_pre_hook(_Refuse(is_raw))
+
+
+def check_hooks(optimizer: Optimizer) -> None:
+    """Raise if somebody else's code runs inside of the optimizer's step, where weights and gradients may be moved."""
+    hooks = *optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()
+    if any(not isinstance(hook, _Refuse) for hook in hooks):
+        raise InvalidValue(
+            "optimizer has a hook on its step. It could move the released gradients or the weights by records, unseen. "
+            'Do what it does after training.step, in `with training.post_processing("why"):` if it moves weights.'
+        )
 
 
 def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:
