@@ -43,11 +43,11 @@ from privet.training.gate import (
     LossFn,
     Repeated,
     check_covered,
-    check_hooks,
     check_kinds,
     check_optimizer,
     check_rule,
     check_unit,
+    guarding_hooks,
     records_of,
     refuse_raw_steps,
     rows_at_once,
@@ -474,16 +474,15 @@ class Training:
             self._named[name].grad = laid_as(self._named[name], grad)
         self._is_stepping = True
         try:
-            self.optimizer.step()
+            with guarding_hooks(self.optimizer, check_weights=self._state.check, accept_weights=self._state.accept):
+                self.optimizer.step()
         finally:
             self._is_stepping = False
             self._inner.zero_grad()
-            self._state.accept()
         if self.average is not None:
             self.average.add()
 
     def _check_model(self) -> None:
-        check_hooks(self.optimizer)
         if self._is_post_processing:
             raise InvalidValue(
                 "a batch was asked for inside of post_processing. What is done there to the model must not come from "
