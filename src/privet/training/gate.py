@@ -84,7 +84,8 @@ def guarding_hooks(
 
     Weights are checked after all hooks before the step, and accepted before all those after it.
     """
-    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    before: Any = optimizer._optimizer_step_pre_hooks  # both in the order of their calls
+    after: Any = optimizer._optimizer_step_post_hooks
     if not (after or _global_optimizer_pre_hooks or _global_optimizer_post_hooks) and all(
         isinstance(hook, _Refuse) for hook in before.values()
     ):
