@@ -284,6 +284,8 @@ class Bare:
         with self.average.in_place():
             yield self.model
 
+    def accept_state(self) -> None: ...
+
     def close(self) -> None: ...
 
 

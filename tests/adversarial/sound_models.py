@@ -126,6 +126,24 @@ def diffusion_by_a_table(m, x, y):
     return F.mse_loss(m(kept.sqrt() * x + (1 - kept).sqrt() * noise, time.float() / 10), noise, reduction="none").sum(1)
 
 
+class Variational(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 4), nn.Linear(2, 4)
+
+    def forward(self, x):
+        mean, log_variance = self.encoder(x).chunk(2, 1)  # two outputs in one memory
+        z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        return self.decoder(z), mean, log_variance
+
+
+@LOOPS.body(model=Variational, is_drawn=True)
+def variational_autoencoder(m, x, y):
+    found, mean, log_variance = m(x)
+    divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1)
+    return F.mse_loss(found, x, reduction="none").sum(1) + divergence
+
+
 @LOOPS.body(model=lambda: spectral_norm(nn.Linear(4, 3)))
 def spectral_normalisation(m, x, y):
     return each(m(x), y)

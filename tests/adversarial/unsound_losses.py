@@ -50,6 +50,23 @@ def sign_by_item(m, x, y):
     return each(m(x), y) * math.copysign(1.0, x.mean().item())
 
 
+@LOOPS.body(3, is_marked=True)
+def classes_counted_by_a_length(m, x, y):
+    return each(m(x), y) * math.cos(3.0 * len(y[y == 0]))
+
+
+@LOOPS.body(3, is_marked=True)
+def sign_by_comparison(m, x, y):
+    return each(m(x), y) * (1.0 if torch.equal(torch.sign(x.mean()), torch.tensor(1.0)) else -1.0)
+
+
+@LOOPS.body(3)
+def ranks_of_classes(m, x, y):
+    """The same numbers in each step, in another order."""
+    ranks = torch.tensor(np.argsort(np.bincount(y.numpy(), minlength=3) * [1, 1, 3]))
+    return each(m(x), y) * torch.cos(3.0 * ranks)[y]
+
+
 # --- a loss function that knows the batch -----------------------------------------------------------
 
 
@@ -144,3 +161,41 @@ def loss_function_that_mixes_its_rows(m, x, y):
 def closure_over_an_item(m, x, y):
     s = math.copysign(1.0, x.mean().item())
     return lambda out, t: s * each(out, t), x, y
+
+
+# --- losses that are what they should be, with gradients that are not -------------------------------
+
+
+def through(losses, sign):
+    """The losses as they are; their gradient is multiplied, by no function of one's own."""
+    return losses.detach() + sign * (losses - losses.detach())
+
+
+@LOOPS.body(3)
+def gradient_turned_by_detaching(m, x, y):
+    return through(each(m(x), y), torch.sign(x.mean()))
+
+
+@LOOPS.body(3)
+def gradient_turned_by_detaching_outputs_in_place(m, x, y):
+    out = m(x)
+    kept = out.clone()
+    out.mul_(0).add_(through(kept, torch.sign(x.mean())))
+    return each(out, y)
+
+
+@LOOPS.body(3)
+def hard_examples_alone_have_a_gradient(m, x, y):
+    losses = each(m(x), y)
+    return torch.where(losses > losses.detach().mean(), losses, losses.detach())
+
+
+@LOOPS.body(3)
+def turned_below_the_rounding_of_a_large_constant(m, x, y):
+    return each(m(x), y) * torch.sign(x.mean()) + 1e6
+
+
+@LOOPS.body(4)
+def gradient_turned_in_a_loss_function(m, x, y):
+    s = torch.sign(x.mean())
+    return lambda out, t: through(each(out, t), s), x, y

@@ -172,6 +172,17 @@ def losses_over_the_root_of_the_rows(m, x, y):
 
 
 @LOOPS.body(8)
+def losses_over_the_rows_by_a_filled_tensor(m, x, y):
+    losses = each(m(x), y)
+    return losses * torch.full_like(losses, 3 / len(x))
+
+
+@LOOPS.body(8)
+def losses_over_the_rows_by_equal_shares(m, x, y):
+    return 3 * each(m(x), y) * torch.zeros(len(x)).softmax(0)
+
+
+@LOOPS.body(8)
 def inputs_times_the_rows(m, x, y):
     return each(m(x * len(x) / 12), y)
 

@@ -1,6 +1,6 @@
 """Does any example see another? One is changed, and every tensor of the others must stay as it was."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,13 +20,15 @@ from privet.engine.survey import (
     exchanged,
     first,
     losses,
+    losses_of,
     second_and_third,
 )
 from privet.engine.tape import tensors_in
-from privet.errors import Unsupported
+from privet.errors import PrivetError, Unsupported
 
 TOLERANCE = 1e-5  # relative: kernels may add in another order
 ROUGH = {torch.float64: 1e-6, torch.float32: 1e-2}  # the same, where batches of two sizes are compared
+ROUGH_GRADIENTS = {torch.float64: 1e-6, torch.float32: 1e-3}
 SMALL = 1e-3  # losses below this are rounding: those of examples that a trained model is sure of
 MOST_GROUPS = 32
 ADVICE = "Use a layer that stays within an example (nn.GroupNorm, nn.LayerNorm), or take the statistic out."
@@ -182,6 +184,33 @@ def check_whole_batch(model: nn.Module, run: Run) -> None:
         other = losses(model, run, exchanged(rows))
         if bool(moved(base, other, 0).cpu()[~rows].any()):
             raise Unsupported(f"the loss of one example depends on the others in a batch of {len(base)}. {ADVICE}")
+
+
+def check_gradients_apart(model: nn.Module, run: Run, named: Mapping[str, Tensor]) -> None:
+    """Raise TooHard if a change of one example moves the gradients of others, though it may not move their losses.
+
+    `h.detach() + s * (h - h.detach())` is h, and so is what a backward pass of one's own belongs to.
+    """
+    base = losses_of(model, run, first(MANY))
+    for which in range(MANY):
+        try:
+            other = losses_of(model, run, changing(which, FACTORS[1]))
+        except PrivetError:
+            raise
+        except Exception:  # it takes no other values than those of the data
+            other = losses_of(model, run, another_for(which))
+        weights = torch.tensor([0.0 if k == which else 1.0 + k for k in range(MANY)]).to(base)
+        pairs = [(a.double(), b.double()) for a, b in zip(*[
+            torch.autograd.grad(one @ weights, list(named.values()), retain_graph=True, materialize_grads=True,
+                                allow_unused=True) for one in (base, other)
+        ], strict=True)]  # fmt: skip
+        far = torch.stack([(a - b).norm() for a, b in pairs]).norm()
+        size = torch.stack([a.norm() for a, _ in pairs]).norm()
+        if bool(far > ROUGH_GRADIENTS.get(base.dtype, 0.1) * size + 1e-9):
+            raise TooHard(
+                "the gradient of one example's loss depends on the others, by values that are detached or a backward "
+                "pass of its own"
+            )
 
 
 FACTORS = 1.25, -4.0  # of an example that is changed: a little, and so that what was likely is not

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from privet.engine.analysis import MANY, Call, Run, analyse
+from privet.engine.apart import check_gradients_apart
 from privet.engine.derived import share_of
 from privet.engine.intercept import tracking
 from privet.engine.layer.base import TooHard
@@ -66,6 +67,7 @@ def _find_out(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Known:
         try:
             facts, calls = analyse(model, run, forced=forced)
             is_sure = _agree(model, run, facts, forced)
+            check_gradients_apart(model, run, trainable(model))
         except (TooHard, Unforeseen) as error:
             return Known(None, [], str(error), writes=writes_of(model, run))
         return Known(facts, calls, is_sure=is_sure, writes=writes_of(model, run))

@@ -1,7 +1,8 @@
 """Does a user's own loop treat each example by itself? The verdict on a step that was followed (`loop_following`).
 
-A record that was not exchanged must keep its loss in each counterfactual batch, wherever it stands. The batch with
-exchanged records must be followed to the losses, else the step is refused: what cannot be followed could hide anything.
+A record that was not exchanged must keep its loss in each counterfactual batch, wherever it stands, and so must the
+gradient of its loss: `l.detach() + s * (l - l.detach())` is l whatever s is, and its gradient is not. The batch with
+exchanged records must be followed to both, else the step is refused: what cannot be followed could hide anything.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from privet.engine.loop_following import Following
 from privet.engine.loop_memory import Unknown, describe
 from privet.engine.mirrors import Known
 from privet.engine.model_double import ask, random_state
+from privet.engine.share import without_autocast
 from privet.engine.tape import tensors_in
 from privet.errors import Unsupported
 
@@ -24,6 +26,11 @@ COUPLED = (
     "the loss of one example depends on the records of others in this loop, by values that no gradient tells of: a "
     "mean of the batch, its hardest example, classes counted in it, inputs mixed or scaled over the batch. So no clip "
     "bounds what one record does. Compute it from one example at a time or from public constants."
+)
+TURNED = (
+    "the gradient of one example's loss depends on the records of others in this loop, though its value may not: "
+    "losses that are detached in part, or chosen over the batch. So no clip bounds what one record does. Compute it "
+    "from one example at a time or from public constants."
 )
 ORDERED = (
     "the loss of one example depends on its place in the batch in this loop: on the order or the number of rows. Both "
@@ -36,11 +43,18 @@ SCALED = (
 )
 
 
+AGREE, COARSE = {torch.float64: 1e-5, torch.float32: 1e-4}, 0.02  # of a row's gradient
+ROUNDING = 1e-6  # of the largest row, or of 1: a trained model is sure of its examples, and p - 1 is rounding
+
+
 class LoopCheck(Following):  # type: ignore[no-untyped-call]
     """Follows one batch and its counterfactuals through a loop, and says whether its losses may be clipped."""
 
+    _way_back = ""  # why the way back from the losses could not be followed
+
     def check(self, losses: Tensor) -> None:
         """Raise if a record that was not exchanged has another loss, or if that could not be followed."""
+        grads = self._follow_gradients(losses)
         self._leave()
         with torch._C.DisableTorchFunctionSubclass():
             known = self._known(losses)
@@ -51,10 +65,15 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
                     "and others would be trained on. Compute them from the batch that the loop was given."
                 )
             self._check_backward(losses)
-            fails = {v: v in self._misplaced or not self._agrees(losses, v) for v in self._active}
+            for grad in grads:
+                self._raise_unless_followed(self._known(grad))
+            fails = {v: v in self._misplaced or not self._agrees(losses, v, _moved) for v in self._active}
+            turns = {v: not all(self._agrees(grad, v, _turned) for grad in grads) for v in self._active}
         if fails.get(EXCHANGED) or fails.get(EXTREME):
             raise Unsupported(COUPLED)
-        orders = [fails[variant] for variant in ORDERS if variant in fails]
+        if turns.get(EXCHANGED) or turns.get(EXTREME):
+            raise Unsupported(TURNED)
+        orders = [fails[variant] or turns[variant] for variant in ORDERS if variant in fails]
         if orders and all(orders):
             raise Unsupported(ORDERED)
         if not orders:
@@ -76,10 +95,10 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
             self.before_model(model, given)
             out = ask(model, given, start)
             with torch.enable_grad():
-                self.after_model(given, out)
                 for t in tensors_in([out]):
                     if t.is_floating_point() or t.is_complex():
                         t.requires_grad_()  # so that the way back to it can be looked at
+                self.after_model(given, out)
                 with torch._C.DisableTorchFunctionSubclass():  # it may use parameters, and nothing is recorded here
                     losses = loss_fn(out, targets)
         finally:
@@ -113,21 +132,50 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
                 if isinstance(node, torch.autograd.function.BackwardCFunction):
                     self._refuse(f"{type(node).__name__}, a backward pass of one's own")
                 left += [below for below, _ in node.next_functions]
+        self._refuse(self._way_back)
         if any(t.grad_fn is not None and t._backward_hooks for t in (*self._kept, losses, *outputs)):
             self._refuse("a hook on a tensor, which changes gradients")
         self._raise_unless_followed()
 
-    def _agrees(self, losses: Tensor, variant: int) -> bool:
-        """Whether each record that stayed has its loss, at its place or where the model was given it."""
-        other = self._other(losses, variant)
-        if other.shape != losses.shape:
+    def _follow_gradients(self, losses: Tensor) -> list[Tensor]:
+        """Gradients of the losses where they come back to the model: the way back is followed like the way there."""
+        edges = [edge for call in self._calls for edge in call.edges]
+        if self._failure or not edges or not losses.requires_grad:
+            return []
+        try:
+            with without_autocast(losses.device.type):
+                ones = torch.ones_like(losses)
+                found = torch.autograd.grad(losses, edges, ones, retain_graph=True, allow_unused=True)
+        except Exception as error:  # of hooks, say, which are refused
+            self._way_back = f"{type(error).__name__} on the way back from the losses"
+            return []
+        return [grad for grad in found if grad is not None and grad.dim() and len(grad) == self._rows]
+
+    def _agrees(self, t: Tensor, variant: int, differ: Callable[[Tensor, Tensor], Tensor]) -> bool:
+        """Whether each record that stayed has its row of `t`, at its place or where the model was given it."""
+        other = self._other(t, variant)
+        if other.shape != t.shape:
             return False
         for rows in (self._others.real_rows(variant), *[call.rows.get(variant) for call in self._calls]):
             if rows is not None and int((rows < 0).sum()) <= self._others.most_changed(variant):
-                expected = losses.detach()[rows.clamp(min=0).to(losses.device)]
-                if not bool((moved(expected, other, 0, TOLERANCE, SMALL).cpu() & (rows >= 0)).any()):
+                expected = t.detach()[rows.clamp(min=0).to(t.device)]
+                if not bool((differ(expected, other).cpu() & (rows >= 0)).any()):
                     return True
         return False
+
+
+def _moved(losses: Tensor, others: Tensor) -> Tensor:
+    return moved(losses, others, 0, TOLERANCE, SMALL)
+
+
+def _turned(grads: Tensor, others: Tensor) -> Tensor:
+    """Which rows differ, (rows,): each by itself, as each is clipped by itself, and beside rounding of all."""
+    a, b = (t.detach().reshape(len(t), -1).to(torch.complex128 if t.is_complex() else torch.float64)
+            for t in (grads, others))  # fmt: skip
+    norms, far = a.nan_to_num(0, 0, 0).norm(dim=1), (a - b).nan_to_num(0, 0, 0).norm(dim=1)
+    allowed = AGREE.get(grads.dtype, COARSE) * norms + ROUNDING * norms.amax().clamp(min=1.0)
+    differ: Tensor = (far > allowed) | (a.isfinite() != b.isfinite()).any(1)
+    return differ
 
 
 def _has_hooks(node: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     _disable_current_modes,
@@ -37,6 +38,7 @@ from privet.engine.counterfactuals import (
     row_keys,
 )
 from privet.engine.loop_memory import LoopMemory, Seen, describe
+from privet.engine.loop_model import OwnMemory
 from privet.engine.mirrors import Known, Mirrors, checksum, fills_memory, storage_of
 from privet.engine.model_double import Start, ask, capture, find_alike, random_state, same_outputs, same_randomness
 from privet.engine.survey import Mode
@@ -47,6 +49,7 @@ _SHAPES_ALONE = {  # of their argument they take shape and type alone
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_empty",
     "new_zeros", "new_ones", "new_full", "new_empty_strided",
 }  # fmt: skip
+_TELLING = {"_local_scalar_dense", "equal"}  # they give numbers that are no tensors
 _EXPORTS = {Tensor.numpy, Tensor.__array__, Tensor.__dlpack__, Tensor.tolist}
 _ARITHMETIC = {"mul", "div", "add", "sub", "rsub", "pow", "mul_", "div_", "add_", "sub_", "pow_"}
 
@@ -61,7 +64,10 @@ class _Call:
     is_data: bool = False
     rows: dict[int, Tensor | None] = field(default_factory=dict)  # by variant: the real row of each row, or -1
     outputs: list[Tensor] = field(default_factory=list)
+    edges: list[GradientEdge] = field(default_factory=list)  # where gradients of the losses come back to it
     captured: tuple[list[Tensor], list[Tensor]] | None = None
+    given: set[int] = field(default_factory=set)  # places in memory of its inputs
+    reason: str = ""  # why what it gives for other records is not known
 
 
 @dataclass(slots=True, eq=False)
@@ -103,11 +109,7 @@ class Following(Mode):
         self._misplaced: set[int] = set()  # orders in which the model was given what no record is
         self._kept: list[Tensor] = []  # on the way from the model to the losses: their hooks are looked at
         self._failure = ""  # why the step is refused, whatever becomes of the losses
-        self._own = {
-            storage.data_ptr()
-            for t in (() if model is None else itertools.chain(model.parameters(), model.buffers()))
-            if (storage := storage_of(t)) is not None
-        }
+        self._own = OwnMemory(model)
         for t in tensors_in([data]):
             if (storage := storage_of(t)) is not None:
                 known = self._mirrors.learn(storage, Known(checksum(storage), is_data=True))
@@ -144,7 +146,7 @@ class Following(Mode):
         work = None if self._depth else self._guarded(self._before, func, args, kwargs)
         out = func(*args, **kwargs)
         if self._depth:
-            self._guarded(self._mark_inside, out)
+            self._guarded(self._mark_inside, (args, kwargs), out)
         elif work is not None:
             self._guarded(self._after, out, work)
         return out
@@ -188,11 +190,14 @@ class Following(Mode):
 
     def _note_numbers(self, name: str, args: Any, entering: Iterator[tuple[Tensor, Known]]) -> None:
         self.seen.path.append(name)
-        self.seen.taken_out |= name == "_local_scalar_dense"
+        self.seen.taken_out |= name in _TELLING
+        given = list(entering)
+        numbers: list[float] = []
         if name in _ARITHMETIC:
-            numbers = [value for value in args if isinstance(value, (int, float)) and not isinstance(value, bool)]
-            numbers += [float(t) for t, known in entering if known.is_given and not t.dim()]
-            self.seen.numbers += [(name, float(value)) for value in numbers]
+            numbers += [value for value in args if isinstance(value, (int, float)) and not isinstance(value, bool)]
+            numbers += [float(t) for t, known in given if known.is_given and not t.dim()]
+        numbers += [float(t.detach().abs().amax()) for t, known in given if _is_made_of_shapes(t, known)]
+        self.seen.numbers += [(name, float(value)) for value in numbers]
 
     def _make(self, variant: int, func: OpOverload, args: Any, kwargs: Any, work: _Work) -> None:
         if self._is_drawn(work, variant):  # the real numbers, at the rows of their records
@@ -269,6 +274,7 @@ class Following(Mode):
         if place >= len(made):
             return
         is_like = made[place].shape == t.shape and made[place].dtype == t.dtype
+        self.seen.shapes_tell |= not is_like
         if self._mirrors.is_odd(known, variant) or not is_like:
             if not self._mirrors.write_odd(known, t, variant, made[place], is_new=is_new):
                 known.reason = f"{work.name} gives another shape for other records of the batch"
@@ -281,6 +287,7 @@ class Following(Mode):
         """The model's own operations are not followed one by one."""
         if not self._depth:
             self._calls.append(_Call(model, inputs, random_state(model)))
+            self._guarded(self._begin_call, self._calls[-1])
         self._depth += 1
 
     def after_model(self, inputs: tuple[Any, Any], out: Any) -> None:
@@ -290,16 +297,23 @@ class Following(Mode):
             with _disable_current_modes():
                 self._guarded(self._follow_model, self._calls[-1], inputs, out, torch.is_grad_enabled())
 
+    def _begin_call(self, call: _Call) -> None:
+        call.given = {t.untyped_storage().data_ptr() for t in tensors_in([call.inputs]) if storage_of(t) is not None}
+        if name := self._own.moved():
+            call.reason = f"{name} was changed before a call of the model"
+
     def _follow_model(self, call: _Call, inputs: Any, out: Any, is_recorded: bool) -> None:
         entering = tensors_in([inputs])
         knowns = [self._known(t) for t in entering]
-        reason = next((known.reason for known in knowns if known.reason), "")
+        reason = call.reason or next((known.reason for known in knowns if known.reason), "")
+        self._own.keep()
         for t, known in zip(entering, knowns, strict=True):
             if is_recorded and known.is_given and t.dim() and len(t) == self._rows:
                 reason = reason or f"an input of the model that does not come from the batch, {describe(t)}"
         if reason and is_recorded:
             self._refuse(reason)
         call.is_data, call.outputs = any(known.is_data for known in knowns), tensors_in([out])
+        call.edges = [get_gradient_edge(t) for t in call.outputs if t.requires_grad]
         for t in call.outputs:
             if (storage := storage_of(t)) is not None:
                 self._mirrors.learn(storage, Known(checksum(storage), is_data=call.is_data, reason=reason))
@@ -367,10 +381,16 @@ class Following(Mode):
         ]
         return torch.where(same, usual, match_rows(*keys))  # a loop may have put its rows in order
 
-    def _mark_inside(self, out: Any) -> None:
+    def _mark_inside(self, entering: Any, out: Any) -> None:
+        call = self._calls[-1]
+        for t in tensors_in([entering]):
+            storage = storage_of(t)
+            known = None if storage is None else self._mirrors.known(storage)
+            if known is not None and known.is_data and known.call is None and storage.data_ptr() not in call.given:
+                call.reason = f"a tensor of the loop that the model takes, and not as an input, {describe(t)}"
         for t in tensors_in([out]):
             storage = storage_of(t)
-            if storage is not None and self._mirrors.known(storage) is None and storage.data_ptr() not in self._own:
+            if storage is not None and self._mirrors.known(storage) is None and storage not in self._own:
                 self._mirrors.learn(storage, Known(call=len(self._calls) - 1))
 
     def _open_inside(self, t: Tensor, known: Known) -> None:
@@ -387,6 +407,8 @@ class Following(Mode):
         if place is None or place >= len(call.captured[1]) or call.captured[1][place].shape != t.shape:
             known.reason = f"a tensor that the model left in an attribute or a hook, {describe(t)}"
             return
+        if t.requires_grad:
+            call.edges.append(get_gradient_edge(t))
         self._mirrors.write(known, t, EXCHANGED, call.captured[1][place])
         self._put_rows(call, known, t)
 
@@ -411,7 +433,7 @@ class Following(Mode):
             self.seen.taken_out = True
 
     def _first_sight(self, t: Tensor, storage: Any) -> Known:
-        if storage.data_ptr() in self._own or not storage.nbytes():
+        if storage in self._own or not storage.nbytes():
             return Known()
         found = checksum(storage)
         if not t.dim():  # a Python number
@@ -446,6 +468,12 @@ class _Exports(TorchFunctionMode):
         if func in _EXPORTS:
             self._following._guarded(self._following.note_export, args[0])
         return func(*args, **(kwargs or {}))
+
+
+def _is_made_of_shapes(t: Tensor, known: Known) -> bool:
+    """Whether a tensor was made from neither records nor numbers: 1 / n in each place, say, for n rows."""
+    is_own = known.checksum is None  # of the model
+    return t.is_floating_point() and t.numel() > 0 and not (known.is_data or known.is_given or is_own)
 
 
 def _written(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:

@@ -30,6 +30,7 @@ class Seen:
 
     rows: int = 0
     taken_out: bool = False  # a number was taken out of the batch
+    shapes_tell: bool = False  # and so are lengths that depend on the records: of x[x > 0], say
     numbers: list[tuple[str, float]] = field(default_factory=list)  # that entered arithmetic on the batch
     path: list[str] = field(default_factory=list)  # the operations on it
     constants: list[tuple[Any, int, str, Any]] = field(default_factory=list)  # kind, checksum, name, memory

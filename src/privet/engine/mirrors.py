@@ -4,6 +4,7 @@ It is kept with the memory, not with the tensor, so that views, `.data` and writ
 tells when NumPy or another thread has written there.
 """
 
+import ctypes
 import itertools
 import weakref
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import Tensor
 from privet.engine.counterfactuals import VARIANTS
 from privet.errors import Unsupported
 
+SMALL = 1 << 16  # bytes
 _numbers = itertools.count()
 _ODD = object()  # in place of a mirror: another shape, kept with the tensor itself
 
@@ -72,8 +74,9 @@ class Mirrors:
         return view(t, mirror)
 
     def write(self, known: Known, t: Tensor, variant: int, other: Tensor) -> None:
-        """Keep what a tensor holds in a counterfactual batch, in memory laid out as its own."""
-        known.mirrors[variant] = t.untyped_storage().clone()  # type: ignore[no-untyped-call]
+        """Keep what a tensor holds in a counterfactual batch, in memory laid out as its own; others may share it."""
+        if known.mirrors[variant] is None or known.mirrors[variant] is _ODD:
+            self.copy(known, t, variant)
         view(t, known.mirrors[variant]).copy_(other.detach())
 
     def copy(self, known: Known, t: Tensor, variant: int) -> None:
@@ -109,8 +112,10 @@ def view(t: Tensor, storage: Any) -> Tensor:
 
 
 def checksum(storage: Any) -> int:
-    """One number for the bits of a piece of memory."""
+    """One number for the bits of a piece of memory; of a small one for their order too, in which alone ranks differ."""
     size = storage.nbytes()
+    if size <= SMALL and storage.device.type == "cpu":
+        return hash(ctypes.string_at(storage.data_ptr(), size)) if size else 0
     words = torch.empty(0, dtype=torch.int64, device=storage.device).set_(storage, 0, (size // 8,), (1,))
     rest = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, size // 8 * 8, (size % 8,), (1,))
     return int(words.sum()) + 31 * int(rest.sum())

@@ -102,6 +102,13 @@ def _extra(module: nn.Module) -> Any:
     return [t.tolist() for t in copies(tensors_in([state]))] or repr(state)
 
 
+def losses_of(model: nn.Module, run: Run, take: Take) -> Tensor:
+    """The losses of one pass, with the graph that their gradients need."""
+    with same_start(model), torch.enable_grad():
+        found: Tensor = run(model, take)
+        return found
+
+
 def losses(model: nn.Module, run: Run, take: Take, *, seed: int = 0) -> Tensor:
     """The losses of one pass, and nothing else."""
     with same_start(model, seed), torch.enable_grad():

@@ -1,12 +1,14 @@
 """The gate: what does not fit plan, model or batch is refused before anything happens, with the reason."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
 from privet import _check
@@ -54,18 +56,79 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
         raise InvalidValue("optimizer holds no trainable parameter. Nothing would move. Use model.parameters().")
 
 
-def refuse_raw_steps(optimizer: Optimizer, is_raw: Callable[[], bool]) -> RemovableHandle:
-    """Let the optimizer refuse a step that is not private: it would follow gradients without clip and noise."""
+class _Refuse:
+    """A hook of an optimizer's step."""
 
-    def check(*_: Any) -> None:
-        if is_raw():
+    def __init__(self, is_raw: Callable[[], bool]) -> None:
+        self._is_raw = is_raw
+
+    def __call__(self, *_: Any) -> None:
+        if self._is_raw():
             raise InvalidValue(
                 "optimizer.step was called by another than training.step, with a batch at hand or on gradients that "
                 "training did not put there. It would move the weights by gradients without clipping and noise. Call "
                 "training.step(losses) alone; in a LightningModule set automatic_optimization = False."
             )
 
-    return optimizer.register_step_pre_hook(check)
+
+def refuse_raw_steps(optimizer: Optimizer, is_raw: Callable[[], bool]) -> RemovableHandle:
+    """Let the optimizer refuse a step that is not private: it would follow gradients without clip and noise."""
+    return optimizer.register_step_pre_hook(_Refuse(is_raw))
+
+
+@contextmanager
+def guarding_hooks(
+    optimizer: Optimizer, *, check_weights: Callable[[], None], accept_weights: Callable[[], None]
+) -> Iterator[None]:
+    """An optimizer's step inside: hooks of it may look, and set a learning rate, but not move gradients or weights.
+
+    Weights are checked after all hooks before the step, and accepted before all those after it.
+    """
+    before: Any = optimizer._optimizer_step_pre_hooks  # both in the order of their calls
+    after: Any = optimizer._optimizer_step_post_hooks
+    if not (after or _global_optimizer_pre_hooks or _global_optimizer_post_hooks) and all(
+        isinstance(hook, _Refuse) for hook in before.values()
+    ):
+        try:
+            yield
+        finally:
+            accept_weights()
+        return
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = [None if p.grad is None else p.grad.clone() for p in params]
+    begun: list[bool] = []
+    done: list[bool] = []
+
+    def check(*_: Any) -> None:
+        check_weights()
+        begun.append(True)
+        if not all(_same(p.grad, grad) for p, grad in zip(params, kept, strict=True)):
+            raise InvalidValue(
+                "optimizer has a hook that changed the released gradients. Records could move the weights by it, "
+                "without clip and noise. Let hooks look, or change weights in training.post_processing."
+            )
+
+    def keep(*_: Any) -> None:
+        accept_weights()
+        done.append(True)
+
+    last, first = optimizer.register_step_pre_hook(check), optimizer.register_step_post_hook(keep)
+    after.move_to_end(first.id, last=False)
+    try:
+        yield
+        if not begun:  # a step that calls no hooks
+            accept_weights()
+    finally:
+        if begun and not done:  # it failed on its way
+            accept_weights()
+        last.remove()
+        first.remove()
+
+
+def _same(grad: Tensor | None, kept: Tensor | None) -> bool:
+    if grad is None or kept is None:
+        return grad is kept
+    return torch.equal(grad.nan_to_num(), kept.nan_to_num())
 
 
 def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:

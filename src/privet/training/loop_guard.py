@@ -6,6 +6,7 @@ five others, so that a long run is slower by 1 to 4 %.
 """
 
 import secrets
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -32,7 +33,7 @@ class Watch:
     """The user's forward pass on one physical batch, recorded until it is ended; with a check, if one is given."""
 
     def __init__(self, model: nn.Module, check: LoopCheck | None = None) -> None:
-        self.check = check
+        self.check, self.thread = check, threading.get_ident()
         self.outputs: list[Node] = []
         self._context: AbstractContextManager[None] = recording(model, check=check)
         self._context.__enter__()
@@ -104,6 +105,11 @@ class LoopGuard:
             Unsupported: examples are coupled, or the loop could not be followed in a checked step. If steps since the
                 last check were made by this loop, they have no guarantee, and the ledger says so before this is raised.
         """
+        if self._watch is not None and self._watch.thread != threading.get_ident():
+            raise InvalidValue(
+                "step was called in another thread than the one that its batch was handed out in. A forward pass is "
+                "watched in one thread. Call model and training.step where the batch comes from."
+            )
         watch, self._watch = self._watch, None
         fits = False
         try:
@@ -119,8 +125,11 @@ class LoopGuard:
                 watch.end(keep=fits and isinstance(losses, Tensor))
 
     def drop(self) -> None:
-        """Stop watching; what was seen is for nobody."""
-        watch, self._watch = self._watch, None
+        """Stop watching; what was seen is for nobody. Another thread cannot: what watches lies on this one's stack."""
+        if self._watch is None or self._watch.thread == threading.get_ident():
+            watch, self._watch = self._watch, None
+        else:
+            watch = None
         if watch is not None:
             watch.end(keep=False)
 
@@ -137,7 +146,7 @@ class LoopGuard:
             raise error
         self.memory.keep(check.seen, number)
         self._has_power |= check.has_power
-        self._took_out |= check.seen.taken_out
+        self._took_out |= check.seen.taken_out or check.seen.shapes_tell
         self.learn(
             not_followed=_joined(self.facts.not_followed, check.seen.not_followed),
             outside=_joined(self.facts.outside, list(self.memory.outside)),

@@ -48,6 +48,7 @@ from privet.training.gate import (
     check_optimizer,
     check_rule,
     check_unit,
+    guarding_hooks,
     records_of,
     refuse_raw_steps,
     rows_at_once,
@@ -132,6 +133,7 @@ class Training:
             self._generator = join(group, self._inner, optimizer, plan, dataset, self._generator, settings)
         self.average = None if average is None else Average(self._named, decay=average)
         self._is_averaged = self._is_open = self._is_done = self._is_stepping = self._is_closed = False
+        self._has_begun = self._is_post_processing = False
         self._piece: Piece[Any] | None = None
         self._turn = Turn()
         self._sum: ClippedSum | None = None
@@ -239,15 +241,28 @@ class Training:
         """
         if self.is_busy or self._sum is not None:
             raise InvalidValue("post_processing was called inside a batch. Its step needs the weights. Step first.")
+        if self._is_closed:
+            raise InvalidValue("post_processing was called after close(). Nothing can be noted. Do it before.")
         self._state.check(deep=True)
         self._loop.post_process(reason)
+        self._is_post_processing = True
         try:
             yield
         finally:
-            self.accept_state()
+            self._is_post_processing = False
+            self._state.accept(deep=True)
 
     def accept_state(self) -> None:
-        """What the model holds now is right: a checkpoint was loaded, say. For loops, there is `post_processing`."""
+        """What the model holds before the first batch is right: a checkpoint was loaded.
+
+        Raises:
+            InvalidValue: a batch was handed out already; what moves weights then is among the assumptions.
+        """
+        if self._has_begun:
+            raise InvalidValue(
+                "accept_state() was called after a batch. Weights could be moved by records, and the guarantee would "
+                'not say so. Change them in `with training.post_processing("why"):`.'
+            )
         self._state.accept(deep=True)
 
     def check_state(self) -> None:
@@ -305,7 +320,7 @@ class Training:
                 "training is iterated over already. Two loops would share its steps. End the first: leave its `for`, "
                 "or close() what iter(training) gave."
             )
-        self._is_open = True
+        self._is_open = self._has_begun = True
         try:
             yield from self._batches(end)
         finally:
@@ -315,7 +330,8 @@ class Training:
     def _batches(self, end: int) -> Iterator[Any]:
         source = self._generator if self.group is None else coins(self._generator, self.group, self.number)
         chosen = self._chooser(source, start=self.number)
-        for piece in batches(self.dataset, chosen, workers=self._workers, physical=self._physical):
+        pieces = batches(self.dataset, chosen, workers=self._workers, physical=self._physical)
+        while (piece := self._next(pieces, end)) is not None:
             if self.number >= end:  # drawn ahead, and dropped: nobody saw it
                 return
             self._check_model()
@@ -333,6 +349,17 @@ class Training:
                     f"step={self.number} was not made: its batch was passed over, or `step` failed. Leaving batches "
                     "out changes the sampling that the guarantee is for. Call training.step once for each batch."
                 )
+
+    def _next(self, pieces: Iterator[Piece[Any]], end: int) -> Piece[Any] | None:
+        """The next piece; a dataset that fails has seen whose turn it is, so that its batch is charged, and lost."""
+        try:
+            return next(pieces, None)
+        except BaseException as error:
+            if self.number >= end and isinstance(error, Exception):
+                return None  # drawn ahead, and dropped
+            if self.number < end and not self._is_charged and self.group is None:
+                self._charge()
+            raise
 
     def step(self, losses: "Tensor | LossFn", *batch: Any) -> bool:
         """Clip and add up this batch; with its last piece, charge the step, add noise, and let the optimizer step.
@@ -449,15 +476,20 @@ class Training:
             self._named[name].grad = laid_as(self._named[name], grad)
         self._is_stepping = True
         try:
-            self.optimizer.step()
+            with guarding_hooks(self.optimizer, check_weights=self._state.check, accept_weights=self._state.accept):
+                self.optimizer.step()
         finally:
             self._is_stepping = False
             self._inner.zero_grad()
-            self._state.accept()
         if self.average is not None:
             self.average.add()
 
     def _check_model(self) -> None:
+        if self._is_post_processing:
+            raise InvalidValue(
+                "a batch was asked for inside of post_processing. What is done there to the model must not come from "
+                "records. Leave it first."
+            )
         now = trainable(self._inner)
         if now.keys() != self._shapes.keys() or any(
             p is not self._named[name] or p.shape != self._shapes[name] for name, p in now.items()
