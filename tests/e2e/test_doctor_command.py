@@ -252,7 +252,7 @@ def test_a_plan_names_its_task_and_options_win(doctor, tmp_path: Path) -> None:
         ("--fix", "--model and --fix need --task"),
         ("--task no-such-task", "task='no-such-task' is not known"),
         ("--task models:fine", "must be a function that says it returns a Task"),
-        ("--task models:burnt", "cannot be made: OSError: disk on fire."),
+        ("--task models:burnt", "cannot be made: disk on fire."),
         ("--task models:modelless", "cannot be made: ZeroDivisionError"),
         ("--task models:task --model cnnn", "model='cnnn' is not known. Did you mean 'cnn'?"),
         ("--task models:task --model models:fine", "nn.Module"),

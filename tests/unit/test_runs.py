@@ -123,7 +123,7 @@ def pipe(runs: Path) -> None:
     ("harm", "words"),
     [
         (gone, "What it spent could not be told"), (torn, "line 1"), (linked, "is a link to"), (tuning, "is a tuning"),
-        (federation, "is a federation"), (weights, "has checkpoint.safetensors of a run"), (pipe, "is not a file"),
+        (federation, "is a federation"), (weights, "has checkpoint.safetensors of a run"), (pipe, "is no plain file"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_counted_is_refused_and_never_skipped(

@@ -394,7 +394,7 @@ def test_the_name_of_a_file_in_a_mapping_is_never_a_fraction(tmp_path, monkeypat
         (b"alpha,b\n1,2\n", ",column=alhpa", "Did you mean 'alpha'"),
         (b"\xff\xfe1\x00\n\x00", "", "cannot be read as UTF-8 CSV"),
         (b"1\n" + b"9" * 200_000, "", "cannot be read as UTF-8 CSV"),
-        (b"\x00\x01", "", "has no rows"),
+        (b"\x00\x01", "", "cannot be read as UTF-8 CSV"),
     ],
 )
 def test_a_broken_file_gives_one_clear_line(tmp_path, content, options, message):

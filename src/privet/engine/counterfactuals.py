@@ -11,14 +11,14 @@ from torch import Tensor
 EXCHANGED, EXTREME, ORDER, ORDER_OF_PLACES = range(4)
 VARIANTS = (EXCHANGED, EXTREME, ORDER, ORDER_OF_PLACES)
 ORDERS = (ORDER, ORDER_OF_PLACES)
-FAR = -50.0  # what records of the extreme batch are multiplied by
+FAR = 50.0  # what records of the extreme batch are multiplied by
 
 
 class Counterfactuals:
     """Which rows are exchanged, and in which order all of them are; the rows of a record (`views`) stay together."""
 
-    def __init__(self, *, rows: int, views: int, generator: torch.Generator) -> None:
-        self.rows = rows
+    def __init__(self, *, rows: int, views: int, generator: torch.Generator, side: int = -1) -> None:
+        self.rows, self._far = rows, side * FAR
         records = rows // views
         shuffled = torch.randperm(records, generator=generator)
         self._exchanged = (shuffled % 2 == 0).repeat_interleave(views)
@@ -67,7 +67,7 @@ class Counterfactuals:
         if variant != EXTREME or not t.numel():
             return t
         if t.is_floating_point() or t.is_complex():
-            return FAR * (t + t.abs().mean().nan_to_num(0.0, 1.0))
+            return self._far * (t + t.abs().mean().nan_to_num(0.0, 1.0))
         return t[:1].expand_as(t)
 
 

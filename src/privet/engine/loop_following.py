@@ -101,7 +101,9 @@ class Following(Mode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = LoopMemory() if memory is None else memory
         self.seen = Seen(rows=rows)
-        self._others = Counterfactuals(rows=rows, views=views, generator=self.memory.generator)
+        self._others = Counterfactuals(
+            rows=rows, views=views, generator=self.memory.generator, side=self.memory.next_side()
+        )
         self._rows, self._active = rows, set(VARIANTS)
         self._mirrors = Mirrors()
         self._calls: list[_Call] = []

@@ -101,7 +101,11 @@ class Mirrors:
 def storage_of(t: Tensor) -> Any:
     """The memory of a tensor; None if it has none of its own that holds its numbers as they are."""
     try:
-        return None if t.layout != torch.strided or t.is_conj() or t.is_neg() else t.untyped_storage()
+        if t.layout != torch.strided or t.is_conj() or t.is_neg():
+            return None
+        storage = t.untyped_storage()
+        storage.data_ptr()  # a sharded tensor has none
+        return storage
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -154,7 +154,6 @@ class Training:
             self._inner, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
             private=tensors_in(getattr(dataset, "tensors", dataset)), note=self._account.note,
         )  # fmt: skip
-        self._account.note(self._loop.facts)
         self._state = StateGuard(self._inner, self._named)
         here = weakref.ref(self)  # the optimizer must not keep this object, and its ledger, alive
         self._hook = refuse_raw_steps(optimizer, lambda: (found := here()) is not None and found._is_raw())
@@ -320,6 +319,8 @@ class Training:
                 "training is iterated over already. Two loops would share its steps. End the first: leave its `for`, "
                 "or close() what iter(training) gave."
             )
+        if not self._has_begun:
+            self.note()
         self._is_open = self._has_begun = True
         try:
             yield from self._batches(end)
