@@ -67,6 +67,7 @@ class Witness(torch.optim.SGD):
 
 
 def _charged() -> int:
-    """What the last line of the ledger has charged: read the obvious way."""
-    line = json.loads(Path(FOLDER, "ledger.jsonl").read_bytes().splitlines()[-1])
-    return int(line["step"] + line["count"])
+    """What the last line of steps in the ledger has charged: read the obvious way."""
+    lines = map(json.loads, Path(FOLDER, "ledger.jsonl").read_bytes().splitlines())
+    last = [line for line in lines if "step" in line][-1]
+    return int(last["step"] + last["count"])

@@ -172,7 +172,7 @@ def kill_one(
 ) -> tuple[int, str]:
     """Kill one rank with -9 once the ledger has `after` lines of steps; how the job ends then."""
     ledger = folder / "run" / "ledger.jsonl"
-    while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b"\n") <= after):
+    while process.poll() is None and (not ledger.exists() or ledger.read_bytes().count(b'{"step":') <= after):
         time.sleep(0.002)
     time.sleep(pause)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -1,24 +1,25 @@
 """Counterfactual batches: what a batch could have been, to see whether a loop treats each example by itself.
 
 - *exchanged*: half of the records are other records of the batch.
-- *extreme*: the same half holds values far from the real ones, so that a sign, a maximum or a count moves.
+- *low* and *high*: the same half holds values far from the real ones, so that a sign, a maximum or a count moves.
 - *order*, twice: the records in another order, with random numbers that go with their record, and without.
 """
 
 import torch
 from torch import Tensor
 
-EXCHANGED, EXTREME, ORDER, ORDER_OF_PLACES = range(4)
-VARIANTS = (EXCHANGED, EXTREME, ORDER, ORDER_OF_PLACES)
+EXCHANGED, LOW, HIGH, ORDER, ORDER_OF_PLACES = range(5)
+VARIANTS = (EXCHANGED, LOW, HIGH, ORDER, ORDER_OF_PLACES)
+EXTREMES = (LOW, HIGH)
 ORDERS = (ORDER, ORDER_OF_PLACES)
-FAR = 50.0  # what records of the extreme batch are multiplied by
+FAR = 50.0  # what far records are multiplied by
 
 
 class Counterfactuals:
     """Which rows are exchanged, and in which order all of them are; the rows of a record (`views`) stay together."""
 
-    def __init__(self, *, rows: int, views: int, generator: torch.Generator, side: int = -1) -> None:
-        self.rows, self._far = rows, side * FAR
+    def __init__(self, *, rows: int, views: int, generator: torch.Generator) -> None:
+        self.rows = rows
         records = rows // views
         shuffled = torch.randperm(records, generator=generator)
         self._exchanged = (shuffled % 2 == 0).repeat_interleave(views)
@@ -62,13 +63,13 @@ class Counterfactuals:
         return torch.where(_along(lost, t, 0), self._strange(t.detach(), variant), found) if bool(lost.any()) else found
 
     def _strange(self, t: Tensor, variant: int) -> Tensor:
-        """Other rows; in the extreme batch far from all of them, or of whole numbers all those of one record."""
+        """Other rows; in an extreme batch far from all of them, or of whole numbers all those of one record."""
         t = t.roll(self._roll, 0)
-        if variant != EXTREME or not t.numel():
+        if variant not in EXTREMES or not t.numel():
             return t
         if t.is_floating_point() or t.is_complex():
-            return self._far * (t + t.abs().mean().nan_to_num(0.0, 1.0))
-        return t[:1].expand_as(t)
+            return (FAR if variant == HIGH else -FAR) * (t + t.abs().mean().nan_to_num(0.0, 1.0))
+        return t[-1:].expand_as(t) if variant == HIGH else t[:1].expand_as(t)
 
 
 def match_rows(real: Tensor, other: Tensor) -> Tensor:

@@ -49,7 +49,6 @@ class LoopMemory:
         """`private`: the tensors that hold the records themselves."""
         self.generator = torch.Generator()
         self.generator.seed()  # of the system: which records are exchanged is nobody's to know
-        self._side = 1
         self._private = {t.untyped_storage().data_ptr() for t in private}
         self._constants: dict[Any, dict[int, int]] = {}  # by kind: checksum, and the step of its first sight
         self._held: dict[int, tuple[Any, int]] = {}  # by place in memory: the memory, and its checksum
@@ -57,11 +56,6 @@ class LoopMemory:
         self._ways: list[tuple[int, int]] = []  # whether rows were odd, and what was done
         self.outside: dict[str, None] = {}  # names of constants, in the order of their first sight
         self.suspect_since: int | None = None  # the first sight of a constant that turned out to be none
-
-    def next_side(self) -> int:
-        """On which side of the real records the far ones of the next check lie: on both in turn."""
-        self._side = -self._side
-        return self._side
 
     def look_at(self, t: Tensor, storage: Any, checksum: int, seen: Seen) -> str:
         """Why a tensor that the loop did not make from its batch cannot be followed; empty if it is a constant."""

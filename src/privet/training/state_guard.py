@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from privet.engine.knowledge import buffers_that_passes_move
 from privet.engine.state import version_of
+from privet.engine.survey import own_parameters
 from privet.errors import InvalidValue
 
 
@@ -68,12 +69,13 @@ class StateGuard:
     def _find_frozen(self) -> Iterator[tuple[str, Tensor]]:
         """What the model holds beside its trained weights: looked for again, as modules may have come or gone."""
         trained = {id(p) for p in self._trained.values()}
+        whole = {id(p) for _, p in own_parameters(self._model)}  # not those that FSDP gathers and drops again
         self._held = [
             (f"{prefix}.{name}" if prefix else name, kept, name)
             for prefix, module in self._model.named_modules()
             for kept in (module._parameters, module._buffers)
             for name, t in kept.items()
-            if t is not None and id(t) not in trained
+            if t is not None and id(t) not in trained and (kept is module._buffers or id(t) in whole)
         ]
         return self._frozen()
 
