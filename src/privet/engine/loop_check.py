@@ -67,6 +67,8 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
             self._check_backward(losses)
             for grad in grads:
                 self._raise_unless_followed(self._known(grad))
+            used = known.numbers.union(*(self._known(grad).numbers for grad in grads))
+            self.seen.numbers = [self.seen.numbers[place] for place in sorted(used)]  # others may be for a log
             fails = {v: v in self._misplaced or not self._agrees(losses, v, _moved) for v in self._active}
             turns = {v: not all(self._agrees(grad, v, _turned) for grad in grads) for v in self._active}
         if fails.get(EXCHANGED) or fails.get(EXTREME):
