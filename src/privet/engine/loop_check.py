@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from privet.engine.apart import SMALL, TOLERANCE, moved
-from privet.engine.counterfactuals import EXCHANGED, EXTREME, ORDERS
+from privet.engine.counterfactuals import EXCHANGED, EXTREMES, ORDERS
 from privet.engine.loop_following import Following
 from privet.engine.loop_memory import Unknown, describe
 from privet.engine.mirrors import Known
@@ -71,9 +71,9 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
             self.seen.numbers = [self.seen.numbers[place] for place in sorted(used)]  # others may be for a log
             fails = {v: v in self._misplaced or not self._agrees(losses, v, _moved) for v in self._active}
             turns = {v: not all(self._agrees(grad, v, _turned) for grad in grads) for v in self._active}
-        if fails.get(EXCHANGED) or fails.get(EXTREME):
+        if any(fails.get(variant) for variant in (EXCHANGED, *EXTREMES)):
             raise Unsupported(COUPLED)
-        if turns.get(EXCHANGED) or turns.get(EXTREME):
+        if any(turns.get(variant) for variant in (EXCHANGED, *EXTREMES)):
             raise Unsupported(TURNED)
         orders = [fails[variant] or turns[variant] for variant in ORDERS if variant in fails]
         if orders and all(orders):

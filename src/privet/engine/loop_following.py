@@ -29,7 +29,7 @@ from privet.engine.apart import moved
 from privet.engine.batches import mapped
 from privet.engine.counterfactuals import (
     EXCHANGED,
-    EXTREME,
+    EXTREMES,
     ORDER,
     ORDERS,
     VARIANTS,
@@ -343,7 +343,7 @@ class Following(Mode):
 
     def _put_rows(self, call: _Call, known: Known, t: Tensor) -> None:
         """What comes of a call in the other batches, where it has one row for each that the model was given."""
-        for variant in (EXTREME, *ORDERS):
+        for variant in (*EXTREMES, *ORDERS):
             rows = call.rows.get(variant)
             if variant in self._active and rows is not None and (not t.dim() or len(t) == self._rows):
                 self._mirrors.write(known, t, variant, self._others.of_output(t, rows, variant))
