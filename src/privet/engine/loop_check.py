@@ -15,6 +15,7 @@ from privet.engine.apart import SMALL, TOLERANCE, moved
 from privet.engine.counterfactuals import EXCHANGED, EXTREMES, ORDERS
 from privet.engine.loop_following import Following
 from privet.engine.loop_memory import Unknown, describe
+from privet.engine.loop_model import has_hooks, nodes_below
 from privet.engine.mirrors import Known
 from privet.engine.model_double import ask, random_state
 from privet.engine.share import without_autocast
@@ -119,20 +120,16 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
     def _check_backward(self, losses: Tensor) -> None:
         """Raise if code of the user's own runs on the way back from the losses: nothing follows that."""
         outputs = [t for call in self._calls for t in call.outputs]
-        ends = {t.grad_fn for t in outputs}
-        left: list[Any] = [losses.grad_fn]
-        seen = set[Any]()
-        while left:
-            node = left.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if _has_hooks(node):
+        ends = [t.grad_fn for t in outputs if t.grad_fn is not None]
+        own = {node for call in self._calls for node in call.hooked}
+        for node in nodes_below([losses.grad_fn], set(ends)):
+            if isinstance(node, torch.autograd.function.BackwardCFunction) and node not in ends:
+                self._refuse(f"{type(node).__name__}, a backward pass of one's own")
+            if has_hooks(node):
                 self._refuse(f"a hook on {node.name()}, which changes gradients")
-            if node not in ends:
-                if isinstance(node, torch.autograd.function.BackwardCFunction):
-                    self._refuse(f"{type(node).__name__}, a backward pass of one's own")
-                left += [below for below, _ in node.next_functions]
+        for node in nodes_below(ends):  # inside the model: put there after its call
+            if node not in own and has_hooks(node):
+                self._refuse(f"a hook on {node.name()} of the model, which changes gradients")
         self._refuse(self._way_back)
         if any(t.grad_fn is not None and t._backward_hooks for t in (*self._kept, losses, *outputs)):
             self._refuse("a hook on a tensor, which changes gradients")
@@ -177,14 +174,3 @@ def _turned(grads: Tensor, others: Tensor) -> Tensor:
     allowed = AGREE.get(grads.dtype, COARSE) * norms + ROUNDING * norms.amax().clamp(min=1.0)
     differ: Tensor = (far > allowed) | (a.isfinite() != b.isfinite()).any(1)
     return differ
-
-
-def _has_hooks(node: Any) -> bool:
-    """Whether somebody else has hooks on a node of autograd's graph: ours would not be alone there."""
-    for register in (node.register_hook, node.register_prehook):
-        handle = register(lambda *_: None)
-        hooks = handle.hooks_dict_ref()
-        handle.remove()
-        if hooks:
-            return True
-    return False

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     _disable_current_modes,
@@ -38,7 +38,7 @@ from privet.engine.counterfactuals import (
     row_keys,
 )
 from privet.engine.loop_memory import LoopMemory, Seen, describe
-from privet.engine.loop_model import OwnMemory
+from privet.engine.loop_model import OwnMemory, has_hooks, nodes_below
 from privet.engine.mirrors import Known, Mirrors, checksum, fills_memory, storage_of
 from privet.engine.model_double import Start, ask, capture, find_alike, random_state, same_outputs, same_randomness
 from privet.engine.survey import Mode
@@ -69,6 +69,7 @@ class _Call:
     given: set[int] = field(default_factory=set)  # places in memory of its inputs
     reason: str = ""  # why what it gives for other records is not known
     numbers: frozenset[int] = frozenset()
+    hooked: list[Node] = field(default_factory=list)  # nodes of its graph that have hooks of its own
 
 
 @dataclass(slots=True, eq=False)
@@ -320,6 +321,7 @@ class Following(Mode):
             self._refuse(reason)
         call.is_data, call.outputs = any(known.is_data for known in knowns), tensors_in([out])
         call.numbers = _numbers_of(knowns)
+        call.hooked = [node for node in nodes_below([t.grad_fn for t in call.outputs]) if has_hooks(node)]
         call.edges = [get_gradient_edge(t) for t in call.outputs if t.requires_grad]
         for t in call.outputs:
             if (storage := storage_of(t)) is not None:
