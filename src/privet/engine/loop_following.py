@@ -485,9 +485,12 @@ def _numbers_of(knowns: Sequence[Known]) -> frozenset[int]:
 
 
 def _is_made_of_shapes(t: Tensor, known: Known) -> bool:
-    """Whether a tensor was made from neither records nor numbers: 1 / n in each place, say, for n rows."""
+    """Whether a tensor was made from neither records nor numbers, and holds one beside 0: 1 / n, say, for n rows."""
     is_own = known.checksum is None  # of the model
-    return t.is_floating_point() and t.numel() > 0 and not (known.is_data or known.is_given or is_own)
+    if not t.is_floating_point() or not t.numel() or known.is_data or known.is_given or is_own:
+        return False
+    sizes = t.detach().abs()
+    return bool(((sizes == 0) | (sizes == sizes.amax())).all())
 
 
 def _written(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
