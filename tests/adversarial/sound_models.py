@@ -97,6 +97,29 @@ class LowRank(nn.Module):
         return self.base(x) + 2.0 * self.b(self.a(x))
 
 
+class WithLoss(nn.Module):
+    """Gives its logits and its losses, as models of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, inputs, labels):
+        logits = self.out(inputs)
+        return {"logits": logits, "loss": each(logits, labels)}
+
+
+@LOOPS.body(model=WithLoss)
+def losses_of_the_model(m, x, y):
+    return m(inputs=x, labels=y)["loss"]
+
+
+@LOOPS.body(model=WithLoss)
+def losses_and_logits_of_the_model(m, x, y):
+    found = m(inputs=x, labels=y)
+    return found["loss"] + 0.1 * found["logits"].square().sum(1)
+
+
 @LOOPS.body(model=LowRank)
 def low_rank_layers(m, x, y):
     return each(m(x), y)

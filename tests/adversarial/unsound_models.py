@@ -82,3 +82,31 @@ class Turned(Detached):
 @LOOPS.body(3, model=Turned)
 def a_model_with_a_backward_pass_that_couples(m, x, y):
     return each(m(x), y)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+@LOOPS.body(3, model=network)
+def gradient_turned_by_a_hook_inside_of_the_model(m, x, y):
+    out, sign = m(x), torch.sign(x.mean())
+    out.grad_fn.next_functions[1][0].register_prehook(lambda grads: (grads[0] * sign,))
+    return each(out, y)
+
+
+@LOOPS.body(3, model=network)
+def gradient_turned_by_a_hook_of_a_layer(m, x, y):
+    sign = torch.sign(x.mean())
+    hook = m[1].register_full_backward_hook(lambda _, grads, __: (grads[0] * sign,))
+    out = m(x)
+    hook.remove()
+    return each(out, y)
+
+
+@LOOPS.body(3, model=network)
+def gradient_turned_by_what_autograd_saves(m, x, y):
+    sign = torch.sign(x.mean())
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t * sign):
+        out = m(x)
+    return each(out, y)

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from privet import Training, plan
 from privet.engine.counterfactuals import VARIANTS
 from privet.engine.loop_check import LoopCheck
 from privet.engine.randomness import seeded
-from privet.errors import Unsupported
+from privet.engine.recording import recording
+from privet.errors import InvalidValue, Unsupported
 from privet.training.loop_guard import LoopGuard
 
 SIZE, CLASSES, STEPS = 120, 3, 10
@@ -354,3 +356,33 @@ def test_a_step_inside_of_a_mode_leaves_that_mode():
                 training.step(each(model(inputs), targets))
                 assert _get_current_dispatch_mode_stack() == [mine]
     assert not _get_current_dispatch_mode_stack()
+
+
+@pytest.mark.parametrize("threshold", [-0.5, 0.5])
+def test_one_check_sees_a_sign_whichever_it_is(threshold):
+    """Later steps are checked one by one: a check that saw half of the signs would find a loop in twice the steps."""
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        x, y = torch.randn(30, 5, generator=generator), torch.randint(CLASSES, (30,), generator=generator)
+        model = network()
+        check = LoopCheck((x, y), rows=30, model=model)
+        with pytest.raises(Unsupported, match="depends on the records of others"), recording(model, check=check):
+            check.check(each(model(x), y) * torch.sign(x.mean() - threshold))
+
+
+def test_a_step_in_another_thread_is_refused_and_leaves_nothing_behind():
+    def in_a_thread():
+        for x, y in training:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(lambda x=x, y=y: training.step(each(model(x), y))).result()
+
+    model = network()
+    planned = plan(delta=1e-3, size=60, batch=20, steps=3, noise=2.0, solve="epsilon")
+    data = torch.randn(60, 5), torch.randint(CLASSES, (60,))
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), data, planned)
+    with pytest.raises(InvalidValue, match="in another thread"):
+        in_a_thread()
+    assert not _get_current_dispatch_mode_stack()
+    for x, y in training:
+        training.step(each(model(x), y))
+    assert training.facts.lost == 1

@@ -352,6 +352,22 @@ def test_a_step_that_fails_after_its_charge_is_not_done_again(tmp_path):
         assert training.number == read(tmp_path).ledger.steps == wanted
 
 
+def test_a_dataset_that_fails_costs_the_step_whose_batch_it_saw(tmp_path):
+    class Broken(Dataset):
+        def __len__(self):
+            return SIZE
+
+        def __getitem__(self, index):
+            raise OSError("a file is gone")
+
+    training = a_training(dataset=Broken(), out=tmp_path)
+    for wanted in (1, 2):
+        with pytest.raises(OSError, match="a file is gone"):
+            next(iter(training))
+        assert training.number == training.facts.lost == read(tmp_path).ledger.steps == wanted
+    assert any("never released" in text for text in training.spent().assumptions)
+
+
 def test_what_is_spent_is_read_from_the_ledger(tmp_path):
     with a_training(out=tmp_path / "a") as training:
         assert training.spent().epsilon == 0

@@ -1,18 +1,19 @@
 """Counterfactual batches: what a batch could have been, to see whether a loop treats each example by itself.
 
 - *exchanged*: half of the records are other records of the batch.
-- *low* and *high*: the same half holds values far from the real ones, so that a sign, a maximum or a count moves.
+- *extreme*, twice: the same half holds values far below the real ones, and far above them, so that a maximum or a count
+  moves, and a sign whatever it is in the real batch.
 - *order*, twice: the records in another order, with random numbers that go with their record, and without.
 """
 
 import torch
 from torch import Tensor
 
-EXCHANGED, LOW, HIGH, ORDER, ORDER_OF_PLACES = range(5)
-VARIANTS = (EXCHANGED, LOW, HIGH, ORDER, ORDER_OF_PLACES)
-EXTREMES = (LOW, HIGH)
+EXCHANGED, BELOW, ABOVE, ORDER, ORDER_OF_PLACES = range(5)
+VARIANTS = (EXCHANGED, BELOW, ABOVE, ORDER, ORDER_OF_PLACES)
+EXTREMES = (BELOW, ABOVE)
 ORDERS = (ORDER, ORDER_OF_PLACES)
-FAR = 50.0  # what far records are multiplied by
+FAR = {BELOW: -50.0, ABOVE: 50.0}  # what records of the extreme batches are multiplied by
 
 
 class Counterfactuals:
@@ -63,13 +64,13 @@ class Counterfactuals:
         return torch.where(_along(lost, t, 0), self._strange(t.detach(), variant), found) if bool(lost.any()) else found
 
     def _strange(self, t: Tensor, variant: int) -> Tensor:
-        """Other rows; in an extreme batch far from all of them, or of whole numbers all those of one record."""
+        """Other rows; in the extreme batches far from all of them, or of whole numbers all those of one record."""
         t = t.roll(self._roll, 0)
-        if variant not in EXTREMES or not t.numel():
+        if variant not in FAR or not t.numel():
             return t
         if t.is_floating_point() or t.is_complex():
-            return (FAR if variant == HIGH else -FAR) * (t + t.abs().mean().nan_to_num(0.0, 1.0))
-        return t[-1:].expand_as(t) if variant == HIGH else t[:1].expand_as(t)
+            return FAR[variant] * (t + t.abs().mean().nan_to_num(0.0, 1.0))
+        return (t[:1] if variant == BELOW else t[-1:]).expand_as(t)
 
 
 def match_rows(real: Tensor, other: Tensor) -> Tensor:

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from privet.engine.apart import SMALL, TOLERANCE, moved
 from privet.engine.counterfactuals import EXCHANGED, EXTREMES, ORDERS
 from privet.engine.loop_following import Following
 from privet.engine.loop_memory import Unknown, describe
+from privet.engine.loop_model import has_hooks, nodes_below
 from privet.engine.mirrors import Known
 from privet.engine.model_double import ask, random_state
 from privet.engine.share import without_autocast
@@ -54,6 +56,7 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
 
     def check(self, losses: Tensor) -> None:
         """Raise if a record that was not exchanged has another loss, or if that could not be followed."""
+        active = set(self._active)  # what fails on the way back was followed to the losses
         grads = self._follow_gradients(losses)
         self._leave()
         with torch._C.DisableTorchFunctionSubclass():
@@ -65,15 +68,16 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
                     "and others would be trained on. Compute them from the batch that the loop was given."
                 )
             self._check_backward(losses)
-            for grad in grads:
-                self._raise_unless_followed(self._known(grad))
-            fails = {v: v in self._misplaced or not self._agrees(losses, v, _moved) for v in self._active}
+            grads = self._followed(grads)
+            used = known.numbers.union(*(self._known(grad).numbers for grad in grads))
+            self.seen.numbers = [self.seen.numbers[place] for place in sorted(used)]  # others may be for a log
+            fails = {v: v in self._misplaced or not self._agrees(losses, v, _moved) for v in active}
             turns = {v: not all(self._agrees(grad, v, _turned) for grad in grads) for v in self._active}
         if any(fails.get(variant) for variant in (EXCHANGED, *EXTREMES)):
             raise Unsupported(COUPLED)
         if any(turns.get(variant) for variant in (EXCHANGED, *EXTREMES)):
             raise Unsupported(TURNED)
-        orders = [fails[variant] or turns[variant] for variant in ORDERS if variant in fails]
+        orders = [fails[variant] or turns.get(variant, False) for variant in ORDERS if variant in fails]
         if orders and all(orders):
             raise Unsupported(ORDERED)
         if not orders:
@@ -118,38 +122,53 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
     def _check_backward(self, losses: Tensor) -> None:
         """Raise if code of the user's own runs on the way back from the losses: nothing follows that."""
         outputs = [t for call in self._calls for t in call.outputs]
-        ends = {t.grad_fn for t in outputs}
-        left: list[Any] = [losses.grad_fn]
-        seen = set[Any]()
-        while left:
-            node = left.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if _has_hooks(node):
+        ends = [t.grad_fn for t in outputs if t.grad_fn is not None]
+        own = {node for call in self._calls for node in call.hooked}
+        for node in nodes_below([losses.grad_fn], set(ends)):
+            if node not in ends and isinstance(node, torch.autograd.function.BackwardCFunction):
+                self._refuse(f"{type(node).__name__}, a backward pass of one's own")
+            if has_hooks(node):
                 self._refuse(f"a hook on {node.name()}, which changes gradients")
-            if node not in ends:
-                if isinstance(node, torch.autograd.function.BackwardCFunction):
-                    self._refuse(f"{type(node).__name__}, a backward pass of one's own")
-                left += [below for below, _ in node.next_functions]
-        self._refuse(self._way_back)
+        for node in nodes_below(ends):  # inside the model: put there after its call
+            if node not in own and has_hooks(node):
+                self._refuse(f"a hook on {node.name()} of the model, which changes gradients")
         if any(t.grad_fn is not None and t._backward_hooks for t in (*self._kept, losses, *outputs)):
             self._refuse("a hook on a tensor, which changes gradients")
         self._raise_unless_followed()
 
     def _follow_gradients(self, losses: Tensor) -> list[Tensor]:
         """Gradients of the losses where they come back to the model: the way back is followed like the way there."""
-        edges = [edge for call in self._calls for edge in call.edges]
-        if self._failure or not edges or not losses.requires_grad:
+        edges = self._ends(losses)
+        if self._failure or not edges:
             return []
         try:
             with without_autocast(losses.device.type):
                 ones = torch.ones_like(losses)
                 found = torch.autograd.grad(losses, edges, ones, retain_graph=True, allow_unused=True)
         except Exception as error:  # of hooks, say, which are refused
-            self._way_back = f"{type(error).__name__} on the way back from the losses"
-            return []
+            self._refuse(f"{type(error).__name__} on the way back from the losses")
+            found = ()
+        self._way_back, self._failure = self._failure, ""
         return [grad for grad in found if grad is not None and grad.dim() and len(grad) == self._rows]
+
+    def _ends(self, losses: Tensor) -> list[GradientEdge]:
+        """Where the way back meets the model first: behind it, as from its loss to its logits, is the model's own."""
+        edges = [edge for call in self._calls for edge in call.edges]
+        met = {edge.node for edge in edges}.intersection(
+            nodes_below([losses.grad_fn], {edge.node for edge in edges}),
+        )
+        behind = set(nodes_below([below for node in met for below, _ in node.next_functions]))
+        return [edge for edge in edges if edge.node in met - behind]
+
+    def _followed(self, grads: list[Tensor]) -> list[Tensor]:
+        """Those gradients, if they were followed; where records choose a length, autograd knows the real one alone."""
+        reasons = [self._way_back, *[self._known(grad).reason for grad in grads]]
+        if any(reasons) and self.seen.shapes_tell:
+            self.seen.not_followed.append("gradients of losses that are taken apart by the values of records")
+            return []
+        self._refuse(next((reason for reason in reasons if reason), ""))
+        self._raise_unless_followed()
+        return grads
 
     def _agrees(self, t: Tensor, variant: int, differ: Callable[[Tensor, Tensor], Tensor]) -> bool:
         """Whether each record that stayed has its row of `t`, at its place or where the model was given it."""
@@ -176,14 +195,3 @@ def _turned(grads: Tensor, others: Tensor) -> Tensor:
     allowed = AGREE.get(grads.dtype, COARSE) * norms + ROUNDING * norms.amax().clamp(min=1.0)
     differ: Tensor = (far > allowed) | (a.isfinite() != b.isfinite()).any(1)
     return differ
-
-
-def _has_hooks(node: Any) -> bool:
-    """Whether somebody else has hooks on a node of autograd's graph: ours would not be alone there."""
-    for register in (node.register_hook, node.register_prehook):
-        handle = register(lambda *_: None)
-        hooks = handle.hooks_dict_ref()
-        handle.remove()
-        if hooks:
-            return True
-    return False

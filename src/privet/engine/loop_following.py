@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     _disable_current_modes,
@@ -38,7 +38,7 @@ from privet.engine.counterfactuals import (
     row_keys,
 )
 from privet.engine.loop_memory import LoopMemory, Seen, describe
-from privet.engine.loop_model import OwnMemory
+from privet.engine.loop_model import OwnMemory, has_hooks, nodes_below
 from privet.engine.mirrors import Known, Mirrors, checksum, fills_memory, storage_of
 from privet.engine.model_double import Start, ask, capture, find_alike, random_state, same_outputs, same_randomness
 from privet.engine.survey import Mode
@@ -68,6 +68,8 @@ class _Call:
     captured: tuple[list[Tensor], list[Tensor]] | None = None
     given: set[int] = field(default_factory=set)  # places in memory of its inputs
     reason: str = ""  # why what it gives for other records is not known
+    numbers: frozenset[int] = frozenset()
+    hooked: list[Node] = field(default_factory=list)  # nodes of its graph that have hooks of its own
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +83,7 @@ class _Work:
     is_given: bool = False
     needs_gradient: bool = False
     reason: str = ""
+    numbers: frozenset[int] = frozenset()
     made: dict[int, list[Tensor]] = field(default_factory=dict)  # by variant: what it gives there
 
 
@@ -174,8 +177,9 @@ class Following(Mode):
         knowns = [self._known(t) for t in entering]
         work = _Work(name, _written(func, args, kwargs) if is_plain else [], any(known.is_data for known in knowns))
         work.reason = next((known.reason for known in knowns if known.reason), "")
+        work.numbers = _numbers_of(knowns)
         if work.is_data:
-            self._note_numbers(name, args, zip(entering, knowns, strict=True))
+            work.numbers |= self._note_numbers(name, args, zip(entering, knowns, strict=True))
             work.needs_gradient = any(t.requires_grad for t in entering)
             if not is_plain:
                 work.reason = work.reason or f"{name}, an operation without a schema"
@@ -188,7 +192,7 @@ class Following(Mode):
                     self._make(variant, func, args, kwargs, work)
         return work
 
-    def _note_numbers(self, name: str, args: Any, entering: Iterator[tuple[Tensor, Known]]) -> None:
+    def _note_numbers(self, name: str, args: Any, entering: Iterator[tuple[Tensor, Known]]) -> set[int]:
         self.seen.path.append(name)
         self.seen.taken_out |= name in _TELLING
         given = list(entering)
@@ -198,6 +202,7 @@ class Following(Mode):
             numbers += [float(t) for t, known in given if known.is_given and not t.dim()]
         numbers += [float(t.detach().abs().amax()) for t, known in given if _is_made_of_shapes(t, known)]
         self.seen.numbers += [(name, float(value)) for value in numbers]
+        return {len(self.seen.numbers) - k for k in range(1, len(numbers) + 1)}
 
     def _make(self, variant: int, func: OpOverload, args: Any, kwargs: Any, work: _Work) -> None:
         if self._is_drawn(work, variant):  # the real numbers, at the rows of their records
@@ -248,6 +253,7 @@ class Following(Mode):
             if (storage := storage_of(t)) is not None and (known := self._mirrors.known(storage)) is not None:
                 known.checksum = None if known.checksum is None else checksum(storage)
                 known.is_data |= work.is_data
+                known.numbers |= work.numbers
                 known.reason = known.reason or work.reason
         for place, t in enumerate(outputs):
             storage = storage_of(t)
@@ -260,6 +266,7 @@ class Following(Mode):
                     continue  # it lies in memory that is looked at when it is used
                 found = Known(checksum(storage), is_data=work.is_data, is_given=work.is_given, reason=work.reason)
                 known = self._mirrors.learn(storage, found)
+            known.numbers |= work.numbers
             for variant in sorted(self._active) if not known.reason else ():
                 self._put(variant, known, t, place, work, is_new=is_new)
 
@@ -313,10 +320,13 @@ class Following(Mode):
         if reason and is_recorded:
             self._refuse(reason)
         call.is_data, call.outputs = any(known.is_data for known in knowns), tensors_in([out])
+        call.numbers = _numbers_of(knowns)
+        call.hooked = [node for node in nodes_below([t.grad_fn for t in call.outputs]) if has_hooks(node)]
         call.edges = [get_gradient_edge(t) for t in call.outputs if t.requires_grad]
         for t in call.outputs:
             if (storage := storage_of(t)) is not None:
-                self._mirrors.learn(storage, Known(checksum(storage), is_data=call.is_data, reason=reason))
+                known = Known(checksum(storage), is_data=call.is_data, reason=reason, numbers=call.numbers)
+                self._mirrors.learn(storage, known)
         if reason or not call.is_data:
             return
         call.rows = {variant: self._match(entering, variant) for variant in self._active}
@@ -397,7 +407,7 @@ class Following(Mode):
         """A tensor that a pass has left in an attribute or a hook: what it would have left of exchanged records."""
         assert known.call is not None
         call, known.call = self._calls[known.call], None
-        known.checksum, known.is_data = checksum(storage_of(t)), call.is_data
+        known.checksum, known.is_data, known.numbers = checksum(storage_of(t)), call.is_data, call.numbers
         if not call.is_data:
             return
         if call.captured is None:
@@ -470,10 +480,17 @@ class _Exports(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def _numbers_of(knowns: Sequence[Known]) -> frozenset[int]:
+    return frozenset[int]().union(*(known.numbers for known in knowns))
+
+
 def _is_made_of_shapes(t: Tensor, known: Known) -> bool:
-    """Whether a tensor was made from neither records nor numbers: 1 / n in each place, say, for n rows."""
+    """Whether a tensor was made from neither records nor numbers, and holds one beside 0: 1 / n, say, for n rows."""
     is_own = known.checksum is None  # of the model
-    return t.is_floating_point() and t.numel() > 0 and not (known.is_data or known.is_given or is_own)
+    if not t.is_floating_point() or not t.numel() or known.is_data or known.is_given or is_own:
+        return False
+    sizes = t.detach().abs()
+    return bool(((sizes == 0) | (sizes == sizes.amax())).all())
 
 
 def _written(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:

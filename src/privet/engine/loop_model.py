@@ -5,9 +5,11 @@ the model gives for other records is asked of it with the buffers that it has, s
 """
 
 import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
+from torch.autograd.graph import Node
 
 from privet.engine.mirrors import checksum, storage_of
 
@@ -38,3 +40,28 @@ class OwnMemory:
             return []
         named = itertools.chain(self._model.named_parameters(), self._model.named_buffers())
         return [(name, storage) for name, t in named if (storage := storage_of(t)) is not None]
+
+
+def nodes_below(starts: Iterable[Node | None], ends: "set[Node] | frozenset[Node]" = frozenset()) -> Iterator[Any]:
+    """Autograd's nodes from some down to `ends`, with both, each once."""
+    left: list[Any] = [*starts]
+    seen = set[Node]()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if node not in ends:
+            left += [below for below, _ in node.next_functions]
+
+
+def has_hooks(node: Any) -> bool:
+    """Whether somebody else has hooks on a node of autograd's graph: ours would not be alone there."""
+    for register in (node.register_hook, node.register_prehook):
+        handle = register(lambda *_: None)
+        hooks = handle.hooks_dict_ref()
+        handle.remove()
+        if hooks:
+            return True
+    return False

@@ -31,6 +31,7 @@ class Known:
     is_given: bool = False  # came from outside of torch or of this round
     reason: str = ""  # why it is not followed
     call: int | None = None  # of the model, inside of which it was made
+    numbers: frozenset[int] = frozenset()  # that entered arithmetic on its way, by their places in what was seen
 
 
 class Mirrors:
