@@ -69,7 +69,7 @@ def test_files_that_may_not_grow_stop_the_run_with_one_line(tmp_path: Path, fork
     """A limit on the size of files stands for the full disk: any file is cut at any byte."""
     found = set()
     limits = range(250, 6000, 250)
-    tried = [(4000, TRAIN), (1500, SELDOM), (1500, OFTEN)] if few else list(product(limits, (TRAIN, SELDOM, OFTEN)))
+    tried = [(4000, TRAIN), (1500, SELDOM), (3000, OFTEN)] if few else list(product(limits, (TRAIN, SELDOM, OFTEN)))
     for number, (limit, line) in enumerate(tried):
         place = tmp_path / str(number)
         p = placed(place, steps=20)

@@ -1,8 +1,8 @@
 """The user's own loop, watched: its forward passes are recorded, in some steps its independence of examples is checked.
 
-Checked are the first eight steps and, drawn secretly, one of a hundred after them. A loop that begins to mix its
-examples at step s is found before s + 299 with a chance of 95 %: (1 - 1/100)^299 < 0.05. A checked step costs two to
-five others, so that a long run is slower by 1 to 4 %.
+Checked are the first eight steps and, drawn secretly, one of two hundred after them. A loop that begins to mix its
+examples at step s is found before s + 598 with a chance of 95 %: (1 - 1/200)^598 < 0.05. A checked step costs two to
+nine others, so that a long run is slower by 1 to 4 %.
 """
 
 import secrets
@@ -25,8 +25,8 @@ from privet.training.assumptions import LoopFacts
 from privet.training.gate import LossFn, check_batch, check_losses
 
 ALWAYS_CHECKED = 8  # steps of a process
-ONE_OF = 100  # later steps
-FOUND_WITHIN = 299  # steps, with a chance of 95 %
+ONE_OF = 200  # later steps
+FOUND_WITHIN = 598  # steps, with a chance of 95 %
 
 
 class Watch:
