@@ -39,6 +39,11 @@ def loss_function_on_inputs_changed_by_public_constants(m, x, y):
     return each, (x - MEAN) / STD, y
 
 
+@LOOPS.body()
+def loss_function_with_a_penalty_on_weights(m, x, y):
+    return lambda out, t: each(out, t) + 0.01 * m.weight.square().sum(), x, y
+
+
 # --- augmentation -----------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from torch.autograd.graph import GradientEdge
 
 from privet.engine.apart import SMALL, TOLERANCE, moved
 from privet.engine.counterfactuals import EXCHANGED, EXTREMES, ORDERS
+from privet.engine.intercept import tracking
 from privet.engine.loop_following import Following
 from privet.engine.loop_memory import Unknown, describe
 from privet.engine.loop_model import has_hooks, nodes_below
@@ -103,7 +104,7 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
                     if t.is_floating_point() or t.is_complex():
                         t.requires_grad_()  # so that the way back to it can be looked at
                 self.after_model(given, out)
-                with torch._C.DisableTorchFunctionSubclass():  # it may use parameters, and nothing is recorded here
+                with tracking([], _Through()):  # it may use weights, in a penalty: `clipped_sum` runs it once more
                     losses = loss_fn(out, targets)
         finally:
             start.restore(model)
@@ -181,6 +182,13 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
                 if not bool((differ(expected, other).cpu() & (rows >= 0)).any()):
                     return True
         return False
+
+
+class _Through:
+    """Listens to the uses of weights, and leaves them as they are."""
+
+    def call(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
 
 
 def _moved(losses: Tensor, others: Tensor) -> Tensor:
