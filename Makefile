@@ -74,6 +74,7 @@ bench: setup  ## speed and tightness beside the peers (hours; OPTIONS=--quick: s
 	@$(BIN)/python benchmarks/sampling.py
 	@$(BIN)/python benchmarks/ledger.py
 	@$(BIN)/python benchmarks/training.py $(OPTIONS)
+	@$(BIN)/python benchmarks/checks.py
 	@$(BIN)/python benchmarks/attacks.py
 	@$(BIN)/python benchmarks/federated.py $(OPTIONS)
 

@@ -68,6 +68,6 @@ class Witness(torch.optim.SGD):
 
 def _charged() -> int:
     """What the last line of steps in the ledger has charged: read the obvious way."""
-    lines = map(json.loads, Path(FOLDER, "ledger.jsonl").read_bytes().splitlines())
-    last = [line for line in lines if "step" in line][-1]
+    lines = Path(FOLDER, "ledger.jsonl").read_bytes().splitlines()
+    last = json.loads([line for line in lines if not line.startswith(b'{"loop"')][-1])
     return int(last["step"] + last["count"])

@@ -198,7 +198,7 @@ def test_a_step_is_charged_once_and_before_any_rank_draws(tmp_path, monkeypatch,
 
     one, other = fine(on_ranks(2, work))
     said = ["charge" if word == "charge" else "draw" for word in drawn]
-    assert said == ["charge", "draw", "draw"] * 6 + ["charge"]  # the last says what was checked of the loop
+    assert said == ["charge", *["charge", "draw", "draw"] * 6, "charge"]  # first and last: what is known of the loop
     assert one[:2] == other[:2]
     assert (one[0], replace(one[1], assumptions=())) == (6, PLAN.guarantee)
     assert "checked in 6 of 6 steps" in one[1].assumptions[0]

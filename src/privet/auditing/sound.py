@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from privet.accounting import Step
 from privet.accounting.guarantee import Relation
@@ -166,22 +166,28 @@ class TrainingSteps:
 
     def __call__(self, records: Records, generator: Randomness) -> Released:
         model = self._model
-        found: dict[str, Tensor] = {}
-        start = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-        def note(*_: Any) -> None:
-            """Runs after each step of the optimizer; every step starts at the same weights: its gradients are known."""
-            number = len(found) // len(start)
-            with torch.no_grad():
-                for name, p in model.named_parameters():
-                    found[f"{number}/{name}"] = start[name] - p.detach()
-                    p.copy_(start[name])
-
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        optimizer.register_step_post_hook(note)
+        optimizer = _Returning(model)
         training = Training(
             model, optimizer, records, self.plan, generator=generator, as_published=self.plan.is_unsound
         )
         for x, y in training:
             training.step(losses(model(x), y))
-        return found
+        return optimizer.found
+
+
+class _Returning(torch.optim.SGD):
+    """Keeps what each step takes off the weights, and returns to them: so the gradients of every step are known."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model.parameters(), lr=1.0)
+        self._named = dict(model.named_parameters())
+        self._start = {name: p.detach().clone() for name, p in self._named.items()}
+        self.found: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        number = len(self.found) // len(self._start)
+        for name, p in self._named.items():
+            self.found[f"{number}/{name}"] = self._start[name] - p.detach()
+            p.copy_(self._start[name])
