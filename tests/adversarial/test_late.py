@@ -18,6 +18,7 @@ from privet.training import loop_guard
 from privet.training.ledger_reading import read
 from privet.training.loop_guard import ALWAYS_CHECKED, FOUND_WITHIN, ONE_OF, LoopGuard
 from privet.training.resume import resume
+from ranks import fine, on_ranks
 
 LONG = a_plan(steps=20, batch=30)  # no batch is empty or alone, but once in 10^8 runs
 ALARM = 1e-6
@@ -174,3 +175,16 @@ def test_a_batch_that_a_crash_left_is_charged_and_counted(tmp_path, given):
     couple_from(again, 99)
     assert again.number == len(LONG.steps)
     assert any("never released" in text for text in again.spent().assumptions)
+
+
+def test_a_batch_that_all_ranks_leave_is_charged_once(tmp_path):
+    def work(group):
+        training = a_training(out=tmp_path, group=group)
+        leave(training, 2)
+        couple_from(training, 99)
+        training.close()
+        return training.number, training.facts.steps, training.facts.lost
+
+    assert fine(on_ranks(2, work)) == [(20, 18, 2)] * 2
+    assert read(tmp_path).ledger.steps == 20
+    assert read(tmp_path).loop.lost == 2

@@ -14,7 +14,8 @@ NOT_RECORDED = "not recorded: what was checked of the loop that made this run is
 MOST_ENTRIES, MOST_CHARACTERS = 50, 300
 _KEPT = (
     "what the loop keeps between steps was not looked at: a queue of features, a Python attribute, a learning rate set "
-    "from raw losses, a number taken out by .item()"
+    "from raw losses, a number taken out by .item(); nor what follows the number of rows otherwise than by a power or "
+    "parity"
 )
 
 
