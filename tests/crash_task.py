@@ -69,5 +69,5 @@ class Witness(torch.optim.SGD):
 def _charged() -> int:
     """What the last line of steps in the ledger has charged: read the obvious way."""
     lines = Path(FOLDER, "ledger.jsonl").read_bytes().splitlines()
-    last = json.loads([line for line in lines if not line.startswith(b'{"loop"')][-1])
+    last = json.loads([line for line in lines if not line.startswith((b'{"loop"', b'{"none"'))][-1])
     return int(last["step"] + last["count"])

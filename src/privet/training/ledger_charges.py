@@ -15,8 +15,8 @@ from privet.training.ledger_lines import START, Header, chained, loop_row, reser
 
 RESTORE = "Restore the ledger from a copy; without one, count the plan's whole epsilon as spent and begin a new run."
 REPAIR = b'{"torn":'
-_LOOP = re.compile(rb'\{"l')  # no other line has it: quotes inside of texts are escaped
-_NOT_VOID = re.compile(rb'\{"loop":\d+,"facts":\{"void_from":null,')
+_LOOP = re.compile(rb'\{"[ln]')  # no other line has it: quotes inside of texts are escaped
+_VOID = re.compile(rb'\{"n')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Charges:
     def add(self, line: int, row: Any, torn: bytes = b"") -> None:
         """One whole line, and the torn text before it that it vouches for."""
         self._check_void(torn)
-        if "loop" in row:
+        if "loop" in row or "none" in row:
             self._add_loop(line, row)
             return
         mends = "torn" in row
@@ -68,21 +68,23 @@ class Charges:
 
     def _add_loop(self, line: int, row: Any) -> None:
         """The last line of the loop holds; that there is no guarantee, once it was said, stays."""
-        if set(row) != {"loop", "facts", "digest"} or type(row["loop"]) is not int or row["loop"] != self._next:
+        key = "none" if "none" in row else "loop"
+        if set(row) != {key, "facts", "digest"} or type(row[key]) is not int or row[key] != self._next:
             raise bad(line, f"is not about the loop after {_steps(self._next)}, as it says")
         try:
             found = LoopFacts.from_dict(row["facts"])
         except InvalidValue as error:
             raise bad(line, reprlib.repr(str(error).rstrip("."))) from None
+        if (found.void_from is None) == (key == "none"):
+            raise bad(line, f"begins with {key!r}, and its facts say otherwise")
         if self.loop is not None and self.loop.void_from is not None:
             found = found.void(self.loop.void_from, self.loop.void_reason)
         self.loop = found
 
     def _check_void(self, torn: bytes) -> None:
-        """A torn line of the loop may have said that there is no guarantee, unless it begins by the contrary."""
-        for place in _LOOP.finditer(torn):
-            if not _NOT_VOID.match(torn, place.start()):
-                self.loop = (self.loop or LoopFacts()).void(self._next, "a line about the loop is torn in the ledger")
+        """A torn line may say that there is no guarantee, by its key."""
+        if _VOID.search(torn):
+            self.loop = (self.loop or LoopFacts()).void(self._next, "a line that says so is torn in the ledger")
 
     def _add_planned(self, count: int) -> None:
         steps, here = self.header.planned_steps(), slice(self._next, self._next + count)
@@ -96,8 +98,9 @@ class Charges:
         A crash tears one line, and then perhaps its repairs. Other damage at the end of a file (a lost block, an end of
         line that is none any more) can hide more lines: as many as its bytes have room for.
         """
-        is_loop = _LOOP.match(pieces[0]) is not None
-        if not begins(pieces[0], (b'{"loop":%d,' if is_loop else b'{"step":%d,') % self._next):
+        is_loop, is_void = _LOOP.match(pieces[0]) is not None, _VOID.match(pieces[0]) is not None
+        key = b"none" if is_void else b"loop" if is_loop else b"step"
+        if not begins(pieces[0], b'{"%s":%d,' % (key, self._next)):
             raise bad(line, f"does not begin with step {self._next}, which comes next")
         if not all(begins(piece, REPAIR) for piece in pieces[1:]):  # only a repair is written behind a torn line
             raise bad(line, "its checksum does not fit, and lines follow")

@@ -137,8 +137,11 @@ def repair(torn: bytes, first: int, count: int) -> dict[str, Any]:
 
 
 def loop_row(charged: int, facts: LoopFacts) -> dict[str, Any]:
-    """The row that says what is known of the loop once so many steps are charged. It charges none; the last holds."""
-    return {"loop": charged, "facts": facts.as_dict()}
+    """The row that says what is known of the loop once so many steps are charged. It charges none; the last holds.
+
+    That there is no guarantee has a key of its own, so that a line which a crash tore tells it from its third byte on.
+    """
+    return {"loop" if facts.void_from is None else "none": charged, "facts": facts.as_dict()}
 
 
 def _shared(values: Floats) -> float | list[float]:
