@@ -87,7 +87,7 @@ def started(*more: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_of_runs_that_start_at_the_same_moment_no_more_begin_than_fit() -> None:
     every = [started("--out", f"runs/{name}") for name in "abcd"]
     said = [one.communicate() for one in every]
@@ -97,7 +97,7 @@ def test_of_runs_that_start_at_the_same_moment_no_more_begin_than_fit() -> None:
     assert len(list(Path("runs").glob("*/ledger.jsonl"))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.prove
 def test_a_run_that_is_killed_keeps_its_whole_plan_and_may_be_resumed() -> None:
     for name in "ab":
         one = started("--out", f"runs/{name}", "--reserve", "1")
