@@ -81,7 +81,8 @@ class InMemory:
         check_left(number, self._plan)
         if self._closed:
             raise InvalidValue("training is closed. Nothing can be charged. Make a new one.")
-        if number != self.next or replace(step, clip=1.0) != replace(self._plan.steps[number], clip=1.0):
+        planned = self._plan.steps[number]
+        if number != self.next or (step != planned and replace(step, clip=1.0) != replace(planned, clip=1.0)):
             raise BudgetExceeded(
                 f"step={number} is not the plan's next one, {self.next}. It would cost what was not planned. "
                 "Do the plan's steps in their order, each once."

@@ -394,7 +394,8 @@ class Training:
         step = self._step = self.plan.steps[self.number]
         in_force = clip_in_force(self.rule, step.clip)
         self._wants_check = self._loop.wants_check()
-        self._account.charge(self.number, replace(step, clip=in_force))  # on the disk, when this returns
+        charged = step if in_force == step.clip else replace(step, clip=in_force)
+        self._account.charge(self.number, charged)  # on the disk, when this returns
         self._is_charged = True
         account = self._account
         self._is_checked = account.is_checked if isinstance(account, JointAccount) else self._wants_check
