@@ -15,7 +15,7 @@ MOST_ENTRIES, MOST_CHARACTERS = 50, 300
 _KEPT = (
     "what the loop keeps between steps was not looked at: a queue of features, a Python attribute, a learning rate set "
     "from raw losses, a number taken out by .item(); nor what follows the number of rows otherwise than by a power or "
-    "parity"
+    "parity, nor buffers that every pass of the model moves"
 )
 
 
