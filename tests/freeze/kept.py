@@ -21,9 +21,10 @@ def results(*, quick: bool) -> dict[str, Any]:
               name("privet.experiments.ablation:paper")()]  # fmt: skip
     all_of, read = name("privet.experiments.results:all_of"), name("privet.experiments.results:read")
     found: dict[str, Any] = {}
-    count, fingerprints = 0, set()
+    count, fingerprints, asked = 0, set(), set()
     for paper in papers[:1] if quick else papers:
         for row in paper.of(None):
+            asked.add(row.fingerprint)
             for scale in ("full", "quick") if row.is_trained else ("exact",):
                 for result in all_of(root, row, scale):
                     count += 1
@@ -35,6 +36,9 @@ def results(*, quick: bool) -> dict[str, Any]:
                     }  # fmt: skip
     files = [] if quick else sorted(root.rglob("*.json"))
     choices = [file for file in files if file.name.endswith(".choice.json")]
+    chosen = {str(file.relative_to(root)): json.loads(file.read_bytes()) for file in choices}
+    again = sum(one["fingerprint"] in asked for one in chosen.values())
+    said = {file: [one["chosen"], sha(json.dumps(one["scores"]).encode())] for file, one in chosen.items()}
     files = [file for file in files if file not in choices]
     loaded = [read(file).key for file in files]
-    return found | {"found": count, "fingerprints": len(fingerprints), "files": len(files), "choices": len(choices), "keys": sorted(loaded)}
+    return found | {"found": count, "fingerprints": len(fingerprints), "files": len(files), "choices": said, "choices found": again, "keys": sorted(loaded)}

@@ -22,6 +22,7 @@ def fix_names() -> None:
         return f"{counts[nbytes]:0{2 * nbytes}x}"
 
     secrets.token_hex = token_hex
+    time.monotonic = lambda: 0.0  # how long a run took stands in its checkpoint, whose bytes are compared
     secrets.randbelow = lambda most: most - 1  # no step of a loop is checked beyond those that always are
     warnings.simplefilter("ignore")
 

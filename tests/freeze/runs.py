@@ -180,7 +180,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # keywords of th
     "auto-linear": ({"method": "auto-linear"}, {}),
     "dyn-s-sigma": ({"method": "dyn-s-sigma"}, {}),
     "as published": ({"method": "auto-linear", "as_published": True}, {"as_published": True}),
-    "adam": ({}, {"optimizer": "Adam", "dataset_name": "people"}),
+    "adam": ({}, {"optimizer": "Adam"}),
     "read off": ({}, {"not_private": "vocabulary=counted", "as_published": True}),
 }
 QUICK_VARIANTS = ("physical batches", "views", "average", "secure", "users", "dynamic")
