@@ -1,4 +1,4 @@
-"""Commands on toy inputs, one after the other in one folder: what they print with --json, refuse, and leave in files."""
+"""Commands on toy inputs, one after the other in one folder: what they print with --json, refuse, leave in files."""
 
 import json
 import shlex
@@ -65,10 +65,20 @@ def _variants() -> Iterator[str]:
 
 def write_inputs() -> None:
     toy.write_csv(Path("toy.csv"))
-    base = {"epsilon": 2.0, "delta": 1e-4, "size": 600, "batch": 60, "steps": 40, "noise": "linear:end=0.5", "clip": 0.8}
+    base = {
+        "epsilon": 2.0,
+        "delta": 1e-4,
+        "size": 600,
+        "batch": 60,
+        "steps": 40,
+        "noise": "linear:end=0.5",
+        "clip": 0.8,
+    }
     _write_toml("recipe.toml", base)
     training = {"lr": 0.5, "optimizer": "sgd", "momentum": 0.5}
-    _write_toml("recipe-toy.toml", base | {"size": toy.SIZE, "batch": 20, "steps": 5, "rule": "per_layer", "training": training})
+    _write_toml(
+        "recipe-toy.toml", base | {"size": toy.SIZE, "batch": 20, "steps": 5, "rule": "per_layer", "training": training}
+    )
     Path("opacus.json").write_text(json.dumps([[1.1, 0.01, 500], [0.9, 0.01, 100]]))
     Path("steps.csv").write_text("noise,rate,count\n1.5,0.1,20\n2.5,0.2,5\n")
     ledger = keyed({"steps": [{"noise": 1.1, "rate": 0.01, "count": 500}, {"noise": 2.0, "rate": 0.02, "count": 9}]})

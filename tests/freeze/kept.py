@@ -29,10 +29,11 @@ def results(*, quick: bool) -> dict[str, Any]:
                 for result in all_of(root, row, scale):
                     count += 1
                     fingerprints.add((row.key, row.fingerprint))
+                    line = None if result.curve is None else [result.curve.x, result.curve.y]
                     found[f"{row.key} {scale} {result.seed}"] = {
                         "figures": {key: [one.value, one.label] for key, one in result.figures.items()},
                         "steps": [result.steps, result.planned], "delta": result.delta, "certified": result.certified,
-                        "curve": None if result.curve is None else sha(json.dumps([result.curve.x, result.curve.y]).encode()),
+                        "curve": None if line is None else sha(json.dumps(line).encode()),
                     }  # fmt: skip
     files = [] if quick else sorted(root.rglob("*.json"))
     choices = [file for file in files if file.name.endswith(".choice.json")]
@@ -41,4 +42,11 @@ def results(*, quick: bool) -> dict[str, Any]:
     said = {file: [one["chosen"], sha(json.dumps(one["scores"]).encode())] for file, one in chosen.items()}
     files = [file for file in files if file not in choices]
     loaded = [read(file).key for file in files]
-    return found | {"found": count, "fingerprints": len(fingerprints), "files": len(files), "choices": said, "choices found": again, "keys": sorted(loaded)}
+    return found | {
+        "found": count,
+        "fingerprints": len(fingerprints),
+        "files": len(files),
+        "choices": said,
+        "choices found": again,
+        "keys": sorted(loaded),
+    }

@@ -1,5 +1,6 @@
 """Random ledgers from a fixed seed, by every accountant: bounds, labels and refusals."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,28 +15,30 @@ ACCOUNTANTS = (
 RELATIONS = ("zero-out", "zero-out", "add-remove", "replace")
 
 
+KINDS = ("poisson", "poisson", "poisson", "poisson", "full", "truncated", "fixed-size", "shuffled", "mixed")
+SIZE = 1000  # of truncated batches
+
+
 def draw(number: int) -> tuple[list[dict[str, Any]], str, float]:
     """Steps with their counts, a relation and a delta: often what trains, sometimes what no one would run."""
-    rng = np.random.Generator(np.random.Philox(key=20240101, counter=number))
-    kind = ("poisson", "poisson", "poisson", "poisson", "full", "truncated", "fixed-size", "shuffled", "mixed")[number % 9]
-    rows = []
-    rate = float(np.exp(rng.uniform(np.log(1e-4), np.log(0.5))))
+    rng = np.random.Generator(np.random.Philox(key=20240101, counter=number << 64))  # streams that do not overlap
+
+    def between(low: float, high: float) -> float:
+        return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+    kind, rows, rate = KINDS[number % len(KINDS)], [], between(1e-4, 0.5)
     for _ in range(int(rng.integers(1, 5))):
-        here = rate if kind == "shuffled" or rng.random() < 0.5 else float(np.exp(rng.uniform(np.log(1e-4), np.log(0.5))))
-        sampling = "poisson"
+        here = rate if kind == "shuffled" or rng.random() < 0.5 else between(1e-4, 0.5)
         if kind == "full" or (kind == "mixed" and rng.random() < 0.5):
             here = 1.0
-        elif kind == "truncated":
-            size = 1000
-            sampling = f"truncated-poisson:cap={int(size * here + rng.integers(1, 12) * (size * here) ** 0.5) + 1},size={size}"
-        elif kind in ("fixed-size", "shuffled"):
-            sampling = kind
-        noise = float(np.exp(rng.uniform(np.log(0.4), np.log(12)))) * (8 if here == 1 else 1)
-        rows.append({"noise": noise, "rate": here, "clip": float(rng.uniform(0.1, 3)), "sampling": sampling,
-                     "count": int(np.exp(rng.uniform(0, np.log(300))))})  # fmt: skip
-    relation = RELATIONS[int(rng.integers(len(RELATIONS)))]
-    if kind == "fixed-size":
-        relation = "replace"
+        sampling = kind if kind in ("fixed-size", "shuffled") else "poisson"
+        if kind == "truncated":
+            cap = SIZE * here + rng.integers(1, 12) * (SIZE * here) ** 0.5 + 1
+            sampling = f"truncated-poisson:cap={int(cap)},size={SIZE}"
+        noise = between(0.4, 12) * (8 if here == 1 else 1)
+        count = int(between(1, 300))
+        rows.append({"noise": noise, "rate": here, "clip": between(0.1, 3), "sampling": sampling, "count": count})
+    relation = "replace" if kind == "fixed-size" else RELATIONS[int(rng.integers(len(RELATIONS)))]
     return rows, relation, float(10 ** rng.uniform(-9, -3))
 
 
@@ -43,7 +46,9 @@ def made(rows: list[dict[str, Any]]) -> Any:
     sampling = name("privet.accounting.sampling:sampling")
     ledger = call("privet:Ledger")
     for row in rows:
-        step = call("privet:Step", noise=row["noise"], rate=row["rate"], clip=row["clip"], sampling=sampling(row["sampling"]))
+        step = call(
+            "privet:Step", noise=row["noise"], rate=row["rate"], clip=row["clip"], sampling=sampling(row["sampling"])
+        )
         get("Ledger", ledger, "add")(step, row["count"])
     return ledger
 
@@ -68,16 +73,20 @@ def spend(ledger: Any, delta: float, accountant: str, relation: str) -> dict[str
 def probe(*, quick: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"accountants": sorted(name("privet.accounting:registry").names())}
     for number in range(0, LEDGERS, 6 if quick else 1):
-        rows, relation, delta = draw(number)
-        ledger = made(rows)
-        case = {"columns": [ledger.steps, len(list(ledger))]}
-        for accountant in ACCOUNTANTS:
-            case[accountant] = outcome(lambda one=accountant: spend(ledger, delta, one, relation))
-        if number % 10 == 0:
-            case["curve"] = outcome(lambda: curve(ledger, delta, relation))
-            case["delta at 1"] = outcome(lambda: {"delta": list(call("privet.accounting:delta_at", ledger, 1.0))})
-        found[f"ledger {number}"] = case
+        found[f"ledger {number}"] = priced(number)
     return found
+
+
+def priced(number: int) -> dict[str, Any]:
+    rows, relation, delta = draw(number)
+    ledger = made(rows)
+    case: dict[str, Any] = {"columns": [ledger.steps, len(list(ledger))]}
+    for accountant in ACCOUNTANTS:
+        case[accountant] = outcome(partial(spend, ledger, delta, accountant, relation))
+    if number % 10 == 0:
+        case["curve"] = outcome(partial(curve, ledger, delta, relation))
+        case["delta at 1"] = outcome(lambda: {"delta": list(call("privet.accounting:delta_at", ledger, 1.0))})
+    return case
 
 
 def curve(ledger: Any, delta: float, relation: str) -> dict[str, Any]:

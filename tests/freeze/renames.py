@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 TABLE = Path(__file__).with_name("names.toml")
-DERIVED = ("hash", "plan", "digest", "fingerprint", "bytes", "sha256")  # they follow from keys: equal while no key is renamed
+DERIVED = (
+    "hash",
+    "plan",
+    "digest",
+    "fingerprint",
+    "bytes",
+    "sha256",
+)  # they follow from keys: equal while no key is renamed
 MASKED = "(masked)"
 
 
@@ -82,9 +89,9 @@ def keyed(tree: Any, path: tuple[str, ...] = ()) -> Any:
     return _keyed(tree, path, _rows("keys"), _rows("values"))
 
 
-def as_today(tree: Any) -> Any:
-    """What the base gave, with keys as the working tree has them; for the comparison, on neither side."""
-    return _keyed(tree, (), table().get("keys", {}), table().get("values", {}))
+def as_today(tree: Any, rows: dict[str, Any]) -> Any:
+    """What the base gave, with keys as the working tree has them by this table."""
+    return _keyed(tree, (), rows.get("keys", {}), rows.get("values", {}))
 
 
 def _keyed(tree: Any, path: tuple[str, ...], rows: dict[str, str], values: dict[str, str]) -> Any:

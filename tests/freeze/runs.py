@@ -202,7 +202,11 @@ def probe(*, quick: bool) -> dict[str, Any]:
     for rule in ("quantile",) if quick else ("flat", "quantile", "adaclip"):
         found[f"resumed {rule}"] = resumed(rule, plans[rule])
     if not quick:
-        for case, given in {"ranks": {}, "ranks secure": {"secure": True}, "ranks quantile": {"rule": "quantile"}}.items():
+        for case, given in {
+            "ranks": {},
+            "ranks secure": {"secure": True},
+            "ranks quantile": {"rule": "quantile"},
+        }.items():
             found[case] = on_ranks(case, given)
         found["train"] = by_train()
     return found

@@ -11,21 +11,34 @@ from freeze import renames
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-MASKED = ("seconds", "examples_per_second", "milliseconds", "private_ms", "plain_ms", "versions", "python", "privet", "torch", "numpy", "threads", "gpu")
+MASKED = (
+    "seconds",
+    "examples_per_second",
+    "milliseconds",
+    "private_ms",
+    "plain_ms",
+    "versions",
+    "python",
+    "privet",
+    "torch",
+    "numpy",
+    "threads",
+    "gpu",
+)
 
 
 class NoBase(Exception):
     """The base commit is not in this clone."""
 
 
-def base_tree(place: Path, base: str | None = None) -> Path:
+def base_tree(place: Path, *, clone: Path = ROOT) -> Path:
     """The source and the kept results of the base commit, in a folder."""
-    commit = base or (HERE / "base.txt").read_text().strip()
-    known = subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True)
+    commit = (HERE / "base.txt").read_text().strip()
+    known = subprocess.run(["git", "-C", clone, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True)
     if known.returncode:
         raise NoBase(f"the base commit {commit} is not in this clone: git fetch --unshallow, and run this again")
     archive = place / "base.tar"
-    subprocess.run(["git", "-C", ROOT, "archive", "-o", archive, commit, "src", "results"], check=True)
+    subprocess.run(["git", "-C", clone, "archive", "-o", archive, commit, "src", "results"], check=True)
     subprocess.run(["tar", "-x", "-f", archive, "-C", place], check=True)
     return place
 
@@ -46,43 +59,48 @@ def start(side: str, tree: Path, place: Path, groups: list[str], *, quick: bool)
         return subprocess.Popen(command + ["--quick"] * quick, env=environment, cwd=place, stdout=said, stderr=said)
 
 
-def both(base: Path, here: Path, place: Path, groups: list[str], *, quick: bool) -> tuple[Any, Any]:
-    """What the probe gives on the base, in the names of today, and on the working tree."""
-    sides = {side: start(side, tree, place / side, groups, quick=quick) for side, tree in (("base", base), ("here", here))}
-    codes = {side: process.wait(timeout=900) for side, process in sides.items()}
+def compared(
+    base: Path, here: Path, place: Path, groups: list[str], *, quick: bool, is_renamed: bool = True
+) -> list[str]:
+    """Where the probe gives something else on the working tree than on the base, if that had the names of today."""
+    table = renames.table() if is_renamed else {}
+    started = {
+        "base": start("base", base, place / "base", groups, quick=quick),
+        "here": start("here" if is_renamed else "base", here, place / "here", groups, quick=quick),
+    }
+    codes = {side: process.wait(timeout=900) for side, process in started.items()}
     for side, code in codes.items():
         assert code == 0, f"the probe failed on {side}:\n{(place / side / 'said').read_text()[-4000:]}"
-    one, other = (json.loads((place / side / "found.json").read_text()) for side in sides)
+    one, other = (json.loads((place / side / "found.json").read_text()) for side in codes)
     for group, cases in one.items():  # names of cases are no keys
-        one[group] = {case: renames.as_today(value) for case, value in cases.items()}
-    return one, other
+        one[group] = {case: renames.as_today(value, table) for case, value in cases.items()}
+    return differences(one, other, table)
 
 
-def differences(base: Any, here: Any, path: tuple[str, ...] = ()) -> list[str]:
+def differences(base: Any, here: Any, table: dict[str, Any], path: tuple[str, ...] = ()) -> list[str]:
     """Paths that differ, with both values; keys that are masked are not looked below."""
-    if path and _is_masked(path, base, here):
+    if path and _is_masked(path[-1], base, here, table):
         return []
+    where = "/".join(path)
     if isinstance(base, dict) and isinstance(here, dict):
-        where = "/".join(path)
-        missing = [f"{where}: only in the base: {key}" for key in base if key not in here]
-        missing += [f"{where}: only in the working tree: {key}" for key in here if key not in base]
-        if not missing and list(base) != list(here):
-            missing = [f"{where}: another order of keys: {list(base)}, {list(here)}"]
-        return missing + [one for key in base if key in here for one in differences(base[key], here[key], (*path, key))]
-    if isinstance(base, list) and isinstance(here, list) and len(base) == len(here):
-        pairs = enumerate(zip(base, here, strict=True))
-        return [one for at, (b, h) in pairs for one in differences(b, h, (*path, str(at)))]
-    if type(base) is type(here) and repr(base) == repr(here):
-        return []
-    return [f"{'/'.join(path)}: base {base!r}, here {here!r}"]
+        found = [f"{where}: only in the base: {key}" for key in base if key not in here]
+        found += [f"{where}: only in the working tree: {key}" for key in here if key not in base]
+        if not found and list(base) != list(here):
+            found = [f"{where}: another order of keys: base {list(base)}, here {list(here)}"]
+        pairs = [(str(key), base[key], here[key]) for key in base if key in here]
+    elif isinstance(base, list) and isinstance(here, list) and len(base) == len(here):
+        found, pairs = [], [(str(at), *pair) for at, pair in enumerate(zip(base, here, strict=True))]
+    else:
+        is_equal = type(base) is type(here) and repr(base) == repr(here)
+        return [] if is_equal else [f"{where}: base {base!r}, here {here!r}"]
+    return found + [line for key, b, h in pairs for line in differences(b, h, table, (*path, key))]
 
 
-def _is_masked(path: tuple[str, ...], base: Any, here: Any) -> bool:
-    table, key = renames.table(), path[-1]
+def _is_masked(key: str, base: Any, here: Any, table: dict[str, Any]) -> bool:
     prose = table.get("prose", {})
     if key in MASKED or key in prose.get("keys", []):
         return True
     if key == "refusal" and prose.get("refusals"):
         return bool(base) == bool(here)
-    renamed = table.get("keys") or table.get("values")
-    return bool(renamed) and key in renames.DERIVED and isinstance(base, str) and isinstance(here, str)
+    follows = bool(table.get("keys") or table.get("values")) and key in renames.DERIVED
+    return follows and isinstance(base, str) and isinstance(here, str)
