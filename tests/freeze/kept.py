@@ -39,7 +39,7 @@ def results(*, quick: bool) -> dict[str, Any]:
     choices = [file for file in files if file.name.endswith(".choice.json")]
     chosen = {str(file.relative_to(root)): json.loads(file.read_bytes()) for file in choices}
     again = sum(one["fingerprint"] in asked for one in chosen.values())
-    said = {file: [one["chosen"], sha(json.dumps(one["scores"]).encode())] for file, one in chosen.items()}
+    said = {file: {"chosen": one["chosen"], "scores": one["scores"]} for file, one in chosen.items()}
     files = [file for file in files if file not in choices]
     loaded = [read(file).key for file in files]
     return found | {

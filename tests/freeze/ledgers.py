@@ -12,7 +12,7 @@ ACCOUNTANTS = (
     "pld", "rdp", "gdp", "basic", "advanced", "optimal", "moments", "zcdp", "tcdp", "basic-wei", "advanced-wei",
     "optimal-wei", "proactive",
 )  # fmt: skip
-RELATIONS = ("zero-out", "zero-out", "add-remove", "replace")
+RELATIONS = (*["zero-out"] * 5, *["add-remove"] * 2, "replace")
 
 
 KINDS = ("poisson", "poisson", "poisson", "poisson", "full", "truncated", "fixed-size", "shuffled", "mixed")
