@@ -102,5 +102,6 @@ def _is_masked(key: str, base: Any, here: Any, table: dict[str, Any]) -> bool:
         return True
     if key == "refusal" and prose.get("refusals"):
         return bool(base) == bool(here)
-    follows = bool(table.get("keys") or table.get("values")) and key in renames.DERIVED
-    return follows and isinstance(base, str) and isinstance(here, str)
+    if not (table.get("keys") or table.get("values")) or not (isinstance(base, str) and isinstance(here, str)):
+        return False
+    return key in renames.DERIVED or base.startswith("sha256:")
