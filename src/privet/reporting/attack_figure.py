@@ -9,7 +9,7 @@ import numpy as np
 from privet.accounting.guarantee import printed, rounded
 from privet.attacks.outcome import Outcome
 from privet.attacks.table import counted
-from privet.reporting import drawing
+from privet.reporting import figures
 
 if TYPE_CHECKING:
     from privet.attacks.attack import Attacked
@@ -24,15 +24,15 @@ def save_grid(found: "Attacked", path: Path) -> None:
 
     A .csv has the measures of every row.
     """
-    drawing.check_path(path)
+    figures.check_path(path)
     if path.suffix.lower() == ".csv":
-        drawing.write(path, _rows(found))
+        figures.write(path, _rows(found))
         return
     moving = [outcome for outcome in found.outcomes if "0" in outcome.frames]  # others have an end and no way to it
     shown = (moving or list(found.outcomes))[:MOST_ROWS]
     columns = _columns(shown)
-    plt = drawing.pyplot()
-    with plt.rc_context(drawing.STYLE):
+    plt = figures.pyplot()
+    with plt.rc_context(figures.STYLE):
         size = (1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9)
         figure, axes = plt.subplots(
             len(shown), len(columns) + 1, figsize=size, squeeze=False, layout="constrained"
@@ -43,7 +43,7 @@ def save_grid(found: "Attacked", path: Path) -> None:
             place.set_title(word, fontsize=8)
         figure.suptitle(_heading(found), fontsize=9)
         figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
-        drawing.save(figure, path)
+        figures.save(figure, path)
         plt.close(figure)
 
 
@@ -105,21 +105,21 @@ def save_roc(found: "list[Membership]", path: Path) -> None:
 
     A .csv has the points of every line.
     """
-    drawing.check_path(path)
+    figures.check_path(path)
     if path.suffix.lower() == ".csv":
         points = [
             (one.method, score.attack, float(a), float(b))
             for one in found for score in one.scores for a, b in zip(*score.roc, strict=True)
         ]  # fmt: skip
-        drawing.write(path, [("method", "attack", "false_positive_rate", "true_positive_rate"), *points])
+        figures.write(path, [("method", "attack", "false_positive_rate", "true_positive_rate"), *points])
         return
-    plt = drawing.pyplot()
-    with plt.rc_context(drawing.STYLE):
+    plt = figures.pyplot()
+    with plt.rc_context(figures.STYLE):
         figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 4.2), squeeze=False, layout="constrained")
         for place, one in zip(axes[0], found, strict=True):
             _draw_roc(place, one)
         axes[0][0].set_ylabel("true-positive rate: members found")
-        drawing.save(figure, path)
+        figures.save(figure, path)
         plt.close(figure)
 
 
@@ -129,8 +129,8 @@ def _draw_roc(axes: Any, one: "Membership") -> None:
     for number, score in enumerate(one.scores):
         false, true = score.roc
         axes.plot(
-            np.maximum(false, least), np.maximum(true, least), color=drawing.COLOURS[number],
-            ls=drawing.DASHES[number], label=score.attack, drawstyle="steps-post",
+            np.maximum(false, least), np.maximum(true, least), color=figures.COLOURS[number],
+            ls=figures.DASHES[number], label=score.attack, drawstyle="steps-post",
         )  # fmt: skip
     if one.curve is not None:
         axes.plot(rates, 1 - one.curve(rates), color="#333333", lw=1.8, label="ceiling (certified)")

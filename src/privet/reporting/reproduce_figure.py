@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privet.reporting.drawing import COLOURS, DASHES, STYLE, pyplot, save, write
+from privet.reporting.figures import COLOURS, DASHES, STYLE, pyplot, save, write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

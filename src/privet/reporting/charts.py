@@ -1,19 +1,48 @@
 """Charts as SVG text that stands in the page itself: no script, colours from the page's style, light or dark."""
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 import numpy as np
 
 from privet.accounting.guarantee import printed
-from privet.reporting.report_blocks import Chart, Line
 
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 66, 14, 12, 42
 MOST_POINTS = 240
 DASHES = {"approximate": "7 4", "claimed": "2 4"}
 TURNS = ("", "7 4", "2 3", "9 3 2 3")  # where colours stand for runs: told apart without them too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a chart. `label` is that of the epsilons or rates it shows; it decides the dashes."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    label: str | None = None
+    colour: int = 0
+    is_faint: bool = False  # a line to compare with
+    is_filled: bool = False  # the area below it is what can happen
+    side: Literal["nearest", "up", "down"] = "nearest"  # how its values are rounded in words
+    is_stepped: bool = False  # a rising bound: between two points that of the later one holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over an axis, and a sentence that says what is seen."""
+
+    title: str
+    x_name: str
+    y_name: str
+    lines: tuple[Line, ...]
+    caption: str = ""
+    is_log: bool = False  # both axes
+    from_zero: bool = True
+    is_percent: bool = False
 
 
 class Axis:
@@ -41,7 +70,7 @@ def svg(chart: Chart) -> str:
     """The chart as an <svg> element."""
     x, y = _axes(chart)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_said(chart), quote=True)}">',
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_sentence(chart), quote=True)}">',
         *_grid(chart, x, y),
         *(_fill(line, x, y) for line in chart.lines if line.is_filled),
         *(_path(line, x, y, chart) for line in chart.lines),
@@ -108,7 +137,7 @@ def _path(line: Line, x: Axis, y: Axis, chart: Chart) -> str:
     if not places:
         return ""
     first, *rest = places
-    drawn = "".join(f"V{b}H{a}" for a, b in rest) if line.is_stairs else "".join(f" {a} {b}" for a, b in rest)
+    drawn = "".join(f"V{b}H{a}" for a, b in rest) if line.is_stepped else "".join(f" {a} {b}" for a, b in rest)
     return f'<path d="M{first[0]} {first[1]}{drawn}" {_stroke(line, turns=turns(chart))}/>'
 
 
@@ -152,15 +181,27 @@ def _decades(low: float, high: float) -> list[float]:
     return found if len(found) > 1 else [low, high]
 
 
-def _said(chart: Chart) -> str:
-    """The chart in a sentence, for those who do not see it."""
-    return f"{chart.title}. {chart.y_name} over {chart.x_name}: " + "; ".join(map(_line_said, chart.lines)) + "."
+def table(chart: Chart, points: int = 7) -> tuple[str, list[tuple[str, str]]]:
+    """The chart in words: what its columns are, and a few points of each line; none where there is only guessing."""
+    rows = [
+        (_labelled(line), ", ".join(f"{a:.4g}: {point(b, line)}" for a, b in thinned(line, points)))
+        for line in chart.lines if not line.is_faint
+    ]  # fmt: skip
+    return f"{chart.x_name}: {chart.y_name}", rows
 
 
-def _line_said(line: Line) -> str:
-    points: Sequence[tuple[float, float]] = thinned(line)
-    name = line.name if line.label is None or line.label in line.name else f"{line.name} ({line.label})"
+def _sentence(chart: Chart) -> str:
+    """The chart for those who do not see it."""
+    return f"{chart.title}. {chart.y_name} over {chart.x_name}: " + "; ".join(map(_line_sentence, chart.lines)) + "."
+
+
+def _line_sentence(line: Line) -> str:
+    points, name = thinned(line), _labelled(line)
     return f"{name} from {point(points[0][1], line)} to {point(points[-1][1], line)}" if points else name
+
+
+def _labelled(line: Line) -> str:
+    return line.name if line.label is None or line.label in line.name else f"{line.name} ({line.label})"
 
 
 def point(value: float, line: Line) -> str:
