@@ -12,7 +12,7 @@ that had found a violation and this has not; one of others stands beside it, as 
 import json
 import math
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -25,7 +25,7 @@ from privet.accounting import Guarantee
 from privet.attacks.attack import Attacked
 from privet.auditing.finding import ORDER, Audit, Verdict
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.plan_file import check_table, parsed
+from privet.planning.plan_file import parsed
 from privet.training import ledger_reading
 from privet.training.append_file import write_new
 from privet.training.run import Run
@@ -35,9 +35,8 @@ VERSION = 1
 MOST_BYTES = 64 * 2**20
 MOST_SIDE = 512  # pixels
 MOST_FILES = 100  # of one kind
-_KEYS = ("format", "version", "plan", "run", "options", "found")
-
 T = TypeVar("T")
+E = TypeVar("E", "AuditEvidence", "AttackEvidence")
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Difference: TypeAlias = Annotated[float, Meta(ge=-1, le=1)]
@@ -119,6 +118,15 @@ class NonPrivateBaseline(Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("score is not finite")
 
 
+class _File(Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    plan: str
+    run: str
+    options: dict[str, Any]
+    found: dict[str, Any]
+
+
 class _AuditFile(Struct, frozen=True):
     verdict: Verdict
     findings: tuple[AuditEvidence, ...]
@@ -176,12 +184,8 @@ def read_audit(folder: Path, plan: str) -> Audits | None:
     every = [found for found, _ in _read(folder, AUDIT, "privet-audit", plan, _AuditFile)]
     if not every:
         return None
-    strongest: dict[str, tuple[AuditEvidence, ...]] = {}
-    for file in every:
-        for kind in dict.fromkeys(one.kind for one in file.findings):
-            rows = tuple(one for one in file.findings if one.kind == kind)
-            strongest[kind] = max(strongest.get(kind, rows), rows, key=lambda rows: max(one.strength for one in rows))
-    findings = tuple(one for rows in strongest.values() for one in rows)
+    kinds = ((file, kind) for file in every for kind in dict.fromkeys(one.kind for one in file.findings))
+    findings = _strongest((kind, tuple(one for one in file.findings if one.kind == kind)) for file, kind in kinds)
     return Audits(verdict=_worst(findings), findings=findings, count=len(every))
 
 
@@ -190,25 +194,21 @@ def read_attack(folder: Path, plan: str) -> Attacks | None:
     every = _read(folder, ATTACK, "privet-attack", plan, _AttackFile)
     if not every:
         return None
-    strongest: dict[tuple[str, str, int], AttackEvidence] = {}
-    for file, options in every:
-        model = options.get("model")
-        for row in file.outcomes:
-            one = replace(row, truth=file.truth, model=None if model is None else str(model))
-            strongest[one.kind] = max(strongest.get(one.kind, one), one, key=lambda one: one.strength)
-    return Attacks(
-        task=", ".join(dict.fromkeys(file.task for file, _ in every)), outcomes=tuple(strongest.values()),
-        count=sum(len(file.outcomes) for file, _ in every),
-    )  # fmt: skip
+    rows = [
+        replace(one, truth=file.truth, model=None if (model := options.get("model")) is None else str(model))
+        for file, options in every for one in file.outcomes
+    ]  # fmt: skip
+    task = ", ".join(dict.fromkeys(file.task for file, _ in every))
+    return Attacks(task=task, outcomes=_strongest((one.kind, (one,)) for one in rows), count=len(rows))
 
 
 def read_baseline(folder: Path, plan: str) -> NonPrivateBaseline | None:
     """What raw_plain.json says; None if there is none."""
     content = read_content(folder / BASELINE, "privet-plain", plan)
-    return None if content is None else _convert(folder / BASELINE, content, NonPrivateBaseline)
+    return None if content is None else _convert(folder / BASELINE, content.found, NonPrivateBaseline)
 
 
-def read_content(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
+def read_content(file: Path, kind: str, plan: str) -> _File | None:
     """What a file of evidence holds; None if there is none.
 
     Raises:
@@ -225,30 +225,28 @@ def read_content(file: Path, kind: str, plan: str) -> dict[str, Any] | None:
         found = parsed(file)
         if not isinstance(found, dict) or found.get("format") != kind or found.get("version") != VERSION:
             raise InvalidValue(f"is not a file of format {kind!r}, version {VERSION}.")
-        check_table("it", found, _KEYS)
-        if found["plan"] != plan:
+        content = convert(found, _File, strict=True)
+        if content.plan != plan:
             raise InvalidValue("is of another plan than the run. It proves nothing of this one.")
-        if found["run"] != _run_name(file.parent):
+        if content.run != _run_name(file.parent):
             raise InvalidValue("is of another run, though of the same plan. It says nothing of this one.")
-        if not (isinstance(found["options"], dict) and isinstance(found["found"], dict)):
-            raise InvalidValue("options and found must be tables.")
-        return found
+        return content
     except RecursionError:
         raise InvalidValue(f"{file}: nested too deeply. Remove it.") from None
-    except PrivetError as error:
-        text = str(error).replace(" Make the plan again.", "")
-        raise InvalidValue(f"{file}: {text} Remove it, and audit or attack again.") from None
+    except (PrivetError, ValidationError) as error:
+        said = f"{shortened(one_line(error).replace(' Make the plan again', ''), 300)}."
+        raise InvalidValue(f"{file}: {said} Remove it, and audit or attack again.") from None
 
 
 def _read(folder: Path, name: str, kind: str, plan: str, schema: type[T]) -> list[tuple[T, dict[str, Any]]]:
     """What each file of a kind found, and its options."""
     every = ((file, read_content(file, kind, plan)) for file in _places(folder, name))
-    return [(_convert(file, content, schema), content["options"]) for file, content in every if content is not None]
+    return [(_convert(file, content.found, schema), content.options) for file, content in every if content is not None]
 
 
-def _convert(file: Path, content: Mapping[str, Any], schema: type[T]) -> T:
+def _convert(file: Path, found: Mapping[str, Any], schema: type[T]) -> T:
     try:
-        return convert(content["found"], schema, strict=True)
+        return convert(found, schema, strict=True)
     except ValidationError as error:
         why = shortened(one_line(error), 100)
         raise InvalidValue(f"{file}: is not what was written there: {why}. Remove it, and make it again.") from None
@@ -263,6 +261,14 @@ def _places(folder: Path, name: str) -> list[Path]:
 def _run_name(folder: Path) -> str:
     """The name that the ledger's first line gives to the run in a folder."""
     return ledger_reading.read(folder).header.run
+
+
+def _strongest(groups: Iterable[tuple[Any, tuple[E, ...]]]) -> tuple[E, ...]:
+    """Of each kind the rows that tell the most."""
+    found: dict[Any, tuple[E, ...]] = {}
+    for kind, rows in groups:
+        found[kind] = max(found.get(kind, rows), rows, key=lambda rows: max(one.strength for one in rows))
+    return tuple(one for rows in found.values() for one in rows)
 
 
 def _worst(findings: tuple[AuditEvidence, ...]) -> str:
@@ -308,41 +314,34 @@ def _store(run: Run, name: str, kind: str, options: Mapping[str, Any], found: Ma
     content = {"format": kind, "version": VERSION, "plan": run.plan.hash, "run": _run_name(run.folder),
                "options": dict(options), "found": found}  # fmt: skip
     text = json.dumps(content, allow_nan=False)
-    return write_plainly(_free_place(run, name, json.loads(text)), f"{text}\n".encode())
+    return write_plainly(_free_place(run, name, convert(json.loads(text), _File)), f"{text}\n".encode())
 
 
-def _free_place(run: Run, name: str, content: Mapping[str, Any]) -> Path:
+def _free_place(run: Run, name: str, content: _File) -> Path:
     """The file that asked the same, and knew no worse; else the first that is free, or holds nothing of the run."""
-    stored = {file: _earlier(file, content["format"], run.plan.hash) for file in _places(run.folder, name)}
-    question, violates = _question(content), _violates(content)
-    for file, found in stored.items():
-        if found is not None and found[0] == question and found[1] <= violates:
-            return file
-    for file, found in stored.items():
-        if found is None:
-            return file
+    question, violates = _summary(content)
+    stored = {file: _earlier(file, content.format, run.plan.hash) for file in _places(run.folder, name)}
+    worse = (file for file, found in stored.items() if found and found[0] == question and found[1] <= violates)
+    free = (file for file, found in stored.items() if found is None)
+    for file in (*worse, *free):
+        return file
     raise InvalidValue(f"{run.folder}: has {MOST_FILES} files of the kind {name}. Remove some.")
 
 
 def _earlier(file: Path, kind: str, plan: str) -> tuple[Any, bool] | None:
-    """What an earlier file asked, and whether it found a violation; None if it holds nothing of the run."""
+    """The summary of an earlier file; None if it holds nothing of the run."""
     try:
         content = read_content(file, kind, plan)
-        return None if content is None else (_question(content), _violates(content))
+        return None if content is None else _summary(content)
     except (PrivetError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _violates(content: Mapping[str, Any]) -> bool:
-    """Whether an audit or attack found that more was given away than promised."""
-    found = content["found"]
-    return found.get("verdict") == "violation" or any(row.get("violation") for row in found.get("outcomes", ()))
-
-
-def _question(content: Mapping[str, Any]) -> Any:
-    """What an audit or attack was: its settings, and what was attacked how."""
-    rows = content["found"].get("outcomes", ())
-    return content["options"], [[row[key] for key in ("method", "attack", "step")] for row in rows]
+def _summary(content: _File) -> tuple[Any, bool]:
+    """(its settings and what was attacked how, whether it found that more was given away than promised)."""
+    found, rows = content.found, content.found.get("outcomes", ())
+    question = content.options, [[row[key] for key in ("method", "attack", "step")] for row in rows]
+    return question, found.get("verdict") == "violation" or any(row.get("violation") for row in rows)
 
 
 def write_plainly(file: Path, text: bytes) -> Path:

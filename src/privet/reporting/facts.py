@@ -40,6 +40,7 @@ class _About(Struct):
     evaluation: str
     source: str
     not_private: str
+    seed: int | None
     end: str | None
     weights: str | None
 
@@ -228,22 +229,22 @@ def _audit(found: evidence.Audits | None) -> dict[str, Any] | None:
     if found is None:
         return None
     rows = [
-        {"kind": one.kind, "verdict": one.verdict, "says": one.says, "confidence": one.confidence,
-         "empirical": None if one.empirical is None else one.empirical.as_dict()}
+        _values(one, "kind", "verdict", "says", "confidence")
+        | {"empirical": None if one.empirical is None else one.empirical.as_dict()}
         for one in found.findings
-    ]  # fmt: skip
+    ]
     return {"verdict": found.verdict, "audits": found.count, "findings": rows}
 
 
 def _attacks(found: evidence.Attacks | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    rows = [
-        {"method": one.method, "attack": one.attack, "step": one.step, "victims": one.victims,
-         "succeeded": one.succeeded, "control": one.control, "ceiling": one.ceiling, "violation": one.violation}
-        for one in found.outcomes
-    ]  # fmt: skip
-    return {"task": found.task, "attacks": found.count, "outcomes": rows}
+    keys = ("method", "attack", "step", "victims", "succeeded", "control", "ceiling", "violation")
+    return {"task": found.task, "attacks": found.count, "outcomes": [_values(one, *keys) for one in found.outcomes]}
+
+
+def _values(one: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in names}
 
 
 def ends(values: Any, *, up: bool) -> str:

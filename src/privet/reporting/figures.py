@@ -10,15 +10,20 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from privet import _check
 from privet._files import write_file
 from privet._registry import shortened
+from privet.accounting import EpsilonCurve
+from privet.accounting.tradeoff import Gaussian, Tradeoff
 from privet.errors import InvalidValue, MissingExtra
+
+if TYPE_CHECKING:
+    from privet.training.tune_result import Trial
 
 Floats = NDArray[np.float64]
 Rows = list[tuple[object, ...]]
@@ -82,14 +87,14 @@ def _write(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def styled() -> Iterator[Any]:
-    """matplotlib.pyplot in our style; what was drawn is closed at the end."""
+def drawing(path: Path, *size: float) -> Iterator[Any]:
+    """A figure of so many inches in our style, written at the end."""
     plt = pyplot()
     with plt.rc_context(STYLE):
-        before = set(plt.get_fignums())
-        yield plt
-        for number in set(plt.get_fignums()) - before:
-            plt.close(number)
+        figure = plt.figure(figsize=size, layout="constrained")
+        yield figure
+        save(figure, path)
+        plt.close(figure)
 
 
 def pyplot() -> Any:
@@ -114,24 +119,8 @@ def look(place: int) -> dict[str, Any]:
 # --- epsilon over the steps -------------------------------------------------------------------------
 
 
-class Curve(Protocol):
-    """Epsilon after some of the steps of a run, by one method."""
-
-    @property
-    def steps(self) -> NDArray[np.int64]: ...
-    @property
-    def lower(self) -> Floats | None: ...
-    @property
-    def upper(self) -> Floats: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    def stairs(self) -> tuple[NDArray[np.int64], Floats, Floats]: ...
-
-
 def save_epsilon(
-    curves: Sequence[Curve],
+    curves: Sequence[EpsilonCurve],
     path: Path,
     *,
     delta: float,
@@ -146,42 +135,36 @@ def save_epsilon(
     if is_csv(path):
         write(path, _epsilon_rows(curves))
         return
-    dynamic = noise is not None and starts is not None and len(noise) > 1
-    with styled() as plt:
-        figure, axes = plt.subplots(
-            2 if dynamic else 1, 1, figsize=(7, 5.2 if dynamic else 4.0), sharex=True, squeeze=False,
-            gridspec_kw={"height_ratios": [3, 1]} if dynamic else None, layout="constrained",
-        )  # fmt: skip
+    below = None if noise is None or starts is None or len(noise) < 2 else (starts, noise)
+    with drawing(path, 7, 4.0 if below is None else 5.2) as figure:
+        ratios = [3] if below is None else [3, 1]
+        axes = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios})
         top = axes[0, 0]
         for place, curve in enumerate(curves):
             _draw_curve(top, curve, place)
         top.set(ylabel=f"epsilon at delta = {delta:g}", title="Privacy spent after each step", ylim=(0, None))
         top.legend(loc="lower right" if _concave(curves) else "upper left")
-        if dynamic:
-            assert noise is not None
-            assert starts is not None
-            last = float(curves[0].steps[-1])
-            axes[1, 0].plot(np.append(starts, last), np.append(noise, noise[-1]), color="#444444",
-                            linewidth=1.2, drawstyle="steps-post")  # fmt: skip
+        if below is not None:
+            starts, noise = below
+            x, y = np.append(starts, float(curves[0].steps[-1])), np.append(noise, noise[-1])
+            axes[1, 0].plot(x, y, color="#444444", linewidth=1.2, drawstyle="steps-post")
             axes[1, 0].set(ylabel="noise multiplier", ylim=(0, None))
         axes[-1, 0].set(xlabel="step", xlim=(0, None))
         axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
-        save(figure, path)
 
 
-def _draw_curve(axes: Any, curve: Curve, place: int) -> None:
+def _draw_curve(axes: Any, curve: EpsilonCurve, place: int) -> None:
     name = f"{curve.label}: {curve.method}"
     steps, high = draw_band(axes, curve, colour=COLOURS[place % len(COLOURS)])
     if curve.lower is not None:
-        upper = np.asarray(curve.upper)
-        thin = bool(np.all(upper - np.asarray(curve.lower) <= 0.004 * upper.max()))
+        thin = np.all(curve.upper - curve.lower <= 0.004 * curve.upper.max())
         name += (
-            " (lower and upper bound, closer than the line is wide)" if thin else " (band from lower to upper bound)"
+            f" ({'lower and upper bound, closer than the line is wide' if thin else 'band from lower to upper bound'})"
         )
     axes.plot(steps, high, linewidth=1.6, label=name, **look(place))
 
 
-def draw_band(axes: Any, curve: Curve, *, colour: str) -> tuple[NDArray[np.int64], Floats]:
+def draw_band(axes: Any, curve: EpsilonCurve, *, colour: str) -> tuple[NDArray[np.int64], Floats]:
     """Fill what lies between the bounds; returns the upper as stairs, which a straight line would cut below."""
     steps, low, high = curve.stairs()
     if curve.lower is not None:
@@ -189,46 +172,37 @@ def draw_band(axes: Any, curve: Curve, *, colour: str) -> tuple[NDArray[np.int64
     return steps, high
 
 
-def _concave(curves: Sequence[Curve]) -> bool:
+def _concave(curves: Sequence[EpsilonCurve]) -> bool:
     """Whether the first curve has passed half its height by half its length, so that the lower right is free."""
-    upper = np.asarray(curves[0].upper)
+    upper = curves[0].upper
     return bool(upper[len(upper) // 2] >= 0.5 * upper[-1])
 
 
-def _epsilon_rows(curves: Sequence[Curve]) -> Rows:
-    rows: Rows = [("step", "method", "label", "epsilon_lower", "epsilon")]
-    for curve in curves:
-        steps, upper = np.asarray(curve.steps).tolist(), np.asarray(curve.upper).tolist()
-        lower = [""] * len(steps) if curve.lower is None else np.asarray(curve.lower).tolist()
-        rows += [(s, curve.method, curve.label, a, b) for s, a, b in zip(steps, lower, upper, strict=True)]
-    return rows
+def _epsilon_rows(curves: Sequence[EpsilonCurve]) -> Rows:
+    head = ("step", "method", "label", "epsilon_lower", "epsilon")
+    return [head, *((step, c.method, c.label, *bounds) for c in curves for step, *bounds in points_of(c))]
+
+
+def points_of(curve: EpsilonCurve) -> Rows:
+    """(step, lower bound or nothing, upper bound) of each point."""
+    lower = [""] * len(curve.steps) if curve.lower is None else curve.lower.tolist()
+    return list(zip(curve.steps.tolist(), lower, curve.upper.tolist(), strict=True))
 
 
 # --- trade-off --------------------------------------------------------------------------------------
 
 
-class Tradeoff(Protocol):
-    """The least type II error at each type I error, by one method."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    def __call__(self, alpha: ArrayLike, /) -> Floats: ...
-
-
-def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
+def save_tradeoff(curves: Sequence[Tradeoff | Gaussian], path: Path) -> None:
     """What an attacker can achieve at best: errors on the left, power at small false-positive rates on the right."""
     alpha = np.unique(np.concatenate((np.linspace(0, 1, 201), np.logspace(-6, 0, 121))))
     if is_csv(path):
         rows: Rows = [("false_positive_rate", "method", "label", "least_false_negative_rate")]
-        rows += [
-            (a, c.method, c.label, b) for c in curves for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)
-        ]
+        for c in curves:
+            rows += [(a, c.method, c.label, b) for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)]
         write(path, rows)
         return
-    with styled() as plt:
-        figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 4.0), layout="constrained")
+    with drawing(path, 8.4, 4.0) as figure:
+        left, right = figure.subplots(1, 2)
         left.plot([0, 1], [1, 0], color="#999999", linewidth=1, linestyle=":", label="guessing")
         right.plot(alpha[1:], alpha[1:], color="#999999", linewidth=1, linestyle=":", label="guessing")
         for place, curve in enumerate(curves):
@@ -239,25 +213,13 @@ def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
         right.set(xlabel="false-positive rate", ylabel="true-positive rate, at most", xscale="log", yscale="log",
                   title="The attacker's best power", xlim=(1e-6, 1), ylim=(1e-6, 1.2))  # fmt: skip
         left.legend(loc="upper right")
-        save(figure, path)
 
 
 # --- trials of a tuning -----------------------------------------------------------------------------
 
 
-class Trial(Protocol):
-    """A candidate and its score."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def candidate(self) -> Candidate: ...
-    @property
-    def score(self) -> float | None: ...
-
-
 def save_trials(
-    trials: Sequence[Trial], path: Path, *, measure: str, higher_is_better: bool, title: str, note: str
+    trials: Sequence["Trial"], path: Path, *, measure: str, higher_is_better: bool, title: str, note: str
 ) -> None:
     """Every trial's score against lr, or the first setting that was tuned; a colour for each clip, or the next setting.
 
@@ -271,29 +233,28 @@ def save_trials(
     if not seen:
         raise InvalidValue(f"{path}: no trial has a finite score. There is nothing to draw. Lower the learning rates.")
     across, along = tuned_axes([t.candidate for t in seen])
-    with styled() as plt:
-        figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    best = max if higher_is_better else min
+    with drawing(path, 7, 4.2) as figure:
+        axes = figure.subplots()
         place, joined = _place(axes, [t.candidate[across] for t in seen])
         groups = [None] if along is None else list(dict.fromkeys(t.candidate[along] for t in seen))
         for number, group in enumerate(groups):
             points = [(place[t.candidate[across]], t.score or 0.0) for t in seen
                       if along is None or t.candidate[along] == group]  # fmt: skip
             _draw_group(axes, points, number, label=None if along is None else f"{along} {_short(group)}",
-                  best=(max if higher_is_better else min) if joined else None)  # fmt: skip
-        top = (max if higher_is_better else min)(seen, key=lambda t: t.score or 0.0)
+                  best=best if joined else None)  # fmt: skip
+        top = best(seen, key=lambda t: t.score or 0.0)
         axes.plot([place[top.candidate[across]]], [top.score], "o", markersize=11, markerfacecolor="none",
                   markeredgecolor="#222222", linestyle="none", label="chosen")  # fmt: skip
         axes.set(xlabel=across, ylabel=measure, title=title)
         figure.legend(loc="outside right upper")
         figure.supxlabel(note, fontsize=7, color="#666666")
-        save(figure, path)
 
 
-def _trial_rows(trials: Sequence[Trial], measure: str, note: str) -> Rows:
-    keys = list(trials[0].candidate)
+def _trial_rows(trials: Sequence["Trial"], measure: str, note: str) -> Rows:
+    keys = tuple(trials[0].candidate)
     rows: Rows = [("trial", *keys, measure, "scored")]
-    for t in trials:
-        rows.append((t.number, *(t.candidate[key] for key in keys), "" if t.score is None else t.score, note))
+    rows += [(t.number, *(t.candidate[k] for k in keys), "" if t.score is None else t.score, note) for t in trials]
     return rows
 
 

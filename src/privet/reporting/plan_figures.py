@@ -18,7 +18,7 @@ from privet.errors import InvalidValue, PrivetError
 from privet.planning.ahead import Cell, Frontier
 from privet.planning.compare import Comparison, Row
 from privet.planning.utility import noise_std
-from privet.reporting.figures import COLOURS, Rows, check_path, draw_band, is_csv, save, styled, write
+from privet.reporting.figures import COLOURS, Rows, check_path, draw_band, drawing, is_csv, points_of, write
 
 POINTS = 400  # of a shape
 CURVE_POINTS = {"pld": 60, "gdp": 40, "rdp": 24}  # of epsilon: each costs an accountant's time
@@ -63,8 +63,7 @@ def save_comparison(found: Comparison, path: Path) -> None:
     if is_csv(path):
         write(path, _rows(found, curves))
         return
-    with styled() as plt:
-        figure = plt.figure(figsize=(10.0, 7.6), layout="constrained")
+    with drawing(path, 10.0, 7.6) as figure:
         grid = figure.add_gridspec(2, 3, height_ratios=[1, 1.35])
         for place, (name, title, says) in enumerate(_PANELS):
             _draw_shapes(figure.add_subplot(grid[0, place]), found, name, title, says)
@@ -72,7 +71,6 @@ def save_comparison(found: Comparison, path: Path) -> None:
         _draw_epsilon(axes, found, curves)
         _add_legends(axes, found, curves)
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.1)
-        save(figure, path)
 
 
 def _at(row: Row) -> NDArray[np.int64]:
@@ -104,10 +102,9 @@ def _curves(rows: tuple[Row, ...]) -> dict[str, list[EpsilonCurve]]:
 
 def _curve(row: Row, name: str) -> list[EpsilonCurve]:
     budget, points = row.plan.recipe.budget, CURVE_POINTS[name]
+    ledger = row.plan.ledger()
     try:
-        return [
-            epsilon_curve(row.plan.ledger(), budget.delta, points=points, accountant=name, relation=budget.relation)
-        ]
+        return [epsilon_curve(ledger, budget.delta, points=points, accountant=name, relation=budget.relation)]
     except PrivetError as error:
         warnings.warn(f"{row.name} has no line for {name}: {error}", stacklevel=1)
         return []
@@ -121,24 +118,19 @@ def _rows(found: Comparison, curves: dict[str, list[EpsilonCurve]]) -> Rows:
             values = _values(row, name, at).tolist()
             rows += [(row.name, k + 1, name, "", "", "", v) for k, v in zip(at.tolist(), values, strict=True)]
         for curve in curves[row.name]:
-            lower = [""] * len(curve.steps) if curve.lower is None else curve.lower.tolist()
-            points = zip(curve.steps.tolist(), lower, curve.upper.tolist(), strict=True)
-            rows += [(row.name, k, "epsilon", curve.method, curve.label, a, b) for k, a, b in points]
+            rows += [(row.name, k, "epsilon", curve.method, curve.label, *b) for k, *b in points_of(curve)]
     return rows
 
 
-def _width(place: int, count: int) -> float:
-    """Wide below narrow, so that lines on top of each other are all seen."""
-    return 1.5 + 1.0 * (count - 1 - place)
-
-
 def _draw_shapes(axes: Any, found: Comparison, name: str, title: str, says: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for place, row in enumerate(found.rows):
         at = _at(row)
-        axes.plot(at + 1, _values(row, name, at), color=COLOURS[place], solid_capstyle="butt",
-                  linewidth=_width(place, len(found.rows)))  # fmt: skip
+        width = 0.5 + len(found.rows) - place  # wide below narrow, so that lines on top of each other are all seen
+        axes.plot(at + 1, _values(row, name, at), color=COLOURS[place], solid_capstyle="butt", linewidth=width)
     axes.set(title=title, ylabel=says, xlabel="step", xlim=(0, None), ylim=(0, None))
-    axes.xaxis.set_major_locator(_locator(4))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10], integer=True))
     axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
@@ -198,12 +190,6 @@ def _title(found: Comparison) -> str:
     return f"Plans of one budget: epsilon {budget.epsilon:g} at delta {budget.delta:g}"
 
 
-def _locator(most: int) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=most, steps=[1, 2, 5, 10], integer=True)
-
-
 # --- the frontier -----------------------------------------------------------------------------------
 
 
@@ -212,8 +198,8 @@ def save_frontier(found: Frontier, path: Path) -> None:
     if is_csv(path):
         write(path, _frontier_rows(found))
         return
-    with styled() as plt:
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.4), layout="constrained")
+    with drawing(path, 10, 4.4) as figure:
+        left, right = figure.subplots(1, 2)
         _draw_noise(left, found)
         _draw_std(right, found)
         budget = found.budget
@@ -223,7 +209,6 @@ def save_frontier(found: Frontier, path: Path) -> None:
             fontsize=11, x=0.01, ha="left",
         )  # fmt: skip
         _add_legend(figure, left, right)
-        save(figure, path)
 
 
 def _draw_noise(axes: Any, found: Frontier) -> None:
@@ -256,9 +241,7 @@ def _draw_line(axes: Any, found: Frontier, batch: float, quantity: str) -> None:
         marker="o", markersize=3.5, label=f"batch {batch:,g}",
     )  # fmt: skip
     best = [cell for cell in cells if cell.frontier]
-    axes.plot(
-        [cell.steps for cell in best], [getattr(cell, quantity) for cell in best], **_RING
-    )  # fmt: skip
+    axes.plot([cell.steps for cell in best], [getattr(cell, quantity) for cell in best], **_RING)
 
 
 def _finish(axes: Any, title: str, name: str) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib import resources
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -241,9 +242,9 @@ def _interval(value: Guarantee) -> Markup:
     return Markup(f"between {low} and {high} ({value.label})")
 
 
-def _public(value: float, form: str = ",", *, percent_up: bool = False) -> Markup:
+def _public(value: Any, form: str = ",", *, percent_up: bool = False) -> Markup:
     """A number that everybody may know: chosen, counted in what is public, or a bound that was proven."""
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
         raise TypeError(f"public: {type(value).__name__} is no finite number.")
     return text(percent(value, up=True) if percent_up else f"{value:{form}}")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,11 +217,3 @@ def has_ceiling(attacks: Attacks) -> bool:
 def signed(limits: tuple[float, float]) -> str:
     """An interval of a difference."""
     return f"{limits[0]:+.2f} to {limits[1]:+.2f}"
-
-
-def values() -> dict[str, Any]:
-    """The functions above by their names, for the template."""
-    made = (budget, settings, changes, smallness, schedule_charts, plan_charts, attacker_charts, utility_charts,
-            without_privacy, differences, verdict, pictures, networks, attacked, violations, has_ceiling,
-            signed)  # fmt: skip
-    return {one.__name__: one for one in made}
