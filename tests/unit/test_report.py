@@ -150,6 +150,25 @@ def test_an_epsilon_without_its_label_is_found() -> None:
     assert not unlabelled("ε ≤ 2.5 certified, ε claimed to be 1.2 claimed, epsilon <= 1 at delta 1e-5 [certified: pld]")
 
 
+def test_a_number_in_the_place_of_a_word_stops_the_report(evident: RunFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traps: wherever the page writes a value by itself, a bare number there is refused, and so is a guarantee."""
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("privet.reporting.report.Page", given.append)
+    compose([evident], show_private=True)
+    (values,) = given
+    words = {name: value for name, value in values.items() if isinstance(value, str) and value}
+    assert words.keys() >= {"title", "unit", "folder", "sampling", "source", "version"}
+    facts, run = evident, evident.run
+    trapped = [values | {name: trap} for name in words for trap in (1.5, 3, facts.run.guarantee)]
+    trapped += [values | {"facts": replace(facts, **one)} for one in ({"measure": 0.5}, {"damage": 0.5})]
+    trapped += [values | {"run": replace(run, **one)} for one in ({"evaluation": 0.5}, {"together": 0.5})]
+    trapped += [values | {"g": replace(run.guarantee, method=0.5)}, values | {"versions": {"privet": 0.5}}]
+    for traps in trapped:
+        with pytest.raises((TypeError, AttributeError)):
+            render.Page(traps)
+    assert render.Page(values).markdown()
+
+
 def test_an_empirical_epsilon_has_its_own_label(evident: RunFacts) -> None:
     page = Page(compose([evident]).html()).text
     assert unlabelled(page) == []

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from privet.reporting.charts import HEIGHT, WIDTH, Axis, Chart, Line, legend_mark, svg, thinned
+from privet.reporting.charts import HEIGHT, WIDTH, Axis, Chart, Line, legend_mark, svg, thin
 from privet.reporting.render import png
 
 
@@ -68,7 +68,7 @@ def test_stairs_rise_before_they_go_on() -> None:
 
 def test_many_points_are_thinned_and_the_last_stays() -> None:
     many = line(tuple(map(float, range(5000))), tuple(map(float, range(5000))))
-    kept = thinned(many)
+    kept = thin(many)
     assert len(kept) == 240
     assert kept[-1] == (4999.0, 4999.0)
 

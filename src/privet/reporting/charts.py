@@ -89,7 +89,7 @@ def turns(chart: Chart) -> bool:
     return len({line.label for line in chart.lines if not line.is_faint}) <= 1
 
 
-def thinned(line: Line, most: int = MOST_POINTS) -> tuple[tuple[float, float], ...]:
+def thin(line: Line, most: int = MOST_POINTS) -> tuple[tuple[float, float], ...]:
     """Finite points of a line, evenly chosen where there are many; the last is always there."""
     points = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(a) and math.isfinite(b)]
     if len(points) <= most:
@@ -98,8 +98,8 @@ def thinned(line: Line, most: int = MOST_POINTS) -> tuple[tuple[float, float], .
 
 
 def _axes(chart: Chart) -> tuple[Axis, Axis]:
-    x = [point[0] for line in chart.lines for point in thinned(line)] or [0.0, 1.0]
-    y = [point[1] for line in chart.lines for point in thinned(line)] or [0.0, 1.0]
+    x = [point[0] for line in chart.lines for point in thin(line)] or [0.0, 1.0]
+    y = [point[1] for line in chart.lines for point in thin(line)] or [0.0, 1.0]
     low = 0.0 if chart.from_zero and not chart.is_log else min(y)
     if chart.is_log:
         x, y = ([value for value in values if value > 0] or [0.1, 1.0] for values in (x, y))
@@ -133,7 +133,7 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> list[str]:
 
 
 def _path(line: Line, x: Axis, y: Axis, chart: Chart) -> str:
-    places = [(f"{x.at(a):.1f}", f"{y.at(b):.1f}") for a, b in thinned(line)]
+    places = [(f"{x.at(a):.1f}", f"{y.at(b):.1f}") for a, b in thin(line)]
     if not places:
         return ""
     first, *rest = places
@@ -142,7 +142,7 @@ def _path(line: Line, x: Axis, y: Axis, chart: Chart) -> str:
 
 
 def _fill(line: Line, x: Axis, y: Axis) -> str:
-    points = thinned(line)
+    points = thin(line)
     if not points:
         return ""
     inner = " ".join(f"{x.at(a):.1f} {y.at(b):.1f}" for a, b in points)
@@ -184,7 +184,7 @@ def _decades(low: float, high: float) -> list[float]:
 def table(chart: Chart, points: int = 7) -> tuple[str, list[tuple[str, str]]]:
     """The chart in words: what its columns are, and a few points of each line; none where there is only guessing."""
     rows = [
-        (_labelled(line), ", ".join(f"{a:.4g}: {point(b, line)}" for a, b in thinned(line, points)))
+        (_full_name(line), ", ".join(f"{a:.4g}: {point(b, line)}" for a, b in thin(line, points)))
         for line in chart.lines if not line.is_faint
     ]  # fmt: skip
     return f"{chart.x_name}: {chart.y_name}", rows
@@ -196,11 +196,11 @@ def _sentence(chart: Chart) -> str:
 
 
 def _line_sentence(line: Line) -> str:
-    points, name = thinned(line), _labelled(line)
+    points, name = thin(line), _full_name(line)
     return f"{name} from {point(points[0][1], line)} to {point(points[-1][1], line)}" if points else name
 
 
-def _labelled(line: Line) -> str:
+def _full_name(line: Line) -> str:
     return line.name if line.label is None or line.label in line.name else f"{line.name} ({line.label})"
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, ValidationError, convert
 from msgspec.structs import asdict
 
 from privet._registry import one_line, shortened
@@ -30,19 +29,6 @@ READ = (NAME, PLAN, ledger_reading.NAME, ledger_count.NAME, metrics.NAME)
 POINTS = 60  # of the epsilon curve
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 MOST_HASHED = 64 * 2**30
-
-
-class _About(Struct):
-    """What a report shows of run.json, beside the settings and the measure."""
-
-    changed: dict[str, tuple[Any, Any]]
-    versions: dict[str, Any]
-    evaluation: str
-    source: str
-    not_private: str
-    seed: int | None
-    end: str | None
-    weights: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +109,15 @@ def gather(folder: str | Path) -> RunFacts:
         return _gather(folder)
     except PrivetError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError, ValidationError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
         why = shortened(f"{type(error).__name__}: {one_line(error)}", 120)
         raise InvalidValue(f"{folder}: cannot be read: {why}. A file was edited. Restore a copy of it.") from None
 
 
 def _gather(folder: Path) -> RunFacts:
     run = Run.load(folder)
-    convert(dict(run.about), _About, strict=True)
+    if not all(isinstance(value, list) and len(value) == 2 for value in run.about["changed"].values()):
+        raise ValueError("changed is not a table of pairs")
     measure, higher = run.about["measure"]["name"], bool(run.about["measure"]["higher_is_better"])
     key = f"held_out_{measure}"
     history = tuple(

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib import resources
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,7 +78,7 @@ class Page:
         template = _template() if source is None else environment().from_string(source)
         text = template.render(
             **values, mark=self._mark, box=self._box, section=self._section, check=self._check,
-            answered=self._answered, cut=Markup(_CUT),
+            count=self._count, cut=Markup(_CUT),
         )  # fmt: skip
         text = re.sub(r"\n? +", " ", text)  # lines of the template go on where the next is indented
         self._head, self._body, self._foot = (part.strip() for part in f"{text}{_CUT}{_CUT}".split(_CUT)[:3])
@@ -98,7 +97,7 @@ class Page:
         """One page that needs nothing else: style, charts and pictures are in it, and there is no script."""
         links = "".join(f'<a href="#{one.name}">{escape(one.title)}</a>' for one in self.sections)
         style = (resources.files("privet.reporting") / "report.css").read_text(encoding="utf-8")
-        head, body, foot = (self._finish(_rendered(part), 1) for part in (self._head, self._body, self._foot))
+        head, body, foot = (self._finish(_render(part), 1) for part in (self._head, self._body, self._foot))
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -132,8 +131,9 @@ class Page:
 
     def _section(self, name: str, title: str, *, caller: Callable[[], str]) -> Markup:
         self.sections.append(Section(name=name, title=title))
-        start = self._mark("", f'<section id="{name}">\n')
-        return Markup(f"{start}\n\n## {text(title)}\n\n{caller().strip()}\n\n{self._mark('', '</section>')}\n\n")
+        head = f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{escape(title)}</h2>\n'
+        start, end = self._mark(f"## {text(title)}", head), self._mark("", "</section>\n")
+        return Markup(f"{start}\n\n{caller().strip()}\n\n{end}\n\n")
 
     def _check(self, question: str, state: bool | State) -> Markup:
         """A question of the checklist; what follows on its line is the answer."""
@@ -146,7 +146,7 @@ class Page:
             f'<span class="question">{escape(question)}</span>',
         )
 
-    def _answered(self, state: State) -> int:
+    def _count(self, state: State) -> int:
         return sum(check.state == state for check in self.checks)
 
 
@@ -244,7 +244,7 @@ def _interval(value: Guarantee) -> Markup:
 
 def _public(value: Any, form: str = ",", *, percent_up: bool = False) -> Markup:
     """A number that everybody may know: chosen, counted in what is public, or a bound that was proven."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise TypeError(f"public: {type(value).__name__} is no finite number.")
     return text(percent(value, up=True) if percent_up else f"{value:{form}}")
 
@@ -305,7 +305,7 @@ def _mark(context: Context, markdown: str, html: str) -> Markup:
 # --- HTML -------------------------------------------------------------------------------------------
 
 
-def _rendered(source: str) -> str:
+def _render(source: str) -> str:
     parser = MarkdownIt("zero", {"html": False}).enable(RULES)
     return str(parser.renderer.render(_name_cells(parser.parse(source)), parser.options, {}))
 

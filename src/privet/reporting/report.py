@@ -113,7 +113,7 @@ def compose(every: Sequence[RunFacts], *, show_private: bool = False, title: str
         "g": run.guarantee, "unit": WHO[run.guarantee.unit], "WHO": WHO, "MEANING": MEANING, "ATTACK": ATTACK,
         "NONE": NONE, "ends": ends, "assumptions": listed(run.guarantee), "versions": versions_of(run),
         "folder": str(run.folder), "sampling": str(run.plan.steps.sampling), "version": versions()["privet"],
-        "words": words,
+        "source": str(run.about["source"]), "words": words,
     })  # fmt: skip
     return Report(title=title, page=page, runs=named, show_private=show_private)
 

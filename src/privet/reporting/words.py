@@ -186,7 +186,7 @@ def pictures(attacks: Attacks) -> list[tuple[str, tuple[Image | None, ...]]]:
     moving = [one for one in attacks.outcomes if "0" in one.frames]
     shown = (moving or [one for one in attacks.outcomes if "end" in one.frames])[:MOST_PICTURES]
     return [
-        (f"{attacked(one)}, {one.attack}, step {one.step or 'all'}",
+        (f"{target(one)}, {one.attack}, step {one.step or 'all'}",
          (one.truth, one.frames.get("end"), one.frames.get("control")))
         for one in shown
     ]  # fmt: skip
@@ -199,7 +199,7 @@ def networks(attacks: Attacks) -> str:
     return ", ".join(dict.fromkeys(one.model or default for one in attacks.outcomes))
 
 
-def attacked(one: AttackEvidence) -> str:
+def target(one: AttackEvidence) -> str:
     """What was attacked."""
     return {"non-private": "without privacy", "plan": "this plan", "run": "this run"}.get(one.method, one.method)
 
@@ -214,6 +214,6 @@ def has_ceiling(attacks: Attacks) -> bool:
     return any(one.ceiling is not None for one in attacks.outcomes)
 
 
-def signed(limits: tuple[float, float]) -> str:
+def interval(limits: tuple[float, float]) -> str:
     """An interval of a difference."""
     return f"{limits[0]:+.2f} to {limits[1]:+.2f}"
