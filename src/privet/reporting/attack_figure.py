@@ -25,26 +25,20 @@ def save_grid(found: "Attacked", path: Path) -> None:
     A .csv has the measures of every row.
     """
     figures.check_path(path)
-    if path.suffix.lower() == ".csv":
+    if figures.is_csv(path):
         figures.write(path, _rows(found))
         return
     moving = [outcome for outcome in found.outcomes if "0" in outcome.frames]  # others have an end and no way to it
     shown = (moving or list(found.outcomes))[:MOST_ROWS]
     columns = _columns(shown)
-    plt = figures.pyplot()
-    with plt.rc_context(figures.STYLE):
-        size = (1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9)
-        figure, axes = plt.subplots(
-            len(shown), len(columns) + 1, figsize=size, squeeze=False, layout="constrained"
-        )  # fmt: skip
+    with figures.drawing(path, 1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9) as figure:
+        axes = figure.subplots(len(shown), len(columns) + 1, squeeze=False)
         for row, outcome in zip(axes, shown, strict=True):
             _draw_row(row, outcome, found.truth, columns)
         for place, word in zip(axes[0], ["true image", *map(_title, columns)], strict=True):
             place.set_title(word, fontsize=8)
         figure.suptitle(_heading(found), fontsize=9)
         figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
-        figures.save(figure, path)
-        plt.close(figure)
 
 
 def _columns(shown: Sequence[Outcome]) -> list[str]:
@@ -106,21 +100,18 @@ def save_roc(found: "list[Membership]", path: Path) -> None:
     A .csv has the points of every line.
     """
     figures.check_path(path)
-    if path.suffix.lower() == ".csv":
+    if figures.is_csv(path):
         points = [
             (one.method, score.attack, float(a), float(b))
             for one in found for score in one.scores for a, b in zip(*score.roc, strict=True)
         ]  # fmt: skip
         figures.write(path, [("method", "attack", "false_positive_rate", "true_positive_rate"), *points])
         return
-    plt = figures.pyplot()
-    with plt.rc_context(figures.STYLE):
-        figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 4.2), squeeze=False, layout="constrained")
+    with figures.drawing(path, 4.4 * len(found), 4.2) as figure:
+        axes = figure.subplots(1, len(found), squeeze=False)
         for place, one in zip(axes[0], found, strict=True):
             _draw_roc(place, one)
         axes[0][0].set_ylabel("true-positive rate: members found")
-        figures.save(figure, path)
-        plt.close(figure)
 
 
 def _draw_roc(axes: Any, one: "Membership") -> None:

@@ -15,20 +15,22 @@ import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, force_setattr, replace
 
 from privet._registry import one_line, shortened
 from privet.accounting import Guarantee
-from privet.attacks.attack import Attacked
 from privet.auditing.finding import ORDER, Audit, Verdict
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.plan_file import parsed
 from privet.training import ledger_reading
 from privet.training.append_file import write_new
 from privet.training.run import Run
+
+if TYPE_CHECKING:
+    from privet.attacks.attack import Attacked
 
 AUDIT, ATTACK, BASELINE = "audit.json", "raw_attack.json", "raw_plain.json"
 VERSION = 1
@@ -290,7 +292,7 @@ def store_audit(run: Run, audit: Audit, options: Mapping[str, Any]) -> Path:
     return _store(run, AUDIT, "privet-audit", options, audit.as_dict())
 
 
-def store_attack(run: Run, attacked: Attacked) -> Path:
+def store_attack(run: Run, attacked: "Attacked") -> Path:
     """Write raw_attack.json into the run's folder: outcomes and pictures of the first victim. It is not private.
 
     It takes the place of an earlier one of the same settings.

@@ -200,13 +200,7 @@ def percent(value: float, *, up: bool, digits: int = 3) -> str:
 @cache
 def environment() -> Environment:
     """Jinja with our filters alone: the others make text of numbers."""
-    found = Environment(
-        autoescape=True,
-        finalize=admit,
-        undefined=StrictUndefined,
-        line_statement_prefix="%",
-        keep_trailing_newline=True,
-    )
+    found = Environment(autoescape=True, finalize=admit, undefined=StrictUndefined, line_statement_prefix="%")
     found.filters = {"length": len, "guarantee": _guarantee, "interval": _interval, "public": _public, "raw": _raw,
                      "code": _code, "charts": _charts, "pictures": _pictures, "counted": _counted}  # fmt: skip
     return found
@@ -252,13 +246,9 @@ def _public(value: Any, form: str = ",", *, percent_up: bool = False) -> Markup:
 @pass_context
 def _raw(context: Context, value: str | float | list[Any]) -> Markup:
     """Something that was computed from training records without noise: it is shown with the words `not private`."""
-    said = (
-        f"{value:.4g}"
-        if isinstance(value, float | int)
-        else value
-        if isinstance(value, str)
-        else " ".join(map(str, value))
-    )
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    said = value if isinstance(value, str) else f"{value:.4g}"
     tag = '<span class="tag raw">not private</span>'
     return _mark(context, f"{text(said)} (not private)", f'<span class="raw">{escape(said)} {tag}</span>')
 
