@@ -112,7 +112,8 @@ def test_asking_for_epsilon_loads_no_torch_and_no_plots() -> None:
 
 def test_planning_loads_no_torch_and_no_plots() -> None:
     words = "plan --size 60000 --batch 256 --steps 100 --epsilon 2 --method dynamic --rho-noise 3 --rho-clip 2 --json"
-    assert not loaded_after(command(*words.split())) & {"torch", "matplotlib", "dp_accounting", "opacus"}
+    heavy = {"torch", "matplotlib", "dp_accounting", "opacus", "jinja2", "markdown_it", "msgspec"}
+    assert not loaded_after(command(*words.split())) & heavy
 
 
 def test_the_plan_of_the_design() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from privet.planning import ahead
 from privet.planning.ahead import Frontier
-from privet.reporting.ahead_figure import save_ahead
+from privet.reporting.plan_figures import save_frontier
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def found() -> Frontier:
 
 
 def test_a_table_has_every_cell(found: Frontier, tmp_path: Path) -> None:
-    save_ahead(found, tmp_path / "ahead.csv")
+    save_frontier(found, tmp_path / "ahead.csv")
     with (tmp_path / "ahead.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(int(row["steps"]), float(row["batch"])) for row in rows] == [(5, 50), (500, 50), (5, 100), (500, 100)]
@@ -38,8 +38,8 @@ def test_a_drawing_names_what_it_shows(found: Frontier, tmp_path: Path) -> None:
     import matplotlib as mpl
 
     with mpl.rc_context({"svg.fonttype": "none"}):
-        save_ahead(found, tmp_path / "one.svg")
-        save_ahead(found, tmp_path / "other.svg")
+        save_frontier(found, tmp_path / "one.svg")
+        save_frontier(found, tmp_path / "other.svg")
     text = (tmp_path / "one.svg").read_text(encoding="utf-8")
     for words in (
         "batch 50",
@@ -57,5 +57,5 @@ def test_a_drawing_names_what_it_shows(found: Frontier, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf"])
 def test_one_cell_is_enough(suffix: str, tmp_path: Path) -> None:
-    save_ahead(ahead(epsilon=2.0, size=100, batches=[100], steps=[1]), tmp_path / f"ahead{suffix}")
+    save_frontier(ahead(epsilon=2.0, size=100, batches=[100], steps=[1]), tmp_path / f"ahead{suffix}")
     assert (tmp_path / f"ahead{suffix}").stat().st_size > 5000

@@ -12,8 +12,8 @@ from privet.accounting import spent
 from privet.errors import InvalidValue
 from privet.planning import Profile, Recipe, compare, plan
 from privet.planning.compare import Comparison, numbered, recipes
-from privet.reporting import compare_figure, figures
-from privet.reporting.compare_figure import MOST_DRAWN, check_plot, save_comparison
+from privet.reporting import figures, plan_figures
+from privet.reporting.plan_figures import MOST_DRAWN, check_plot, save_comparison
 
 COMMON = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 3000}
 
@@ -150,11 +150,11 @@ def test_the_numbers_of_every_line(quick: Comparison, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_drawn_bound_lies_below_the_next_computed_one(quick: Comparison) -> None:
     """A straight line from one point to the next would."""
-    curves = compare_figure._curves(quick.rows[:1])
+    curves = plan_figures._curves(quick.rows[:1])
     one = Comparison(rows=quick.rows[:1], profile=quick.profile)
     for draw in (
-        lambda axes: compare_figure._draw_epsilon(axes, one, curves),
-        lambda axes: figures._draw(axes, curves[quick.rows[0].name][0], 0),
+        lambda axes: plan_figures._draw_epsilon(axes, one, curves),
+        lambda axes: figures._draw_curve(axes, curves[quick.rows[0].name][0], 0),
     ):
         axes = MagicMock()
         draw(axes)

@@ -14,11 +14,11 @@ import report_runs
 from privet.accounting import Guarantee
 from privet.errors import MissingExtra
 from privet.planning import Plan, plan
-from privet.reporting import report_pdf
-from privet.reporting.report import composed, report
-from privet.reporting.report_blocks import percent, spelled
-from privet.reporting.report_facts import RunFacts, gather
-from privet.reporting.report_sections import verdict
+from privet.reporting import render
+from privet.reporting.facts import RunFacts, gather
+from privet.reporting.render import epsilon, percent
+from privet.reporting.report import compose, report
+from privet.reporting.words import verdict
 from privet.training.assumptions import LoopFacts
 from privet.training.ledger_file import LedgerFile
 from privet.training.loop import train
@@ -113,7 +113,7 @@ def unlabelled(text: str) -> list[str]:
 @pytest.mark.parametrize("name", ["complete", "raw", "seeded", "unsound", "tuned", "stopped", "unfinished"])
 @pytest.mark.parametrize("show_private", [False, True])
 def test_no_epsilon_stands_without_its_label(facts: dict[str, RunFacts], name: str, show_private: bool) -> None:
-    found = composed([facts[name], facts["complete"]], show_private=show_private)
+    found = compose([facts[name], facts["complete"]], show_private=show_private)
     page, text = Page(found.html()).text, found.markdown()
     for written in (page, text):
         assert EPSILON.search(written)
@@ -121,7 +121,7 @@ def test_no_epsilon_stands_without_its_label(facts: dict[str, RunFacts], name: s
 
 
 def test_what_the_guarantee_assumes_is_listed_and_its_question_stays_open(run_with_own_loop: RunFacts) -> None:
-    found = composed([run_with_own_loop])
+    found = compose([run_with_own_loop])
     page, text = Page(found.html()).text, found.markdown()
     for written in (page, text):
         assert "independence of examples was checked in 3 of 4 steps" in written
@@ -137,7 +137,7 @@ def test_what_the_guarantee_assumes_is_listed_and_its_question_stays_open(run_wi
 
 
 def test_a_run_of_privets_own_loop_says_that_it_assumes_nothing(facts: dict[str, RunFacts]) -> None:
-    found = composed([facts["complete"]])
+    found = compose([facts["complete"]])
     assert "none (the loop is Privet's own)" in Page(found.html()).text
     assert "that nobody has checked" not in found.html()
     checks = {check["question"]: check["state"] for check in found.as_dict()["checklist"]}
@@ -150,15 +150,34 @@ def test_an_epsilon_without_its_label_is_found() -> None:
     assert not unlabelled("ε ≤ 2.5 certified, ε claimed to be 1.2 claimed, epsilon <= 1 at delta 1e-5 [certified: pld]")
 
 
+def test_a_number_in_the_place_of_a_word_stops_the_report(evident: RunFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traps: wherever the page writes a value by itself, a bare number there is refused, and so is a guarantee."""
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("privet.reporting.report.Page", given.append)
+    compose([evident], show_private=True)
+    (values,) = given
+    words = {name: value for name, value in values.items() if isinstance(value, str) and value}
+    assert words.keys() >= {"title", "unit", "folder", "sampling", "source", "version"}
+    facts, run = evident, evident.run
+    trapped = [values | {name: trap} for name in words for trap in (1.5, 3, facts.run.guarantee)]
+    trapped += [values | {"facts": replace(facts, **one)} for one in ({"measure": 0.5}, {"damage": 0.5})]
+    trapped += [values | {"run": replace(run, **one)} for one in ({"evaluation": 0.5}, {"together": 0.5})]
+    trapped += [values | {"g": replace(run.guarantee, method=0.5)}, values | {"versions": {"privet": 0.5}}]
+    for traps in trapped:
+        with pytest.raises((TypeError, AttributeError)):
+            render.Page(traps)
+    assert render.Page(values).markdown()
+
+
 def test_an_empirical_epsilon_has_its_own_label(evident: RunFacts) -> None:
-    page = Page(composed([evident]).html()).text
+    page = Page(compose([evident]).html()).text
     assert unlabelled(page) == []
     assert re.search(r"ε ≥ 0\.4321? empirical", page)
 
 
 @pytest.mark.parametrize(("name", "label"), [("seeded", "claimed"), ("unsound", "claimed"), ("complete", "certified")])
 def test_a_claim_is_told_from_a_proof(facts: dict[str, RunFacts], name: str, label: str) -> None:
-    found = composed([facts[name]])
+    found = compose([facts[name]])
     g = found.runs[0].run.guarantee
     assert g.label == label
     html = found.html()
@@ -177,7 +196,7 @@ def test_a_claim_is_told_from_a_proof(facts: dict[str, RunFacts], name: str, lab
 def test_without_a_guarantee_nothing_holds_and_no_accountant_is_named(
     facts: dict[str, RunFacts], name: str, is_none: bool
 ) -> None:
-    text = composed([facts[name]]).markdown()
+    text = compose([facts[name]]).markdown()
     assert ("| what holds | guarantee: none" in text) == is_none
     assert ("- Guarantee: none" in text) == is_none
     assert ("privet epsilon --from" in text) != is_none  # it would refuse the run
@@ -187,8 +206,8 @@ def test_without_a_guarantee_nothing_holds_and_no_accountant_is_named(
 def test_secure_noise_is_told(facts: dict[str, RunFacts]) -> None:
     run = facts["complete"].run
     secure = replace(facts["complete"], run=replace(run, about=dict(run.about) | {"secure_noise": True}))
-    assert "| noise | secure: " in composed([secure]).markdown()
-    assert "| noise | secure: " not in composed([facts["complete"]]).markdown()
+    assert "| noise | secure: " in compose([secure]).markdown()
+    assert "| noise | secure: " not in compose([facts["complete"]]).markdown()
 
 
 def test_json_has_a_label_beside_every_epsilon(evident: RunFacts) -> None:
@@ -199,20 +218,20 @@ def test_json_has_a_label_beside_every_epsilon(evident: RunFacts) -> None:
             return ("epsilon" in value) + sum(map(walk, value.values()))
         return sum(map(walk, value)) if isinstance(value, list) else 0
 
-    assert walk(json.loads(json.dumps(composed([evident], show_private=True).as_dict()))) == 3
+    assert walk(json.loads(json.dumps(compose([evident], show_private=True).as_dict()))) == 3
 
 
 def test_numbers_are_rounded_to_the_safe_side() -> None:
     bound = {"delta": 1e-5, "method": "m", "epsilon_lower": None}
-    assert spelled(Guarantee(epsilon=1.23401, label="certified", **bound)) == "ε ≤ 1.235"
-    assert spelled(Guarantee(epsilon=1.23499, label="empirical", **bound)) == "ε ≥ 1.234"
+    assert epsilon(Guarantee(epsilon=1.23401, label="certified", **bound)) == "ε ≤ 1.235"
+    assert epsilon(Guarantee(epsilon=1.23499, label="empirical", **bound)) == "ε ≥ 1.234"
     assert (percent(0.05401, up=True), percent(1.2, up=True)) == ("5.41 %", "100 %")
 
 
 def test_a_report_claims_no_more_noise_and_no_smaller_clip_than_there_was(facts: dict[str, RunFacts]) -> None:
     found = facts["complete"]
     steps = found.run.plan.steps
-    text = composed([found]).markdown()
+    text = compose([found]).markdown()
     for name, true, sign in (("noise multiplier", steps.noises, 1), ("clip", steps.clips, -1)):
         said = re.search(rf"\| {name} \| ([\d.]+) to ([\d.]+) \|", text)
         assert sign * float(said.group(1)) <= sign * true[0]
@@ -237,12 +256,12 @@ def test_the_attackers_ceiling_is_that_of_the_exact_law(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_promises_its_whole_plan(facts: dict[str, RunFacts]) -> None:
-    run, page = facts["unfinished"].run, Page(composed([facts["unfinished"]]).html()).text
+    run, page = facts["unfinished"].run, Page(compose([facts["unfinished"]]).html()).text
     assert run.steps < len(run.plan.steps)
     assert run.guarantee.epsilon == run.plan.guarantee.epsilon
     assert "not finished" in page
     assert "That of the whole plan" in page
-    stopped = Page(composed([facts["stopped"]]).html()).text
+    stopped = Page(compose([facts["stopped"]]).html()).text
     assert "stopped early" in stopped
     assert re.search(r"the ledger adds up to ε claimed to be \S+ claimed", stopped)
 
@@ -254,18 +273,18 @@ def test_a_comparison_says_what_came_out(facts: dict[str, RunFacts]) -> None:
     assert verdict(better, (worse,)).startswith("better did better than worse by 0.2.")
     errors = [replace(one, higher_is_better=False) for one in (better, worse)]
     assert "better did worse than worse" in verdict(errors[0], (errors[1],))
-    beside = Page(composed([one, facts["seeded"]]).html()).text
+    beside = Page(compose([one, facts["seeded"]]).html()).text
     assert "seeded promises another kind of thing" in beside
     assert "another task" not in beside
 
 
 def test_no_evidence_is_said_and_left_open(facts: dict[str, RunFacts], evident: RunFacts) -> None:
-    page = Page(composed([facts["complete"]]).html()).text
+    page = Page(compose([facts["complete"]]).html()).text
     assert "Not audited yet" in page
     assert "Not attacked yet" in page
 
     def states(one: RunFacts) -> dict[str, str]:
-        return {check["question"]: check["state"] for check in composed([one]).as_dict()["checklist"]}
+        return {check["question"]: check["state"] for check in compose([one]).as_dict()["checklist"]}
 
     assert states(facts["complete"])["Was the mechanism audited?"] == "open"
     assert states(facts["complete"])["Was it attacked?"] == "open"
@@ -280,11 +299,11 @@ def test_no_evidence_is_said_and_left_open(facts: dict[str, RunFacts], evident: 
 
 
 def test_nothing_private_is_shown_unless_asked_for(evident: RunFacts) -> None:
-    hidden = composed([evident])
+    hidden = compose([evident])
     for text in (hidden.html(), hidden.markdown(), json.dumps(hidden.as_dict())):
         for secret in ("31 of 37", "0.98765", "0.9877", "image/png", '"succeeded"'):
             assert secret not in text
-    shown = Page(composed([evident], show_private=True).html())
+    shown = Page(compose([evident], show_private=True).html())
     assert "31 of 37 not private" in shown.text
     assert "0.9877 not private" in shown.text
     assert any(value.startswith("data:image/png;base64,") for name, value in shown.attributes if name == "src")
@@ -293,7 +312,7 @@ def test_nothing_private_is_shown_unless_asked_for(evident: RunFacts) -> None:
 def test_raw_metrics_are_not_shown_unless_asked_for(facts: dict[str, RunFacts]) -> None:
     one = facts["raw"]
     assert one.raw
-    hidden, shown = composed([one]), composed([one], show_private=True)
+    hidden, shown = compose([one]), compose([one], show_private=True)
     for name, value in one.raw.items():
         assert name not in hidden.html() + hidden.markdown() + json.dumps(hidden.as_dict())
         assert f"{name}: {value:.4g} not private" in Page(shown.html()).text
@@ -314,7 +333,7 @@ def check_harmless(page: Page) -> None:
 
 
 def test_the_page_needs_nothing_else_and_runs_nothing(evident: RunFacts) -> None:
-    html = composed([evident], show_private=True).html()
+    html = compose([evident], show_private=True).html()
     check_harmless(Page(html))
     style = html.partition("<style>")[2].partition("</style>")[0]
     assert "url(" not in style
@@ -340,7 +359,7 @@ def test_what_a_folder_says_is_text(runs: dict[str, Path], tmp_path: Path) -> No
 
 
 def test_markdown_tables_keep_their_columns(evident: RunFacts) -> None:
-    text = composed([evident], show_private=True).markdown()
+    text = compose([evident], show_private=True).markdown()
     table: list[int] = []
     for line in text.splitlines():
         if line.startswith("| "):
@@ -351,7 +370,7 @@ def test_markdown_tables_keep_their_columns(evident: RunFacts) -> None:
 
 
 def test_a_pdf_needs_a_browser(evident: RunFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report_pdf.shutil, "which", lambda _: None)
+    monkeypatch.setattr(render.shutil, "which", lambda _: None)
     with pytest.raises(MissingExtra, match=r"Chromium or Chrome.*write \.html"):
-        composed([evident]).save(tmp_path / "report.pdf")
+        compose([evident]).save(tmp_path / "report.pdf")
     assert not (tmp_path / "report.pdf").exists()

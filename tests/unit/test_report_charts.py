@@ -5,9 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from privet.reporting.report_blocks import Chart, Line
-from privet.reporting.report_charts import HEIGHT, WIDTH, Axis, legend_mark, svg, thinned
-from privet.reporting.report_html import png
+from privet.reporting.charts import HEIGHT, WIDTH, Axis, Chart, Line, legend_mark, svg, thin
+from privet.reporting.render import png
 
 
 def chart(*lines: Line, **given: object) -> Chart:
@@ -60,7 +59,7 @@ def test_labels_differ_without_colour() -> None:
 
 
 def test_stairs_rise_before_they_go_on() -> None:
-    drawn = svg(chart(line((0.0, 1.0, 2.0), (0.0, 1.0, 2.0), is_stairs=True)))
+    drawn = svg(chart(line((0.0, 1.0, 2.0), (0.0, 1.0, 2.0), is_stepped=True)))
     path = next(part for part in drawn.split('d="') if "V" in part and "H" in part.split('"')[0]).split('"')[0]
     assert [letter for letter in path if letter.isalpha()] == ["M", "V", "H", "V", "H"]
     across = Axis(0.0, 2.0, 66.0, 426.0, is_log=False, is_tight=True)
@@ -69,7 +68,7 @@ def test_stairs_rise_before_they_go_on() -> None:
 
 def test_many_points_are_thinned_and_the_last_stays() -> None:
     many = line(tuple(map(float, range(5000))), tuple(map(float, range(5000))))
-    kept = thinned(many)
+    kept = thin(many)
     assert len(kept) == 240
     assert kept[-1] == (4999.0, 4999.0)
 

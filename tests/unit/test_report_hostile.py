@@ -10,8 +10,8 @@ import pytest
 
 import report_runs
 from privet.errors import InvalidValue
+from privet.reporting.evidence import read_attack, read_audit, read_baseline
 from privet.reporting.report import report
-from privet.reporting.report_evidence import read_attack, read_audit, read_plain
 from privet.training.loop import go_on, train
 from privet.training.run import Run
 
@@ -51,7 +51,7 @@ def refused(run: Path, *words: str, read: Callable[[Path], object] = report) -> 
 
 def found_in(name: str) -> Callable[[Path], object]:
     """The reader of one evidence file alone."""
-    reader = {"audit.json": read_audit, "raw_attack.json": read_attack, "raw_plain.json": read_plain}[name]
+    reader = {"audit.json": read_audit, "raw_attack.json": read_attack, "raw_plain.json": read_baseline}[name]
     return lambda run: reader(run, json.loads((run / "run.json").read_text())["plan"])
 
 

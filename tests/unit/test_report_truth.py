@@ -12,11 +12,11 @@ import report_runs
 from privet.attacks.attack import attack
 from privet.cli.demo import _clear
 from privet.errors import InvalidValue
-from privet.reporting import report_keeping
-from privet.reporting.report import composed, report
-from privet.reporting.report_evidence import Plain, read_attack
-from privet.reporting.report_facts import RunFacts, gather
-from privet.reporting.report_sections import verdict
+from privet.reporting import evidence
+from privet.reporting.evidence import NonPrivateBaseline, read_attack
+from privet.reporting.facts import RunFacts, gather
+from privet.reporting.report import compose, report
+from privet.reporting.words import verdict
 from privet.training import ledger_lines, ledger_reading
 from privet.training.loop import train
 from privet.training.run import Run
@@ -45,11 +45,11 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> RunFacts:
 
 
 def text_of(*every: RunFacts) -> str:
-    return composed(every).markdown()
+    return compose(every).markdown()
 
 
 def checks(facts: RunFacts) -> dict[str, str]:
-    return {check["question"]: check["state"] for check in composed([facts]).as_dict()["checklist"]}
+    return {check["question"]: check["state"] for check in compose([facts]).as_dict()["checklist"]}
 
 
 # --- evidence that is kept ---
@@ -57,7 +57,7 @@ def checks(facts: RunFacts) -> dict[str, str]:
 
 def kept(run: Path, name: str, content: dict[str, object], **options: object) -> Path:
     """A file of evidence, as if an audit or attack with these options had just left it."""
-    return report_keeping._kept(Run.load(run), name, content["format"], options, content["found"])
+    return evidence._store(Run.load(run), name, content["format"], options, content["found"])
 
 
 def test_weak_evidence_does_not_take_the_place_of_strong(whole: Path, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_weak_evidence_does_not_take_the_place_of_strong(whole: Path, tmp_path: 
     found = gather(run)
     assert [(one.victims, one.succeeded) for one in found.attacks.outcomes] == [(100, 90)]
     assert (found.attacks.count, found.audit.count, found.audit.verdict) == (2, 2, "violation")
-    text = composed([found], show_private=True).markdown()
+    text = compose([found], show_private=True).markdown()
     assert "2 attacks on updates of" in text
     assert "audited 2 times" in text
 
@@ -186,10 +186,10 @@ def test_scores_that_cannot_be_compared_are_not(facts: RunFacts) -> None:
 
 
 def test_a_score_without_privacy_is_of_the_same_measure(facts: RunFacts) -> None:
-    one = replace(facts, plain=Plain(measure=facts.measure, score=0.98765, steps=9))
-    assert "0.9877" in composed([one], show_private=True).markdown()
-    other = replace(facts, plain=Plain(measure="loss", score=0.98765, steps=9))
-    assert "0.9877" not in composed([other], show_private=True).markdown()
+    one = replace(facts, baseline=NonPrivateBaseline(measure=facts.measure, score=0.98765, steps=9))
+    assert "0.9877" in compose([one], show_private=True).markdown()
+    other = replace(facts, baseline=NonPrivateBaseline(measure="loss", score=0.98765, steps=9))
+    assert "0.9877" not in compose([other], show_private=True).markdown()
 
 
 def test_evidence_of_another_run_of_the_same_plan_is_refused(whole: Path, tmp_path: Path) -> None:

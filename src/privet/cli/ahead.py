@@ -95,7 +95,7 @@ def ahead_command(
         return
     flags["noise"] = flags.pop("noise_schedule")
     if plot is not None:
-        from privet.reporting.drawing import check_path
+        from privet.reporting.figures import check_path
 
         check_path(plot, option="--plot")
     with warnings_as_lines():
@@ -106,9 +106,9 @@ def ahead_command(
     else:
         _print_view(found, seconds)
     if plot is not None:
-        from privet.reporting.ahead_figure import save_ahead
+        from privet.reporting.plan_figures import save_frontier
 
-        save_ahead(found, plot)
+        save_frontier(found, plot)
     say_written(plot, as_json=as_json)
 
 

@@ -65,7 +65,7 @@ def attack_command(
         raise click.UsageError("Give one of --method, --plan and --run.")
     _check_options(options, membership=membership, is_plan=plan_file is not None, is_run=folder is not None)
     if plot is not None:
-        from privet.reporting.drawing import check_path
+        from privet.reporting.figures import check_path
 
         check_path(plot, option="--plot")
     from privet.data import Where
@@ -84,10 +84,10 @@ def attack_command(
 
 def _keep(run: Any, found: Any) -> None:
     """Leave the outcomes in the run's folder, where `privet report` looks for them; a failure is only said."""
-    from privet.reporting.report_keeping import keep_attack
+    from privet.reporting.evidence import store_attack
 
     try:
-        click.echo(f"privet: kept {keep_attack(run, found)} for `privet report`: it is not private", err=True)
+        click.echo(f"privet: kept {store_attack(run, found)} for `privet report`: it is not private", err=True)
     except PrivetError as error:
         click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
 

@@ -93,11 +93,11 @@ def _audited(
 
 def _keep(folder: Path, found: "Audit", options: dict[str, Any]) -> None:
     """Leave the finding in the run's folder, where `privet report` looks for it; that it cannot be is no failure."""
-    from privet.reporting.report_keeping import keep_audit
+    from privet.reporting.evidence import store_audit
     from privet.training.run import Run
 
     try:
-        click.echo(f"privet: kept {keep_audit(Run.load(folder), found, options)} for `privet report`", err=True)
+        click.echo(f"privet: kept {store_audit(Run.load(folder), found, options)} for `privet report`", err=True)
     except PrivetError as error:
         click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
 

@@ -52,7 +52,7 @@ def compare_command(
     else:
         _print(found)
     if plot is not None:
-        from privet.reporting.compare_figure import save_comparison
+        from privet.reporting.plan_figures import save_comparison
 
         with warnings_as_lines():
             save_comparison(found, plot)
@@ -68,7 +68,7 @@ def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | N
     if methods is None and beside:
         raise click.UsageError(f"--{beside[0].replace('_', '-')} needs --methods: a file says it itself.")
     if plot is not None:
-        from privet.reporting.compare_figure import check_plot
+        from privet.reporting.plan_figures import check_plot
 
         check_plot(plot, option="--plot", plans=len(files) + len(words_of("--methods", methods) if methods else []))
 

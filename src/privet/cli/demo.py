@@ -57,7 +57,7 @@ def demo_command(*, out: Path, quick: bool, as_json: bool) -> int:
         runs[name] = run
     run = runs[DYNAMIC]
     with warnings_as_lines():
-        _part("3. the same network without privacy", run, "plain", lambda: _plain(run))
+        _part("3. the same network without privacy", run, "baseline", lambda: _plain(run))
         _part("4. audit: is the claim kept?", run, "audit", lambda: _audit(run, sizes))
         _part("5. attack: what does one update give away?", run, "attack", lambda: _attack(run, out, sizes))
         _say("6. report")
@@ -110,7 +110,7 @@ def _trained(folder: Path, name: str, steps: int, head: str) -> "Run":
 
 
 def _ends(planned: "Plan") -> str:
-    from privet.reporting.report_facts import ends
+    from privet.reporting.facts import ends
 
     return ends(planned.steps.noises, up=True)
 
@@ -144,7 +144,7 @@ def _is_charged(folder: Path) -> bool:
 
 def _part(head: str, run: "Run", name: str, make: Callable[[], None]) -> None:
     """Make a part, unless its file is there and whole."""
-    from privet.reporting import report_evidence as evidence
+    from privet.reporting import evidence
 
     try:
         is_there = getattr(evidence, f"read_{name}")(run.folder, run.plan.hash) is not None
@@ -158,8 +158,7 @@ def _part(head: str, run: "Run", name: str, make: Callable[[], None]) -> None:
 def _plain(run: "Run") -> None:
     from privet.experiments.baseline import train_plainly
     from privet.experiments.row import Row
-    from privet.reporting.report_evidence import Plain
-    from privet.reporting.report_keeping import keep_plain
+    from privet.reporting.evidence import NonPrivateBaseline, store_baseline
 
     steps = len(run.plan.steps)
     row = Row(
@@ -168,29 +167,29 @@ def _plain(run: "Run") -> None:
         recipe={"size": BUDGET["size"], "batch": BUDGET["batch"], "steps": steps, "delta": BUDGET["delta"]},
     )  # fmt: skip
     found = train_plainly(row, seed=SEED)
-    keep_plain(run, Plain(measure=found.scores.name, score=found.scores.measure, steps=steps))
+    store_baseline(run, NonPrivateBaseline(measure=found.scores.name, score=found.scores.measure, steps=steps))
 
 
 def _audit(run: "Run", sizes: dict[str, Any]) -> None:
     from privet.auditing.audit import audit
     from privet.engine.randomness import Randomness
-    from privet.reporting.report_keeping import keep_audit
+    from privet.reporting.evidence import store_audit
 
     with progress("auditing") as tell:
         found = audit(run, kinds=sizes["kinds"], samples=SAMPLES, generator=Randomness(SEED), progress=tell)
-    keep_audit(run, found, {"samples": SAMPLES, "seed": SEED})
+    store_audit(run, found, {"samples": SAMPLES, "seed": SEED})
 
 
 def _attack(run: "Run", out: Path, sizes: dict[str, Any]) -> None:
     from privet.attacks.attack import attack
-    from privet.reporting.report_keeping import keep_attack
+    from privet.reporting.evidence import store_attack
 
     with progress("attacking") as tell:
         found = attack(
             run.plan, TASK, attacks=sizes["attacks"], model="shallow-cnn", out=out / "attack",
             examples=sizes["examples"], seed=SEED, progress=tell,
         )  # fmt: skip
-    keep_attack(run, found)
+    store_attack(run, found)
 
 
 # --- what came out ----------------------------------------------------------------------------------
@@ -205,12 +204,12 @@ def _report(runs: "dict[str, Run]", out: Path) -> "Report":
 
 
 def _summary(found: "Report", out: Path, seconds: float) -> list[str]:
-    from privet.reporting.report_sections import verdict
+    from privet.reporting.words import verdict
 
     facts, rival = found.runs
     scores = [f"{one.name} {_score(one.score)}" for one in found.runs]
-    if facts.plain is not None:
-        scores.append(f"without privacy {_score(facts.plain.score)}")
+    if facts.baseline is not None:
+        scores.append(f"without privacy {_score(facts.baseline.score)}")
     lines = [(one.name, str(one.run.guarantee)) for one in found.runs]
     lines += [(facts.measure, f"{', '.join(scores)} (held-out)"), ("result", verdict(facts, (rival,)))]
     if facts.audit is not None:

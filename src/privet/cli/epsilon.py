@@ -136,6 +136,6 @@ def _check_question(*, delta: float | None, at: float | None, accountant: str, f
 
 
 def _check_figure(option: str, path: Path) -> None:
-    from privet.reporting.drawing import check_path
+    from privet.reporting.figures import check_path
 
     check_path(path, option=option)

@@ -204,7 +204,7 @@ def _wrap(text: str, width: int) -> list[str]:
 
 def _check_plot(paper: str, plot: Path) -> None:
     from privet.experiments.papers import rows_of
-    from privet.reporting.drawing import check_path
+    from privet.reporting.figures import check_path
 
     check_path(plot, option="--plot")
     if len({row.table for row in rows_of(paper)}) > 1:

@@ -146,7 +146,7 @@ def _check_plot(plot: Path | None, charge: str | None) -> None:
         return
     if charge in ("geometric", "poisson", "disjoint"):
         raise InvalidValue(f"--plot is given beside --charge {charge}, whose scores nobody may see. Leave it out.")
-    from privet.reporting.drawing import check_path
+    from privet.reporting.figures import check_path
 
     check_path(plot, option="--plot")
 
@@ -185,7 +185,7 @@ def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Watche
 
 
 def _plot(found: "Tuned", path: Path) -> None:
-    from privet.reporting.tune_figure import save_trials
+    from privet.reporting.figures import save_trials
 
     assert found.trials is not None
     save_trials(

@@ -9,7 +9,7 @@ import numpy as np
 from privet.accounting.guarantee import printed, rounded
 from privet.attacks.outcome import Outcome
 from privet.attacks.table import counted
-from privet.reporting import drawing
+from privet.reporting import figures
 
 if TYPE_CHECKING:
     from privet.attacks.attack import Attacked
@@ -24,27 +24,21 @@ def save_grid(found: "Attacked", path: Path) -> None:
 
     A .csv has the measures of every row.
     """
-    drawing.check_path(path)
-    if path.suffix.lower() == ".csv":
-        drawing.write(path, _rows(found))
+    figures.check_path(path)
+    if figures.is_csv(path):
+        figures.write(path, _rows(found))
         return
     moving = [outcome for outcome in found.outcomes if "0" in outcome.frames]  # others have an end and no way to it
     shown = (moving or list(found.outcomes))[:MOST_ROWS]
     columns = _columns(shown)
-    plt = drawing.pyplot()
-    with plt.rc_context(drawing.STYLE):
-        size = (1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9)
-        figure, axes = plt.subplots(
-            len(shown), len(columns) + 1, figsize=size, squeeze=False, layout="constrained"
-        )  # fmt: skip
+    with figures.drawing(path, 1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9) as figure:
+        axes = figure.subplots(len(shown), len(columns) + 1, squeeze=False)
         for row, outcome in zip(axes, shown, strict=True):
             _draw_row(row, outcome, found.truth, columns)
         for place, word in zip(axes[0], ["true image", *map(_title, columns)], strict=True):
             place.set_title(word, fontsize=8)
         figure.suptitle(_heading(found), fontsize=9)
         figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
-        drawing.save(figure, path)
-        plt.close(figure)
 
 
 def _columns(shown: Sequence[Outcome]) -> list[str]:
@@ -105,22 +99,19 @@ def save_roc(found: "list[Membership]", path: Path) -> None:
 
     A .csv has the points of every line.
     """
-    drawing.check_path(path)
-    if path.suffix.lower() == ".csv":
+    figures.check_path(path)
+    if figures.is_csv(path):
         points = [
             (one.method, score.attack, float(a), float(b))
             for one in found for score in one.scores for a, b in zip(*score.roc, strict=True)
         ]  # fmt: skip
-        drawing.write(path, [("method", "attack", "false_positive_rate", "true_positive_rate"), *points])
+        figures.write(path, [("method", "attack", "false_positive_rate", "true_positive_rate"), *points])
         return
-    plt = drawing.pyplot()
-    with plt.rc_context(drawing.STYLE):
-        figure, axes = plt.subplots(1, len(found), figsize=(4.4 * len(found), 4.2), squeeze=False, layout="constrained")
+    with figures.drawing(path, 4.4 * len(found), 4.2) as figure:
+        axes = figure.subplots(1, len(found), squeeze=False)
         for place, one in zip(axes[0], found, strict=True):
             _draw_roc(place, one)
         axes[0][0].set_ylabel("true-positive rate: members found")
-        drawing.save(figure, path)
-        plt.close(figure)
 
 
 def _draw_roc(axes: Any, one: "Membership") -> None:
@@ -129,8 +120,8 @@ def _draw_roc(axes: Any, one: "Membership") -> None:
     for number, score in enumerate(one.scores):
         false, true = score.roc
         axes.plot(
-            np.maximum(false, least), np.maximum(true, least), color=drawing.COLOURS[number],
-            ls=drawing.DASHES[number], label=score.attack, drawstyle="steps-post",
+            np.maximum(false, least), np.maximum(true, least), color=figures.COLOURS[number],
+            ls=figures.DASHES[number], label=score.attack, drawstyle="steps-post",
         )  # fmt: skip
     if one.curve is not None:
         axes.plot(rates, 1 - one.curve(rates), color="#333333", lw=1.8, label="ceiling (certified)")

@@ -1,48 +1,126 @@
-"""Figures: epsilon over the steps, and what an attacker can achieve. Each line has its label.
+"""Figures by matplotlib: epsilon over the steps, what an attacker can achieve, and the trials of a tuning.
 
-matplotlib is loaded when used.
+What every figure shares stands here: colours and style, the kinds of file, and how they are written. Each line has its
+label. matplotlib is loaded when used.
 """
 
-from collections.abc import Sequence
+import csv
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from privet.reporting.drawing import COLOURS, DASHES, STYLE, pyplot, save, write
+from privet import _check
+from privet._files import write_file
+from privet._registry import shortened
+from privet.accounting import EpsilonCurve
+from privet.accounting.tradeoff import Gaussian, Tradeoff
+from privet.errors import InvalidValue, MissingExtra
+
+if TYPE_CHECKING:
+    from privet.training.tune_result import Trial
 
 Floats = NDArray[np.float64]
+Rows = list[tuple[object, ...]]
+Candidate = Mapping[str, Any]
+
+SUFFIXES = (".png", ".svg", ".pdf", ".csv")
+
+# Blue, orange, green, purple: told apart in grey and by the colour-blind (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "svg.hashsalt": "privet",  # the same figure is the same file
+}
+MOST_LINES = len(COLOURS)
+MOST_TICKS = 12
+MARKS = "os^Dvp"
 
 
-class Curve(Protocol):
-    """Epsilon after some of the steps of a run, by one method."""
-
-    @property
-    def steps(self) -> NDArray[np.int64]: ...
-    @property
-    def lower(self) -> Floats | None: ...
-    @property
-    def upper(self) -> Floats: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    def stairs(self) -> tuple[NDArray[np.int64], Floats, Floats]: ...
+def check_path(path: Path, *, option: str = "path") -> None:
+    """Raise unless a figure can be written at `path`; asked before anything is computed."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidValue(f"{option}={str(path)!r} must end in {', '.join(SUFFIXES)}.")
+    _check.writable(path, name=option)
+    if not is_csv(path):
+        pyplot()
 
 
-class Tradeoff(Protocol):
-    """The least type II error at each type I error, by one method."""
+def is_csv(path: Path) -> bool:
+    """Whether the numbers are asked for, and no drawing."""
+    return path.suffix.lower() == ".csv"
 
-    @property
-    def method(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    def __call__(self, alpha: ArrayLike, /) -> Floats: ...
+
+def write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
+    """Write rows as CSV."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    _write(path, text.getvalue().encode())
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure in the format of its suffix."""
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=160, metadata=metadata, format=path.suffix[1:].lower())
+    _write(path, drawn.getvalue())
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_file(path, content)
+    except OSError as error:
+        raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+@contextmanager
+def drawing(path: Path, *size: float) -> Iterator[Any]:
+    """A figure of so many inches in our style, written at the end."""
+    plt = pyplot()
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=size, layout="constrained")
+        yield figure
+        save(figure, path)
+        plt.close(figure)
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, without a screen; raises MissingExtra if it is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matplotlib's own dependencies deprecate is not the user's matter
+            import matplotlib
+
+            matplotlib.use("Agg")
+            import matplotlib.pyplot as plt
+    except ImportError:
+        raise MissingExtra("matplotlib is not installed. Figures need it. Run: pip install 'privet[plots]'") from None
+    return plt
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour and dash of a line."""
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+
+
+# --- epsilon over the steps -------------------------------------------------------------------------
 
 
 def save_epsilon(
-    curves: Sequence[Curve],
+    curves: Sequence[EpsilonCurve],
     path: Path,
     *,
     delta: float,
@@ -54,86 +132,170 @@ def save_epsilon(
     Args:
         noise: if it changes, it is drawn below on the same steps: `noise[k]` holds from step `starts[k]` on.
     """
-    if path.suffix.lower() == ".csv":
+    if is_csv(path):
         write(path, _epsilon_rows(curves))
         return
-    plt = pyplot()
-    dynamic = noise is not None and starts is not None and len(noise) > 1
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(
-            2 if dynamic else 1, 1, figsize=(7, 5.2 if dynamic else 4.0), sharex=True, squeeze=False,
-            gridspec_kw={"height_ratios": [3, 1]} if dynamic else None, layout="constrained",
-        )  # fmt: skip
+    below = None if noise is None or starts is None or len(noise) < 2 else (starts, noise)
+    with drawing(path, 7, 4.0 if below is None else 5.2) as figure:
+        ratios = [3] if below is None else [3, 1]
+        axes = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ratios})
         top = axes[0, 0]
         for place, curve in enumerate(curves):
-            _draw(top, curve, place)
+            _draw_curve(top, curve, place)
         top.set(ylabel=f"epsilon at delta = {delta:g}", title="Privacy spent after each step", ylim=(0, None))
         top.legend(loc="lower right" if _concave(curves) else "upper left")
-        if dynamic:
-            assert noise is not None
-            assert starts is not None
-            last = float(curves[0].steps[-1])
-            axes[1, 0].plot(np.append(starts, last), np.append(noise, noise[-1]), color="#444444",
-                            linewidth=1.2, drawstyle="steps-post")  # fmt: skip
+        if below is not None:
+            starts, noise = below
+            x, y = np.append(starts, float(curves[0].steps[-1])), np.append(noise, noise[-1])
+            axes[1, 0].plot(x, y, color="#444444", linewidth=1.2, drawstyle="steps-post")
             axes[1, 0].set(ylabel="noise multiplier", ylim=(0, None))
         axes[-1, 0].set(xlabel="step", xlim=(0, None))
         axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
-        save(figure, path)
-        plt.close(figure)
 
 
-def save_tradeoff(curves: Sequence[Tradeoff], path: Path) -> None:
+def _draw_curve(axes: Any, curve: EpsilonCurve, place: int) -> None:
+    name = f"{curve.label}: {curve.method}"
+    steps, high = draw_band(axes, curve, colour=COLOURS[place % len(COLOURS)])
+    if curve.lower is not None:
+        thin = np.all(curve.upper - curve.lower <= 0.004 * curve.upper.max())
+        name += (
+            f" ({'lower and upper bound, closer than the line is wide' if thin else 'band from lower to upper bound'})"
+        )
+    axes.plot(steps, high, linewidth=1.6, label=name, **look(place))
+
+
+def draw_band(axes: Any, curve: EpsilonCurve, *, colour: str) -> tuple[NDArray[np.int64], Floats]:
+    """Fill what lies between the bounds; returns the upper as stairs, which a straight line would cut below."""
+    steps, low, high = curve.stairs()
+    if curve.lower is not None:
+        axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
+    return steps, high
+
+
+def _concave(curves: Sequence[EpsilonCurve]) -> bool:
+    """Whether the first curve has passed half its height by half its length, so that the lower right is free."""
+    upper = curves[0].upper
+    return bool(upper[len(upper) // 2] >= 0.5 * upper[-1])
+
+
+def _epsilon_rows(curves: Sequence[EpsilonCurve]) -> Rows:
+    head = ("step", "method", "label", "epsilon_lower", "epsilon")
+    return [head, *((step, c.method, c.label, *bounds) for c in curves for step, *bounds in points_of(c))]
+
+
+def points_of(curve: EpsilonCurve) -> Rows:
+    """(step, lower bound or nothing, upper bound) of each point."""
+    lower = [""] * len(curve.steps) if curve.lower is None else curve.lower.tolist()
+    return list(zip(curve.steps.tolist(), lower, curve.upper.tolist(), strict=True))
+
+
+# --- trade-off --------------------------------------------------------------------------------------
+
+
+def save_tradeoff(curves: Sequence[Tradeoff | Gaussian], path: Path) -> None:
     """What an attacker can achieve at best: errors on the left, power at small false-positive rates on the right."""
     alpha = np.unique(np.concatenate((np.linspace(0, 1, 201), np.logspace(-6, 0, 121))))
-    if path.suffix.lower() == ".csv":
-        rows: list[tuple[object, ...]] = [("false_positive_rate", "method", "label", "least_false_negative_rate")]
-        rows += [
-            (a, c.method, c.label, b) for c in curves for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)
-        ]
+    if is_csv(path):
+        rows: Rows = [("false_positive_rate", "method", "label", "least_false_negative_rate")]
+        for c in curves:
+            rows += [(a, c.method, c.label, b) for a, b in zip(alpha.tolist(), c(alpha).tolist(), strict=True)]
         write(path, rows)
         return
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 4.0), layout="constrained")
+    with drawing(path, 8.4, 4.0) as figure:
+        left, right = figure.subplots(1, 2)
         left.plot([0, 1], [1, 0], color="#999999", linewidth=1, linestyle=":", label="guessing")
         right.plot(alpha[1:], alpha[1:], color="#999999", linewidth=1, linestyle=":", label="guessing")
         for place, curve in enumerate(curves):
-            style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
-            left.plot(alpha, curve(alpha), label=f"{curve.label}: {curve.method}", **style)
-            right.plot(alpha[1:], 1 - curve(alpha[1:]), label=f"{curve.label}: {curve.method}", **style)
+            left.plot(alpha, curve(alpha), label=f"{curve.label}: {curve.method}", **look(place))
+            right.plot(alpha[1:], 1 - curve(alpha[1:]), label=f"{curve.label}: {curve.method}", **look(place))
         left.set(xlabel="false alarms (type I error)", ylabel="misses (type II error), at least",
                  title="Was this record used?", xlim=(0, 1), ylim=(0, 1))  # fmt: skip
         right.set(xlabel="false-positive rate", ylabel="true-positive rate, at most", xscale="log", yscale="log",
                   title="The attacker's best power", xlim=(1e-6, 1), ylim=(1e-6, 1.2))  # fmt: skip
         left.legend(loc="upper right")
-        save(figure, path)
-        plt.close(figure)
 
 
-def _draw(axes: Any, curve: Curve, place: int) -> None:
-    name = f"{curve.label}: {curve.method}"
-    colour, dash = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
-    steps, low, high = curve.stairs()  # a straight line between two points would lie below what is proven
-    if curve.lower is not None:
-        upper = np.asarray(curve.upper)
-        thin = bool(np.all(upper - np.asarray(curve.lower) <= 0.004 * upper.max()))
-        axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
-        name += (
-            " (lower and upper bound, closer than the line is wide)" if thin else " (band from lower to upper bound)"
-        )
-    axes.plot(steps, high, color=colour, linestyle=dash, linewidth=1.6, label=name)
+# --- trials of a tuning -----------------------------------------------------------------------------
 
 
-def _concave(curves: Sequence[Curve]) -> bool:
-    """Whether the first curve has passed half its height by half its length, so that the lower right is free."""
-    upper = np.asarray(curves[0].upper)
-    return bool(upper[len(upper) // 2] >= 0.5 * upper[-1])
+def save_trials(
+    trials: Sequence["Trial"], path: Path, *, measure: str, higher_is_better: bool, title: str, note: str
+) -> None:
+    """Every trial's score against lr, or the first setting that was tuned; a colour for each clip, or the next setting.
+
+    A line joins the best scores, if there are but a few numbers across. `note` says what the scores are; a CSV has one
+    row for each trial.
+    """
+    if is_csv(path):
+        write(path, _trial_rows(trials, measure, note))
+        return
+    seen = [t for t in trials if t.score is not None]
+    if not seen:
+        raise InvalidValue(f"{path}: no trial has a finite score. There is nothing to draw. Lower the learning rates.")
+    across, along = tuned_axes([t.candidate for t in seen])
+    best = max if higher_is_better else min
+    with drawing(path, 7, 4.2) as figure:
+        axes = figure.subplots()
+        place, joined = _place(axes, [t.candidate[across] for t in seen])
+        groups = [None] if along is None else list(dict.fromkeys(t.candidate[along] for t in seen))
+        for number, group in enumerate(groups):
+            points = [(place[t.candidate[across]], t.score or 0.0) for t in seen
+                      if along is None or t.candidate[along] == group]  # fmt: skip
+            _draw_group(axes, points, number, label=None if along is None else f"{along} {_short(group)}",
+                  best=best if joined else None)  # fmt: skip
+        top = best(seen, key=lambda t: t.score or 0.0)
+        axes.plot([place[top.candidate[across]]], [top.score], "o", markersize=11, markerfacecolor="none",
+                  markeredgecolor="#222222", linestyle="none", label="chosen")  # fmt: skip
+        axes.set(xlabel=across, ylabel=measure, title=title)
+        figure.legend(loc="outside right upper")
+        figure.supxlabel(note, fontsize=7, color="#666666")
 
 
-def _epsilon_rows(curves: Sequence[Curve]) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = [("step", "method", "label", "epsilon_lower", "epsilon")]
-    for curve in curves:
-        steps, upper = np.asarray(curve.steps).tolist(), np.asarray(curve.upper).tolist()
-        lower = [""] * len(steps) if curve.lower is None else np.asarray(curve.lower).tolist()
-        rows += [(s, curve.method, curve.label, a, b) for s, a, b in zip(steps, lower, upper, strict=True)]
+def _trial_rows(trials: Sequence["Trial"], measure: str, note: str) -> Rows:
+    keys = tuple(trials[0].candidate)
+    rows: Rows = [("trial", *keys, measure, "scored")]
+    rows += [(t.number, *(t.candidate[k] for k in keys), "" if t.score is None else t.score, note) for t in trials]
     return rows
+
+
+def tuned_axes(candidates: Sequence[Candidate]) -> tuple[str, str | None]:
+    """(the setting across, the one that has a line for each value): lr and clip where they were tuned.
+
+    >>> tuned_axes([{"clip": 1.0, "lr": 0.1, "batch": 10}, {"clip": 2.0, "lr": 0.2, "batch": 10}])
+    ('lr', 'clip')
+    """
+    tuned = {key: len({c[key] for c in candidates}) for key in candidates[0]}
+    across = "lr" if tuned.get("lr", 0) > 1 else max(tuned, key=lambda key: tuned[key])
+    rest = [key for key in sorted(tuned, key=lambda key: key != "clip") if key != across]
+    along = next((key for key in rest if 1 < tuned[key] <= MOST_LINES), None)
+    return across, along
+
+
+def _place(axes: Any, given: Sequence[Any]) -> tuple[dict[Any, float], bool]:
+    """(where each value lies, whether a line may join them): words side by side, numbers by factors if they are far."""
+    values = sorted(set(given), key=lambda v: (isinstance(v, str), v))
+    numeric = not any(isinstance(v, str) for v in values)
+    place = {v: float(v if numeric else k) for k, v in enumerate(values)}
+    if numeric and min(values) > 0 and max(values) >= 5 * min(values):
+        axes.set_xscale("log")
+    if len(values) <= MOST_TICKS:
+        axes.set_xticks(list(place.values()), [_short(v) for v in values])
+        axes.minorticks_off()
+    return place, numeric and len(values) <= MOST_TICKS
+
+
+def _draw_group(
+    axes: Any, points: Sequence[tuple[float, float]], number: int, *, label: str | None,
+    best: Callable[[Iterable[float]], float] | None,
+) -> None:  # fmt: skip
+    mark = MARKS[number % MOST_LINES]
+    axes.plot(
+        *zip(*points, strict=True), mark, color=COLOURS[number % MOST_LINES], markersize=4.5, alpha=0.75, label=label
+    )
+    if best is not None:
+        line = [(x, best(y for at, y in points if at == x)) for x in sorted({x for x, _ in points})]
+        axes.plot(*zip(*line, strict=True), linewidth=1.4, **look(number))
+
+
+def _short(given: object) -> str:
+    return f"{given:g}" if isinstance(given, float) else shortened(str(given), 24)

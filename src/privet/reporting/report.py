@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from privet._registry import shortened
+from privet.accounting.guarantee import MEANING, WHO
 from privet.errors import InvalidValue
-from privet.reporting import report_sections as sections
-from privet.reporting import report_words as words
-from privet.reporting.report_blocks import Checklist, Section, Words
-from privet.reporting.report_checklist import checklist
-from privet.reporting.report_facts import RunFacts, gather, printable
-from privet.reporting.report_findings import evidence
-from privet.reporting.report_html import html
-from privet.reporting.report_keeping import write_plainly
-from privet.reporting.report_markdown import markdown
-from privet.reporting.report_pdf import pdf
+from privet.reporting import words
+from privet.reporting.evidence import ATTACK, write_plainly
+from privet.reporting.facts import RunFacts, ends, gather, printable, versions_of
+from privet.reporting.render import Page, Section, pdf
+from privet.training.assumptions import NONE, listed
 from privet.training.run import Run, versions
 
 NAME = "report.html"
@@ -27,29 +23,34 @@ FORMATS = (".html", ".md", ".json", ".pdf")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Report:
-    """Title, sections, and the facts behind them. Made by `report`."""
+    """Title, page, and the facts behind it. Made by `report`."""
 
     title: str
-    summary: tuple[Words, ...]
-    sections: tuple[Section, ...]
+    page: Page
     runs: tuple[RunFacts, ...]
     show_private: bool
 
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The report in a few lines of Markdown."""
+        return self.page.summary
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Its headings, each with a name for links."""
+        return tuple(self.page.sections)
+
     def html(self) -> str:
         """One page that needs nothing else."""
-        return html(self.title, self.summary, self.sections, footer=self._footer())
+        return self.page.html(self.title)
 
     def markdown(self) -> str:
         """The same words as Markdown."""
-        return markdown(self.title, self.summary, self.sections, footer=self._footer())
+        return self.page.markdown()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        checks = [
-            {"question": check.question, "state": check.state}
-            for section in self.sections for block in section.blocks if isinstance(block, Checklist)
-            for check in block.checks
-        ]  # fmt: skip
+        checks = [{"question": check.question, "state": check.state} for check in self.page.checks]
         runs = [facts.as_dict(show_private=self.show_private) for facts in self.runs]
         return {"title": self.title, "runs": runs, "checklist": checks, "show_private": self.show_private}
 
@@ -70,22 +71,17 @@ class Report:
         }
         return write_plainly(path, write[path.suffix.lower()]())
 
-    def _footer(self) -> str:
-        made = versions()
-        private = " It shows figures that are not private." if self.show_private else ""
-        return f"Made by privet {made['privet']} from the run's own files; the guarantee was computed again.{private}"
-
 
 def report(
-    run: "str | Path | Run", *rivals: "str | Path | Run", show_private: bool = False, title: str | None = None
+    run: "str | Path | Run", *baselines: "str | Path | Run", show_private: bool = False, title: str | None = None
 ) -> Report:
-    """The report of a run, and of rivals beside it: what it guarantees, what that means, and what was found against it.
+    """The report of a run, and of baselines beside it: what it guarantees, what that means, what was found against it.
 
     Everything is read from the run's folder: plan, ledger, metrics, and what `privet audit --run` and
     `privet attack --run` left there. The run may be unfinished.
 
     Args:
-        rivals: other runs to compare it with.
+        baselines: other runs to compare it with.
         show_private: also show what comes from training records without noise, marked so.
 
     >>> import tempfile
@@ -100,26 +96,26 @@ def report(
     Raises:
         InvalidValue: a folder is not a run's, or a file in it is damaged, a link, or very large.
     """
-    if len(rivals) >= MOST_RUNS:
-        raise InvalidValue(f"runs={len(rivals) + 1} must be at most {MOST_RUNS}. A page shows no more. Give fewer.")
-    every = [gather(one.folder if isinstance(one, Run) else one) for one in (run, *rivals)]
-    return composed(every, show_private=show_private, title=title)
+    if len(baselines) >= MOST_RUNS:
+        raise InvalidValue(f"runs={len(baselines) + 1} must be at most {MOST_RUNS}. A page shows no more. Give fewer.")
+    every = [gather(one.folder if isinstance(one, Run) else one) for one in (run, *baselines)]
+    return compose(every, show_private=show_private, title=title)
 
 
-def composed(every: Sequence[RunFacts], *, show_private: bool = False, title: str | None = None) -> Report:
+def compose(every: Sequence[RunFacts], *, show_private: bool = False, title: str | None = None) -> Report:
     """The report of facts that are gathered: the first run's, beside the others."""
-    facts, *others = named = _named(every)
-    rivals = tuple(others)
-    shown = (
-        words.protected(facts), words.guaranteed(facts), sections.planned(facts), sections.spent(facts),
-        sections.utility(facts, rivals, show_private=show_private), evidence(facts, show_private=show_private),
-        sections.not_private(facts, show_private=show_private), checklist(facts, show_private=show_private),
-        sections.origin(facts),
-    )  # fmt: skip
-    return Report(
-        title=_title(named) if title is None else title, summary=words.summary(facts), sections=shown, runs=named,
-        show_private=show_private,
-    )  # fmt: skip
+    facts, *baselines = named = _name_apart(every)
+    run = facts.run
+    title = _title(named) if title is None else title
+    page = Page({
+        "title": title, "facts": facts, "baselines": baselines, "every": named, "show_private": show_private,
+        "run": run, "about": run.about, "plan": run.plan, "recipe": run.plan.recipe, "steps": run.plan.steps,
+        "g": run.guarantee, "unit": WHO[run.guarantee.unit], "WHO": WHO, "MEANING": MEANING, "ATTACK": ATTACK,
+        "NONE": NONE, "ends": ends, "assumptions": listed(run.guarantee), "versions": versions_of(run),
+        "folder": str(run.folder), "sampling": str(run.plan.steps.sampling), "version": versions()["privet"],
+        "source": str(run.about["source"]), "words": words,
+    })  # fmt: skip
+    return Report(title=title, page=page, runs=named, show_private=show_private)
 
 
 def check_path(path: Path) -> None:
@@ -131,7 +127,7 @@ def check_path(path: Path) -> None:
         raise InvalidValue(f"out={str(path)!r} {what}. Give a file in a directory that exists.")
 
 
-def _named(every: Sequence[RunFacts]) -> tuple[RunFacts, ...]:
+def _name_apart(every: Sequence[RunFacts]) -> tuple[RunFacts, ...]:
     """The runs, those of equal names told apart by the folder above."""
     names = [one.name for one in every]
     return tuple(

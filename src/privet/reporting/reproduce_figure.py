@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privet.reporting.drawing import COLOURS, DASHES, STYLE, pyplot, save, write
+from privet.reporting.figures import COLOURS, drawing, is_csv, look, write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +37,15 @@ def save_curves(traces: Sequence[Trace], path: Path, *, title: str, x: str, y: s
         InvalidValue: it cannot be written there.
         MissingExtra: matplotlib is not installed.
     """
-    if path.suffix.lower() == ".csv":
+    if is_csv(path):
         rows = [(t.panel, t.name, t.label or "", a, b) for t in traces for a, b in zip(t.x, t.y, strict=True)]
         write(path, [("panel", "row", "label", x, y), *rows])
         return
-    plt = pyplot()
     panels = list(dict.fromkeys(trace.panel for trace in traces))
     columns = min(3, len(panels))
     height = math.ceil(len(panels) / columns)
-    with plt.rc_context(STYLE):
-        size = (max(6.4, 3.4 * columns), 4.0 if height == 1 else 2.9 * height + 0.4)
-        figure, axes = plt.subplots(height, columns, figsize=size, squeeze=False, layout="constrained")
+    with drawing(path, max(6.4, 3.4 * columns), 4.0 if height == 1 else 2.9 * height + 0.4) as figure:
+        axes = figure.subplots(height, columns, squeeze=False)
         for place, panel in enumerate(panels):
             one = axes[place // columns][place % columns]
             _draw(one, [trace for trace in traces if trace.panel == panel], panel)
@@ -55,28 +53,24 @@ def save_curves(traces: Sequence[Trace], path: Path, *, title: str, x: str, y: s
         for place in range(len(panels), height * columns):
             axes[place // columns][place % columns].set_visible(False)
         figure.suptitle(title, fontsize=10)
-        save(figure, path)
-        plt.close(figure)
 
 
 def _draw(axes: Any, traces: Sequence[Trace], panel: str) -> None:
     for place, trace in enumerate(traces):
         said = f"{trace.name} ({trace.label})" if trace.label else trace.name
-        style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
-        axes.plot(trace.x, trace.y, label=said, linewidth=1.6, **style)
+        axes.plot(trace.x, trace.y, label=said, linewidth=1.6, **look(place))
     axes.set_title(panel, fontsize=9)
     axes.legend(fontsize=7)
 
 
 def save_dots(dots: Sequence[Dot], path: Path, *, title: str, x: str) -> None:
     """One line of a table each: an open ring where the paper is, a full dot with its spread where we are."""
-    if path.suffix.lower() == ".csv":
+    if is_csv(path):
         rows = [(d.name, *("" if v is None else v for v in (d.published, d.ours, d.spread))) for d in dots]
         write(path, [("row", f"published {x}", f"ours {x}", "spread"), *rows])
         return
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(7.2, 1.2 + 0.26 * len(dots)), layout="constrained")
+    with drawing(path, 7.2, 1.2 + 0.26 * len(dots)) as figure:
+        axes = figure.subplots()
         places = list(range(len(dots)))[::-1]
         for place, dot in zip(places, dots, strict=True):
             if dot.published is not None and dot.ours is not None:
@@ -90,8 +84,6 @@ def save_dots(dots: Sequence[Dot], path: Path, *, title: str, x: str) -> None:
         axes.set(xlabel=f"{x} (bars: standard deviation over seeds)")
         axes.set_title(title, fontsize=10, loc="left")
         axes.legend(loc="best")
-        save(figure, path)
-        plt.close(figure)
 
 
 def _scatter(axes: Any, points: Sequence[tuple[float | None, int]], *, filled: bool, label: str) -> None:

@@ -1,19 +1,48 @@
 """Charts as SVG text that stands in the page itself: no script, colours from the page's style, light or dark."""
 
 import math
-from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 import numpy as np
 
 from privet.accounting.guarantee import printed
-from privet.reporting.report_blocks import Chart, Line
 
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 66, 14, 12, 42
 MOST_POINTS = 240
 DASHES = {"approximate": "7 4", "claimed": "2 4"}
 TURNS = ("", "7 4", "2 3", "9 3 2 3")  # where colours stand for runs: told apart without them too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a chart. `label` is that of the epsilons or rates it shows; it decides the dashes."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    label: str | None = None
+    colour: int = 0
+    is_faint: bool = False  # a line to compare with
+    is_filled: bool = False  # the area below it is what can happen
+    side: Literal["nearest", "up", "down"] = "nearest"  # how its values are rounded in words
+    is_stepped: bool = False  # a rising bound: between two points that of the later one holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Lines over an axis, and a sentence that says what is seen."""
+
+    title: str
+    x_name: str
+    y_name: str
+    lines: tuple[Line, ...]
+    caption: str = ""
+    is_log: bool = False  # both axes
+    from_zero: bool = True
+    is_percent: bool = False
 
 
 class Axis:
@@ -41,7 +70,7 @@ def svg(chart: Chart) -> str:
     """The chart as an <svg> element."""
     x, y = _axes(chart)
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_said(chart), quote=True)}">',
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_sentence(chart), quote=True)}">',
         *_grid(chart, x, y),
         *(_fill(line, x, y) for line in chart.lines if line.is_filled),
         *(_path(line, x, y, chart) for line in chart.lines),
@@ -60,7 +89,7 @@ def turns(chart: Chart) -> bool:
     return len({line.label for line in chart.lines if not line.is_faint}) <= 1
 
 
-def thinned(line: Line, most: int = MOST_POINTS) -> tuple[tuple[float, float], ...]:
+def thin(line: Line, most: int = MOST_POINTS) -> tuple[tuple[float, float], ...]:
     """Finite points of a line, evenly chosen where there are many; the last is always there."""
     points = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(a) and math.isfinite(b)]
     if len(points) <= most:
@@ -69,8 +98,8 @@ def thinned(line: Line, most: int = MOST_POINTS) -> tuple[tuple[float, float], .
 
 
 def _axes(chart: Chart) -> tuple[Axis, Axis]:
-    x = [point[0] for line in chart.lines for point in thinned(line)] or [0.0, 1.0]
-    y = [point[1] for line in chart.lines for point in thinned(line)] or [0.0, 1.0]
+    x = [point[0] for line in chart.lines for point in thin(line)] or [0.0, 1.0]
+    y = [point[1] for line in chart.lines for point in thin(line)] or [0.0, 1.0]
     low = 0.0 if chart.from_zero and not chart.is_log else min(y)
     if chart.is_log:
         x, y = ([value for value in values if value > 0] or [0.1, 1.0] for values in (x, y))
@@ -104,16 +133,16 @@ def _grid(chart: Chart, x: Axis, y: Axis) -> list[str]:
 
 
 def _path(line: Line, x: Axis, y: Axis, chart: Chart) -> str:
-    places = [(f"{x.at(a):.1f}", f"{y.at(b):.1f}") for a, b in thinned(line)]
+    places = [(f"{x.at(a):.1f}", f"{y.at(b):.1f}") for a, b in thin(line)]
     if not places:
         return ""
     first, *rest = places
-    drawn = "".join(f"V{b}H{a}" for a, b in rest) if line.is_stairs else "".join(f" {a} {b}" for a, b in rest)
+    drawn = "".join(f"V{b}H{a}" for a, b in rest) if line.is_stepped else "".join(f" {a} {b}" for a, b in rest)
     return f'<path d="M{first[0]} {first[1]}{drawn}" {_stroke(line, turns=turns(chart))}/>'
 
 
 def _fill(line: Line, x: Axis, y: Axis) -> str:
-    points = thinned(line)
+    points = thin(line)
     if not points:
         return ""
     inner = " ".join(f"{x.at(a):.1f} {y.at(b):.1f}" for a, b in points)
@@ -152,15 +181,27 @@ def _decades(low: float, high: float) -> list[float]:
     return found if len(found) > 1 else [low, high]
 
 
-def _said(chart: Chart) -> str:
-    """The chart in a sentence, for those who do not see it."""
-    return f"{chart.title}. {chart.y_name} over {chart.x_name}: " + "; ".join(map(_line_said, chart.lines)) + "."
+def table(chart: Chart, points: int = 7) -> tuple[str, list[tuple[str, str]]]:
+    """The chart in words: what its columns are, and a few points of each line; none where there is only guessing."""
+    rows = [
+        (_full_name(line), ", ".join(f"{a:.4g}: {point(b, line)}" for a, b in thin(line, points)))
+        for line in chart.lines if not line.is_faint
+    ]  # fmt: skip
+    return f"{chart.x_name}: {chart.y_name}", rows
 
 
-def _line_said(line: Line) -> str:
-    points: Sequence[tuple[float, float]] = thinned(line)
-    name = line.name if line.label is None or line.label in line.name else f"{line.name} ({line.label})"
+def _sentence(chart: Chart) -> str:
+    """The chart for those who do not see it."""
+    return f"{chart.title}. {chart.y_name} over {chart.x_name}: " + "; ".join(map(_line_sentence, chart.lines)) + "."
+
+
+def _line_sentence(line: Line) -> str:
+    points, name = thin(line), _full_name(line)
     return f"{name} from {point(points[0][1], line)} to {point(points[-1][1], line)}" if points else name
+
+
+def _full_name(line: Line) -> str:
+    return line.name if line.label is None or line.label in line.name else f"{line.name} ({line.label})"
 
 
 def point(value: float, line: Line) -> str:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from privet._registry import one_line, shortened
 from privet.accounting import EpsilonCurve, Ledger, epsilon_curve
 from privet.accounting.guarantee import printed
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, tradeoff, true_positive_rate
 from privet.errors import InvalidValue, PrivetError
-from privet.reporting import report_evidence as evidence
+from privet.reporting import evidence
 from privet.training import ledger_count, ledger_reading, metrics
 from privet.training.checkpoint import NAME as WEIGHTS
 from privet.training.checkpoint_file import OTHER
@@ -54,9 +55,9 @@ class RunFacts:
     attacker: Tradeoff | Gaussian | None  # certified; None where nothing is
     powers: tuple[Power, ...]
     advantage: float | None
-    audit: evidence.Audited | None
+    audit: evidence.Audits | None
     attacks: evidence.Attacks | None
-    plain: evidence.Plain | None
+    baseline: evidence.NonPrivateBaseline | None
     hashes: Mapping[str, str]
     damage: str = ""  # why the weights cannot be read back; the ledger proves what was spent all the same
 
@@ -85,9 +86,8 @@ class RunFacts:
             "hashes": dict(self.hashes), "plan": run.plan.hash, "damage": self.damage,
         }  # fmt: skip
         if show_private:
-            shown["not_private"] = {"raw": dict(self.raw), "attacks": _attacks(self.attacks), "plain": self.plain and {
-                "measure": self.plain.measure, "score": self.plain.score, "steps": self.plain.steps,
-            }}  # fmt: skip
+            baseline = None if self.baseline is None else asdict(self.baseline)
+            shown["not_private"] = {"raw": dict(self.raw), "attacks": _attacks(self.attacks), "plain": baseline}
         return shown
 
 
@@ -106,7 +106,7 @@ def gather(folder: str | Path) -> RunFacts:
         if (folder / name).is_symlink() or (folder / BEST).is_symlink():
             raise InvalidValue(f"{folder / name}: is a link. A report reads nothing outside the run.")
     try:
-        return _gathered(folder)
+        return _gather(folder)
     except PrivetError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
@@ -114,7 +114,7 @@ def gather(folder: str | Path) -> RunFacts:
         raise InvalidValue(f"{folder}: cannot be read: {why}. A file was edited. Restore a copy of it.") from None
 
 
-def _gathered(folder: Path) -> RunFacts:
+def _gather(folder: Path) -> RunFacts:
     run = Run.load(folder)
     if not all(isinstance(value, list) and len(value) == 2 for value in run.about["changed"].values()):
         raise ValueError("changed is not a table of pairs")
@@ -126,8 +126,8 @@ def _gathered(folder: Path) -> RunFacts:
     damage = _damage(run)
     scores = (None if damage and run.settings.keep == "best" else run.scores) or {}
     audit, attacks = evidence.read_audit(folder, run.plan.hash), evidence.read_attack(folder, run.plan.hash)
-    plain = evidence.read_plain(folder, run.plan.hash)
-    curves, attacker = _proven(run)  # last: the rest is quick to refuse
+    baseline = evidence.read_baseline(folder, run.plan.hash)
+    curves, attacker = _curves(run)  # last: the rest is quick to refuse
     return RunFacts(
         name=printable(folder.resolve().name), run=run, measure=str(measure), higher_is_better=higher, history=history,
         score=scores[key] if is_number(scores.get(key)) else None, score_step=_step(scores), raw=_raw(run),
@@ -136,7 +136,7 @@ def _gathered(folder: Path) -> RunFacts:
             Power(false_alarms=rate, hits=min(1.0, true_positive_rate(attacker, rate))) for rate in FALSE_ALARMS
         ),
         advantage=None if attacker is None else min(1.0, advantage(attacker)),
-        audit=audit, attacks=attacks, plain=plain, hashes=_hashes(run), damage=damage,
+        audit=audit, attacks=attacks, baseline=baseline, hashes=_hashes(run), damage=damage,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def versions_of(run: Run) -> dict[str, str]:
     return {shortened(str(key), 40): shortened(str(value), 60) for key, value in run.versions.items()}
 
 
-def _proven(run: Run) -> tuple[tuple[EpsilonCurve, ...], Tradeoff | Gaussian | None]:
+def _curves(run: Run) -> tuple[tuple[EpsilonCurve, ...], Tradeoff | Gaussian | None]:
     """Epsilon over the steps, certified and by the central limit theorem, and the attacker's trade-off.
 
     Nothing where the run has no guarantee: a curve would look like one.
@@ -212,26 +212,26 @@ def _hashes(run: Run) -> dict[str, str]:
     return found
 
 
-def _audit(found: evidence.Audited | None) -> dict[str, Any] | None:
+def _audit(found: evidence.Audits | None) -> dict[str, Any] | None:
     if found is None:
         return None
     rows = [
-        {"kind": one.kind, "verdict": one.verdict, "says": one.says, "confidence": one.confidence,
-         "empirical": None if one.empirical is None else one.empirical.as_dict()}
+        _values(one, "kind", "verdict", "says", "confidence")
+        | {"empirical": None if one.empirical is None else one.empirical.as_dict()}
         for one in found.findings
-    ]  # fmt: skip
+    ]
     return {"verdict": found.verdict, "audits": found.count, "findings": rows}
 
 
 def _attacks(found: evidence.Attacks | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    rows = [
-        {"method": one.method, "attack": one.attack, "step": one.step, "victims": one.victims,
-         "succeeded": one.succeeded, "control": one.control, "ceiling": one.ceiling, "violation": one.is_violation}
-        for one in found.outcomes
-    ]  # fmt: skip
-    return {"task": found.task, "attacks": found.count, "outcomes": rows}
+    keys = ("method", "attack", "step", "victims", "succeeded", "control", "ceiling", "violation")
+    return {"task": found.task, "attacks": found.count, "outcomes": [_values(one, *keys) for one in found.outcomes]}
+
+
+def _values(one: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in names}
 
 
 def ends(values: Any, *, up: bool) -> str:
