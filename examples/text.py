@@ -10,8 +10,8 @@ import torch
 
 from privet import Training, plan
 from privet.data import Task, task
-from privet.data.text import ALPHABET, NAME_LENGTH
-from privet.data.words import Listed, numbered
+from privet_papers.datasets.text import ALPHABET, NAME_LENGTH
+from privet_papers.datasets.ngrams import Listed, numbered
 from privet.errors import InvalidValue
 from privet.training.evaluate import evaluate
 

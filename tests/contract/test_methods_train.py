@@ -6,8 +6,8 @@ import pytest
 import tiny_task
 from privet import plan
 from privet.errors import Unsupported
-from privet.experiments.auto2023_tuning import SCHEDULERS
-from privet.experiments.wei2021_parts import EIGHT
+from privet_papers.tables.auto2023_tuning import SCHEDULERS
+from privet_papers.tables.wei2021 import EIGHT
 from privet.planning.methods import METHODS
 from privet.training.loop import train
 

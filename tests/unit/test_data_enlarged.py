@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from privet.data import enlarged, task
-from privet.data.enlarged import distorted, enlarge
+from privet_papers.datasets import mnist as enlarged
+from privet.data import task
+from privet_papers.datasets.mnist import distorted, enlarge
 from privet.errors import InvalidValue
 
 

@@ -16,11 +16,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from privet.data import fetch as fetching
-from privet.data.archives import gunzip, untar, unzip_arrays
-from privet.data.fetch import fetch
+from privet_papers.datasets import download as fetching
+from privet.data.files import gunzip, unzip_arrays
+from privet_papers.datasets.archives import untar
+from privet_papers.datasets.download import fetch
 from privet.data.files import File, Where, find, read
-from privet.data.packed import unzip
+from privet_papers.datasets.archives import unzip
 from privet.errors import InvalidValue
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte: many pieces

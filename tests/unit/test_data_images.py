@@ -17,11 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from privet.data import Where, cifar, images, lfw, registry, task
+from privet.data import Where, images, registry, task
+from privet_papers.datasets import cifar, lfw
 from privet.data.files import File
-from privet.data.images import IdxPair, idx
-from privet.data.pickled import Call, plain
-from privet.data.pictures import picture
+from privet_papers.datasets.mnist import IdxPair, idx
+from privet_papers.datasets.safe_pickle import Call, plain
+from privet.data.images import picture
 from privet.errors import InvalidValue, MissingExtra
 from three_steps import check_trains
 
@@ -612,7 +613,7 @@ def test_pixels_of_an_unknown_range_are_refused(monkeypatch):
 
 
 def test_a_swollen_or_odd_picture_is_refused(monkeypatch):
-    monkeypatch.setattr("privet.data.pictures.MOST", 99)
+    monkeypatch.setattr("privet.data.images.MOST", 99)
     refused(lambda: picture(png(10, 10), name="p"), "more than 99 pixels")
     refused(lambda: picture(png(5, 5), name="p", box=(0, 0, 6, 5)), "too few")
     refused(lambda: picture(b"%!PS-Adobe-3.0 EPSF-3.0", name="p"), "not a whole picture")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from privet.data import infinite, task
+from privet_papers.datasets import mnist as infinite
+from privet.data import task
 from privet.data.files import File
-from privet.data.images import IdxPair
+from privet_papers.datasets.mnist import IdxPair
 from privet.errors import InvalidValue
 from public_files import alone, put
 from three_steps import check_trains

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from privet.data import ratings, task
-from privet.data.ratings import EXPECTED_STARS
+from privet_papers.datasets import ratings
+from privet.data import task
+from privet_papers.datasets.ratings import EXPECTED_STARS
 from privet.errors import InvalidValue
 from public_files import alone, put
 from three_steps import check_trains

@@ -13,9 +13,10 @@ from hashlib import sha256
 import pytest
 import torch
 
-from privet.data import Where, task, text
-from privet.data.text import LANGUAGES, parse_ag_news, parse_imdb
-from privet.data.words import Hashed, Listed, numbered, words_of
+from privet.data import Where, task
+from privet_papers.datasets import text
+from privet_papers.datasets.text import LANGUAGES, parse_ag_news, parse_imdb
+from privet_papers.datasets.ngrams import Hashed, Listed, numbered, words_of
 from privet.errors import InvalidValue
 from public_files import alone, put
 from three_steps import check_trains

@@ -16,12 +16,13 @@ from scipy.stats import ttest_rel
 from privet.accounting import spent
 from privet.data import task as task_of
 from privet.errors import InvalidValue
-from privet.experiments import PAPERS, choosing, page, results, runner
-from privet.experiments.accounted import accounted
-from privet.experiments.gains import paired
-from privet.experiments.results import Result
-from privet.experiments.row import Curve, Figure, Row, capped, quick
-from privet.experiments.table import Line, cells
+from privet_papers.tables import PAPERS
+from privet_papers.reproduce import choice as choosing, tables as page, results, runner
+from privet_papers.reproduce.kinds import accounted
+from privet_papers.reproduce.gains import paired
+from privet_papers.reproduce.results import Result
+from privet_papers.reproduce.table_row import Curve, Figure, Row, capped, quick
+from privet_papers.reproduce.tables import Line, cells
 from privet.federated import Federated
 from privet.training.ledger_reading import read
 from privet.training.progress import Quiet

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from privet.accounting import Ledger, Step, spent
-from privet.accounting.zcdp import epsilon_of_rho
-from privet.experiments import PAPERS, attacking, results, runner
-from privet.experiments.accounted import accounted
-from privet.experiments.readings import at_the_stop, noise_of, noise_over_steps, seconds_a_step
-from privet.experiments.row import Row, quick
-from privet.experiments.wei2021_parts import DECAYS, EIGHT, FROM_15, MISSING
-from privet.experiments.wei2021_printed import ACCOUNTANTS, TABLE4, TABLE5, TABLE6, TABLE7, TABLE8, TABLE9, TABLE11
+from privet.published.accountants import epsilon_of_rho
+from privet_papers.tables import PAPERS
+from privet_papers.reproduce import kinds as attacking, results, runner
+from privet_papers.reproduce.kinds import accounted
+from privet_papers.reproduce.kinds import at_the_stop, noise_of, noise_over_steps, seconds_a_step
+from privet_papers.reproduce.table_row import Row, quick
+from privet_papers.tables.wei2021 import DECAYS, EIGHT, FROM_15, MISSING
+from privet_papers.tables.wei2021_printed import ACCOUNTANTS, TABLE4, TABLE5, TABLE6, TABLE7, TABLE8, TABLE9, TABLE11
 from privet.planning.methods import METHODS
 from privet.schedules import values_of
 

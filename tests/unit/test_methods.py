@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from privet.accounting import gdp, spent
-from privet.accounting.proactive import holds, proactive_noise
-from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
-from privet.accounting.zcdp import epsilon_of_rho
+from privet.published.accountants import holds
+from privet.planning.calibrate import proactive_noise
+from privet.published.accountants import auto_exponential, auto_linear, auto_step, auto_time
+from privet.published.accountants import epsilon_of_rho
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import METHODS, method, plan
 from privet.planning.rules import SOUND_RULES, UNSOUND_RULES

@@ -6,7 +6,8 @@ import pytest
 
 from privet.accounting.base import spent
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.proactive import Proactive, holds, proactive_epsilon, proactive_noise
+from privet.published.accountants import Proactive, holds, proactive_epsilon
+from privet.planning.calibrate import proactive_noise
 from privet.errors import InvalidValue, Unsupported
 
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from privet import data, plan
-from privet.data.grams import columns, hashed_sets, orders_of
+from privet_papers.datasets.ngrams import columns, hashed_sets, orders_of
 from privet.errors import InvalidValue
-from privet.experiments import ablation, recipes
-from privet.experiments.page import write_page
-from privet.experiments.results import read
+from privet_papers import recipes as ablation, recipes
+from privet_papers.reproduce.tables import write_page
+from privet_papers.reproduce.results import read
 from privet.models import model
 from privet.planning import Recipe
 from privet.training.settings import Settings

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from privet.data import features
-from privet.data.mirrored import mirrored
-from privet.data.scattering import PEAK, SLANT, WIDTH, Scattering, normalised, wavelet
+from privet_papers.datasets import features
+from privet_papers.datasets.features import mirrored
+from privet_papers.datasets.scattering import PEAK, SLANT, WIDTH, Scattering, normalised, wavelet
 from privet.data.task import task
 from privet.errors import InvalidValue
 

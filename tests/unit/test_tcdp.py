@@ -7,7 +7,15 @@ import pytest
 
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import FixedSize
-from privet.accounting.tcdp import Tcdp, auto_exponential, auto_linear, auto_step, auto_time, lemma_3_holds, tcdp_of
+from privet.published.accountants import (
+    Tcdp,
+    auto_exponential,
+    auto_linear,
+    auto_step,
+    auto_time,
+    lemma_3_holds,
+    tcdp_of,
+)
 from privet.errors import InvalidValue
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from privet.data import features
+from privet_papers.datasets import features
 from privet.data.files import Where
-from privet.data.made_up import pictures
+from privet_papers.datasets.synthetic_pictures import pictures
 from privet.data.task import task
-from privet.data.whitened import FLOOR, whitened, whitening
+from privet_papers.datasets.features import FLOOR, whitened, whitening
 from privet.errors import InvalidValue, Unsupported
 
 

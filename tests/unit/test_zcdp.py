@@ -4,7 +4,7 @@ import pytest
 
 from privet.accounting.gdp import epsilon_of_mu
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.zcdp import Zcdp, epsilon_of_rho, rho_of
+from privet.published.accountants import Zcdp, epsilon_of_rho, rho_of
 
 
 def test_a_whole_dataset_gaussian_has_half_its_squared_mu():
