@@ -7,9 +7,9 @@ import pytest
 
 from privet.accounting import composition
 from privet.accounting.composition import Advanced, Basic, Optimal
-from privet.published.accountants import AdvancedWei, BasicWei, OptimalWei
 from privet.accounting.gdp import epsilon_of_mu
 from privet.accounting.ledger import Ledger, Step
+from privet.published.accountants import AdvancedWei, BasicWei, OptimalWei
 
 HONEST = (Basic, Advanced, Optimal)
 

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from privet_papers.reproduce.tables import Cells, Line
 
 
+def _out() -> Path:
+    """Where results accumulate if nothing is said: in a checkout, where those that are kept lie."""
+    kept = Path("papers/results")
+    return kept if kept.is_dir() else Path("results")
+
+
 # --- privet reproduce -------------------------------------------------------------------------------
 
 
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each row, seeds 0, 1, ...")
 @click.option("--rows", metavar="PATTERN", help="Only rows whose name is like this: 'sigma-*', or several with commas.")
 @click.option("--steps", type=integer, help="At most so many steps of each row; kept apart from whole runs.")
-@click.option("--out", type=PATH, default="results", show_default=True, help="Where results accumulate.")
+@click.option("--out", type=PATH, default=_out, show_default="results", help="Where results accumulate.")
 @click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--show", is_flag=True, help="Run nothing: print what the results folder has.")
 @click.option("--plot", type=PATH, metavar="FILE", help="Draw one table or figure (.png, .svg, .pdf, .csv).")
@@ -238,7 +244,7 @@ ALL = "all"
 @click.option("--ablation", metavar="NAME", help="Train a recipe with one part changed at a time: what bought what.")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each, seeds 0, 1, ...")
 @click.option("--steps", type=integer, help="At most so many steps of each; kept apart from whole runs.")
-@click.option("--out", type=PATH, default="results", show_default=True, help="Where results accumulate.")
+@click.option("--out", type=PATH, default=_out, show_default="results", help="Where results accumulate.")
 @click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--page", type=PATH, metavar="FILE", help="Write a page of all full results in the folder (Markdown).")
 @click.option("--save", type=PATH, metavar="FILE", help="Write the recipe NAME as a file, to change and to train.")

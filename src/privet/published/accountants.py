@@ -255,6 +255,7 @@ def proactive_epsilon(*, noise: float, delta: float) -> float:
 
         epsilon = 2 log(1/delta) / (noise^2 - 2)
 
+    >>> from privet.planning.calibrate import proactive_noise
     >>> round(proactive_epsilon(noise=proactive_noise(epsilon=2.0, delta=1e-5), delta=1e-5), 9)
     2.0
     """

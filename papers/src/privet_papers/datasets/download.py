@@ -1,15 +1,15 @@
-"""Public files over the network: into a part file that is taken up again, renamed only when its SHA-256 fits."""
+"""Public files over the network, by pooch: whole, proven by their SHA-256 and of their size, or not there at all.
+
+It is asked by `privet.data.files.read`, for a file that is in none of the folders; the product itself has no network.
+"""
 
 import contextlib
-import http.client
-import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from hashlib import file_digest
+from functools import partial
+from http.client import responses
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from privet._registry import one_line, shortened
 from privet.data.files import File
@@ -25,144 +25,90 @@ Advance = Callable[[int], None]
 
 
 class _Interrupted(Exception):
-    """The transfer broke off; what came so far is kept."""
+    """The transfer broke off, or was refused for now."""
 
 
 class _Useless(Exception):
-    """What came is not the file."""
+    """No other attempt would give the file."""
 
 
 def fetch(file: File, folder: Path) -> Path:
     """Fetch a public file to `<folder>/<dataset>/<name>`, and show its progress on standard error.
 
-    After an interruption, of this call or of an earlier one, only what is missing is asked for. Nothing but the whole
-    file, proven by its SHA-256, ever has its name.
+    Nothing but the whole file, proven by its SHA-256, ever has its name.
 
     Raises:
         InvalidValue: it cannot be fetched, is not what it should be, or cannot be written.
     """
-    there = folder / file.dataset / file.name
-    part = there.with_name(f".{file.name}.part")
-    try:
-        there.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "a+b") as stream:
-            _lock(stream, part)
-            try:
-                _fill(file, stream, there)
-                part.replace(there)
-            except _Useless as error:
-                part.unlink()
-                raise _refused(file, there, str(error)) from None
-            finally:
-                if not stream.seek(0, os.SEEK_END):  # nothing came: nothing is left
-                    part.unlink(missing_ok=True)
-    except OSError as error:
-        raise InvalidValue(f"{there}: cannot be written: {error.strerror}. Choose another --data-dir.") from None
-    return there
+    import pooch  # not before a file is fetched: it takes a while
 
-
-def _fill(file: File, stream: BinaryIO, there: Path) -> None:
-    """Bring the part to the whole file, on the disk and proven."""
-    resumed = stream.seek(0, os.SEEK_END) > 0
+    pooch.get_logger().setLevel("WARNING")
+    there, reason = folder / file.dataset / file.name, ""
     with _progress(file) as advance:
-        _complete(file, stream, advance, there)
-        if resumed and not _fits(file, stream):  # the older part was of something else: once more, from nothing
-            _restart(stream)
-            _complete(file, stream, advance, there)
-    if not _fits(file, stream):
-        raise _Useless("gave another file (its SHA-256 differs), which was removed")
-    os.fsync(stream.fileno())
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(PAUSE * 2 ** (attempt - 1))
+            try:
+                pooch.retrieve(
+                    file.url, f"sha256:{file.sha256}", fname=file.name, path=there.parent,
+                    downloader=partial(_download, file=file, advance=advance, is_first=not attempt),
+                )  # fmt: skip
+            except _Interrupted as error:
+                reason = str(error)
+            except _Useless as error:
+                raise _refused(file, there, str(error)) from None
+            except ValueError:
+                raise _refused(file, there, "gave another file (its SHA-256 differs), which was removed") from None
+            except OSError as error:
+                raise InvalidValue(
+                    f"{there}: cannot be written: {error.strerror or one_line(error)}. Choose another --data-dir."
+                ) from None
+            else:
+                return there
+    raise _refused(file, there, f"{reason}, after {ATTEMPTS} attempts")
 
 
-def _complete(file: File, stream: BinaryIO, advance: Advance, there: Path) -> None:
-    """Make attempts until the stream has all bytes."""
-    for attempt in range(ATTEMPTS):
-        have = stream.seek(0, os.SEEK_END)
-        advance(have)
-        if have >= file.size:
-            return
-        if attempt:
-            time.sleep(PAUSE * 2 ** (attempt - 1))
-        try:
-            _more(file, stream, have, advance)
-        except urllib.error.HTTPError as error:
-            error.close()
-            reason = f"answered {error.code} {http.client.responses.get(error.code, '')}".rstrip()
-            if error.code == 416:
-                _restart(stream)
-            elif 400 <= error.code < 500 and error.code not in _LATER:
-                raise _refused(file, there, reason) from None
-        except urllib.error.URLError as error:
-            reason = f"cannot be reached: {str(error.reason).rstrip('.')}"
-            if not attempt:  # no network: waiting would not help
-                raise _refused(file, there, reason) from None
-        except _Interrupted as error:
-            reason = f"broke off: {error}"
-    if stream.seek(0, os.SEEK_END) < file.size:
-        kept = "; what came is kept and taken up next time" if stream.tell() else ""
-        raise _refused(file, there, f"{reason}, after {ATTEMPTS} attempts{kept}")
+def _download(url: str, part: str, _: Any, *, file: File, advance: Advance, is_first: bool) -> None:
+    """The bytes that the server has under the address, as they are; at most one more than there should be."""
+    import requests
+    from urllib3.exceptions import HTTPError
 
-
-def _more(file: File, stream: BinaryIO, have: int, advance: Advance) -> None:
-    """Append what is missing, at most one byte more than there should be."""
-    request = urllib.request.Request(file.url, headers={"User-Agent": "privet"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
+    headers, have = {"User-Agent": "privet", "Accept-Encoding": "identity"}, 0
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except (http.client.HTTPException, ConnectionError, TimeoutError, ValueError) as error:  # or a wrong redirection
-        raise _Interrupted(shortened(one_line(error), 200)) from None
-    with answer:
-        if have and not (answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")):
-            _restart(stream)  # a server that cannot resume sends the whole file
-            have = 0
-        while have <= file.size and (piece := _piece(answer, file.size + 1 - have)):
-            stream.write(piece)
-            have += len(piece)
-            advance(have)
+        with (
+            requests.get(url, stream=True, timeout=TIMEOUT, headers=headers) as answer,
+            open(part, "wb") as stream,
+        ):
+            _check_status(answer)
+            for piece in answer.raw.stream(_PIECE, decode_content=False):
+                have += len(piece)
+                if have > file.size:
+                    raise _Useless("gave another file (its SHA-256 differs), which was removed")
+                stream.write(piece)
+                advance(have)
+    except requests.ConnectionError as error:
+        said = f"cannot be reached: {shortened(one_line(error), 200)}"
+        raise (_Useless if is_first else _Interrupted)(said) from None  # no network: waiting would not help
+    except (requests.RequestException, HTTPError) as error:
+        raise _Interrupted(f"broke off: {shortened(one_line(error), 200)}") from None
     if have < file.size:
-        raise _Interrupted(f"it ended after {have:,} of {file.size:,} bytes")
+        raise _Interrupted(f"broke off: it ended after {have:,} of {file.size:,} bytes")
 
 
-def _piece(answer: http.client.HTTPResponse, most: int) -> bytes:
-    try:
-        return answer.read(min(_PIECE, most))
-    except (http.client.HTTPException, OSError) as error:
-        raise _Interrupted(shortened(one_line(error), 200)) from None
-
-
-def _restart(stream: BinaryIO) -> None:
-    stream.seek(0)
-    stream.truncate()
-
-
-def _fits(file: File, stream: BinaryIO) -> bool:
-    stream.flush()
-    stream.seek(0)
-    return file_digest(stream, "sha256").hexdigest() == file.sha256  # type: ignore[arg-type]  # it has readinto
+def _check_status(answer: Any) -> None:
+    """Raise unless the server gives the file."""
+    status = answer.status_code
+    if status != 200:
+        final = 400 <= status < 500 and status not in _LATER
+        raise (_Useless if final else _Interrupted)(f"answered {status} {responses.get(status, '')}".rstrip())
 
 
 def _refused(file: File, there: Path, reason: str) -> InvalidValue:
+    reason = "".join(c if c.isprintable() else "?" for c in reason)  # an address is the server's
     return InvalidValue(
         f"task={file.dataset!r} needs {file.name}, but {file.url} {reason}. "
         f"Put the file in {there.parent} yourself, or name the folder that has it by --data-dir or PRIVET_DATA."
     )
-
-
-def _lock(stream: BinaryIO, part: Path) -> None:
-    """Two processes must not write to one part; where the system has no locks, the SHA-256 alone finds out."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InvalidValue(
-            f"{part}: is being fetched by another process. Wait until it ends, then try again."
-        ) from None
-    except OSError:
-        return  # a file system without locks
 
 
 @contextlib.contextmanager

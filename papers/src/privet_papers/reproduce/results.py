@@ -72,6 +72,12 @@ def save(out: Path, row: Row, result: Result) -> Path:
     return file
 
 
+def kept() -> Path:
+    """The folder of the results that come with the papers: inside of the installed package, or in the checkout."""
+    inside = Path(__file__).parents[1] / "results"
+    return inside if inside.is_dir() else Path(__file__).parents[3] / "results"
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder of results, if it is not there.
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from privet_papers.datasets import mnist as infinite
 from privet.data import task
 from privet.data.files import File
-from privet_papers.datasets.mnist import IdxPair
 from privet.errors import InvalidValue
+from privet_papers.datasets import mnist as infinite
+from privet_papers.datasets.mnist import IdxPair
 from public_files import alone, put
 from three_steps import check_trains
 

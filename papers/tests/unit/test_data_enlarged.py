@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from privet_papers.datasets import mnist as enlarged
 from privet.data import task
-from privet_papers.datasets.mnist import distorted, enlarge
 from privet.errors import InvalidValue
+from privet_papers.datasets import mnist as enlarged
+from privet_papers.datasets.mnist import distorted, enlarge
 
 
 def source():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from privet.accounting import Ledger, Step, spent
-from privet_papers.tables import PAPERS
 from privet_papers.reproduce import results, runner
 from privet_papers.reproduce.kinds import accounted
+from privet_papers.reproduce.table_row import Row
+from privet_papers.tables import PAPERS
 from privet_papers.tables.auto2023 import BY_TABLE_8, CLIPS, MNIST, VARIANTS, by_table_8
 from privet_papers.tables.auto2023_printed import (
     BUDGETS,
@@ -22,7 +23,6 @@ from privet_papers.tables.auto2023_printed import (
     TABLES_3_4,
     TABLES_14_17,
 )
-from privet_papers.reproduce.table_row import Row
 
 PAPER = PAPERS["auto2023"]
 ROWS = PAPER.rows()

@@ -16,19 +16,20 @@ from scipy.stats import ttest_rel
 from privet.accounting import spent
 from privet.data import task as task_of
 from privet.errors import InvalidValue
-from privet_papers.tables import PAPERS
-from privet_papers.reproduce import choice as choosing, tables as page, results, runner
-from privet_papers.reproduce.kinds import accounted
-from privet_papers.reproduce.gains import paired
-from privet_papers.reproduce.results import Result
-from privet_papers.reproduce.table_row import Curve, Figure, Row, capped, quick
-from privet_papers.reproduce.tables import Line, cells
 from privet.federated import Federated
 from privet.training.ledger_reading import read
 from privet.training.progress import Quiet
 from privet.training.run import Run
+from privet_papers.reproduce import choice as choosing
+from privet_papers.reproduce import page, results, runner
+from privet_papers.reproduce.gains import paired
+from privet_papers.reproduce.kinds import accounted
+from privet_papers.reproduce.results import Result
+from privet_papers.reproduce.table_row import Curve, Figure, Row, capped, quick
+from privet_papers.reproduce.tables import Line, cells
+from privet_papers.tables import PAPERS
 
-GOLDEN = tomllib.loads((Path(__file__).parents[1] / "golden/golden.toml").read_text(encoding="utf-8"))["row"]
+GOLDEN = tomllib.loads((Path(__file__).parents[3] / "tests/golden/golden.toml").read_text(encoding="utf-8"))["row"]
 ROWS = [row for paper in PAPERS.values() for row in paper.rows()]
 ACCOUNTED = [row for row in ROWS if any(name.endswith("epsilon") for name in row.published) and row.recipe]
 

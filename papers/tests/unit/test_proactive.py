@@ -6,9 +6,9 @@ import pytest
 
 from privet.accounting.base import spent
 from privet.accounting.ledger import Ledger, Step
-from privet.published.accountants import Proactive, holds, proactive_epsilon
-from privet.planning.calibrate import proactive_noise
 from privet.errors import InvalidValue, Unsupported
+from privet.planning.calibrate import proactive_noise
+from privet.published.accountants import Proactive, holds, proactive_epsilon
 
 
 def ledger_of(noise: float, rate: float, steps: int) -> Ledger:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from privet_papers.datasets import ratings
 from privet.data import task
-from privet_papers.datasets.ratings import EXPECTED_STARS
 from privet.errors import InvalidValue
+from privet_papers.datasets import ratings
+from privet_papers.datasets.ratings import EXPECTED_STARS
 from public_files import alone, put
 from three_steps import check_trains
 

@@ -7,6 +7,7 @@ import pytest
 
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import FixedSize
+from privet.errors import InvalidValue
 from privet.published.accountants import (
     Tcdp,
     auto_exponential,
@@ -16,7 +17,6 @@ from privet.published.accountants import (
     lemma_3_holds,
     tcdp_of,
 )
-from privet.errors import InvalidValue
 
 
 def sampled(noise: float, rate: float, count: int, sampling: str = "fixed-size") -> Ledger:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from privet.data.task import task
+from privet.errors import InvalidValue
 from privet_papers.datasets import features
 from privet_papers.datasets.features import mirrored
 from privet_papers.datasets.scattering import PEAK, SLANT, WIDTH, Scattering, normalised, wavelet
-from privet.data.task import task
-from privet.errors import InvalidValue
 
 SIDE = 16
 

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from privet import data, plan
-from privet_papers.datasets.ngrams import columns, hashed_sets, orders_of
 from privet.errors import InvalidValue
-from privet_papers import recipes as ablation, recipes
-from privet_papers.reproduce.tables import write_page
-from privet_papers.reproduce.results import read
 from privet.models import model
 from privet.planning import Recipe
 from privet.training.settings import Settings
+from privet_papers import recipes
+from privet_papers import recipes as ablation
+from privet_papers.datasets.ngrams import columns, hashed_sets, orders_of
+from privet_papers.reproduce.page import write_page
+from privet_papers.reproduce.results import read
 
 NAMES = list(recipes.recipes())
 RESULTS = Path(__file__).parents[2] / "results"  # of a checkout

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from privet_papers.datasets import features
 from privet.data.files import Where
-from privet_papers.datasets.synthetic_pictures import pictures
 from privet.data.task import task
-from privet_papers.datasets.features import FLOOR, whitened, whitening
 from privet.errors import InvalidValue, Unsupported
+from privet_papers.datasets import features
+from privet_papers.datasets.features import FLOOR, whitened, whitening
+from privet_papers.datasets.synthetic_pictures import pictures
 
 
 def rows(count=40, columns=12):

@@ -10,12 +10,12 @@ from hashlib import sha256
 import pytest
 import torch
 
-from privet_papers.datasets import tabular
 from privet.data import task
 from privet.data.files import File
 from privet.data.task import split
-from privet_papers.datasets.tabular import CUTS, AdultFile, parse_adult, parse_attributes
 from privet.errors import InvalidValue
+from privet_papers.datasets import tabular
+from privet_papers.datasets.tabular import CUTS, AdultFile, parse_adult, parse_attributes
 from public_files import alone, put
 from three_steps import check_trains
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from privet.accounting import Ledger, Step, spent
+from privet.planning.methods import METHODS
 from privet.published.accountants import epsilon_of_rho
-from privet_papers.tables import PAPERS
-from privet_papers.reproduce import kinds as attacking, results, runner
-from privet_papers.reproduce.kinds import accounted
-from privet_papers.reproduce.kinds import at_the_stop, noise_of, noise_over_steps, seconds_a_step
+from privet.schedules import values_of
+from privet_papers.reproduce import kinds as attacking
+from privet_papers.reproduce import results, runner
+from privet_papers.reproduce.kinds import accounted, at_the_stop, noise_of, noise_over_steps, seconds_a_step
 from privet_papers.reproduce.table_row import Row, quick
+from privet_papers.tables import PAPERS
 from privet_papers.tables.wei2021 import DECAYS, EIGHT, FROM_15, MISSING
 from privet_papers.tables.wei2021_printed import ACCOUNTANTS, TABLE4, TABLE5, TABLE6, TABLE7, TABLE8, TABLE9, TABLE11
-from privet.planning.methods import METHODS
-from privet.schedules import values_of
 
-GOLDEN = tomllib.loads((Path(__file__).parents[1] / "golden/golden.toml").read_text(encoding="utf-8"))["row"]
+GOLDEN = tomllib.loads((Path(__file__).parents[3] / "tests/golden/golden.toml").read_text(encoding="utf-8"))["row"]
 PAPER = PAPERS["wei2021"]
 ROWS = PAPER.rows()
 WORDS = {"BaseC": 0, "AdvC": 1, "OptC": 2, "zCDP": 3, "MA": 4}

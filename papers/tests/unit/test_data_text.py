@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from privet.data import Where, task
-from privet_papers.datasets import text
-from privet_papers.datasets.text import LANGUAGES, parse_ag_news, parse_imdb
-from privet_papers.datasets.ngrams import Hashed, Listed, numbered, words_of
 from privet.errors import InvalidValue
+from privet_papers.datasets import text
+from privet_papers.datasets.ngrams import Hashed, Listed, numbered, words_of
+from privet_papers.datasets.text import LANGUAGES, parse_ag_news, parse_imdb
 from public_files import alone, put
 from three_steps import check_trains
 
