@@ -23,14 +23,14 @@ $(VENV)/.made:
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.made pyproject.toml papers/pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (once; a few minutes without pip's cache)"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install -c constraints.txt -e '.[dev]' -e papers
 	@touch $@
 
 setup: $(VENV)/.installed  ## make .venv and install everything into it
 
-test: lint types unit wheel  ## ruff, mypy, the tests, and the wheel installed alone
+test: lint types unit wheel  ## ruff, mypy, the tests, and the wheels installed alone
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -42,15 +42,9 @@ types: setup
 unit: setup
 	@$(BIN)/python -m pytest -q -m "not prove" -n $(JOBS)
 
-# The package as users get it: the built wheel, alone in an environment of its own.
+# The packages as users get them: the built wheels in an environment of their own, first the product's alone.
 wheel: setup
-	@set -eu; there=$$(mktemp -d); trap 'rm -rf "$$there"' EXIT INT TERM; \
-	$(PIP) wheel --no-deps -w "$$there" . ; \
-	$(PYTHON) -m venv --without-pip "$$there/venv"; \
-	$(PIP) --python "$$there/venv/bin/python" install -c constraints.txt "$$there"/*.whl; \
-	cd "$$there"; \
-	./venv/bin/python -c 'import privet; print("wheel: privet", privet.__version__, "imports alone")'; \
-	./venv/bin/privet epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5
+	@$(BIN)/python tests/wheels.py
 
 # The planner page is proven in Chromium: the system's, or Debian's where we may install it.
 browser: setup

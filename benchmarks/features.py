@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from privet import Training, plan
-from privet.data.features import kept
-from privet.data.scattering import Scattering, normalised
+from privet_papers.datasets.features import kept
+from privet_papers.datasets.scattering import Scattering, normalised
 
 WIDTH, CLASSES, BATCH, STEPS, RECORDS = 3969, 10, 2048, 20, 20_000
 

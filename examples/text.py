@@ -10,10 +10,10 @@ import torch
 
 from privet import Training, plan
 from privet.data import Task, task
-from privet.data.text import ALPHABET, NAME_LENGTH
-from privet.data.words import Listed, numbered
 from privet.errors import InvalidValue
 from privet.training.evaluate import evaluate
+from privet_papers.datasets.ngrams import Listed, numbered
+from privet_papers.datasets.text import ALPHABET, NAME_LENGTH
 
 SYLLABLES = ("ka mi no ra shi ta yu ko", "ski wicz ow ki czy szcz ek sla", "ini elli gio vanni ro ti ca bel")
 

@@ -19,6 +19,8 @@ OWN_TEST = {"howto-schedule.md"}  # its first block is a module of the user's: t
 PEER_WARNS = {"from-opacus.md"}  # Opacus warns about its own hooks and its generator
 REGISTRIES = [package.registry for package in (accounting, attacks, data, models, schedules, clip)]
 
+COMMANDS = {name: main.get_command(click.Context(main), name) for name in main.list_commands(click.Context(main))}
+
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if blocks(page, "python") and page.name not in OWN_TEST], ids=named
@@ -63,7 +65,7 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_files_that_are_named_are_there(page):
     text = page.read_text(encoding="utf-8")
-    for path in re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+)`", text):
+    for path in re.findall(r"`((?:src|papers|tests|docs|examples|benchmarks)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
 
 
@@ -73,7 +75,7 @@ def test_commands_have_the_options_that_are_written(page):
         _, name, *words = shlex.split(line)
         if name.startswith("-") or name == "COMMAND":
             continue
-        command = main.commands[name]
+        command = COMMANDS[name]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         unknown = {word.partition("=")[0] for word in words if word.startswith("--")} - known - {"--help"}
         assert not unknown, f"{line}: {unknown}"
@@ -103,8 +105,8 @@ def test_answers_are_looked_at():
 
 def test_every_command_and_every_example_has_its_place():
     told = (DOCS / "reference/cli.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `privet (\w+)`", told, flags=re.M)) == set(main.commands)
-    plain = {name for name, command in main.commands.items() if not any("--json" in p.opts for p in command.params)}
+    assert set(re.findall(r"^\| `privet (\w+)`", told, flags=re.M)) == set(COMMANDS)
+    plain = {name for name, command in COMMANDS.items() if not any("--json" in p.opts for p in command.params)}
     assert plain == {"serve"}  # as the page says
     shown = (DOCS / "examples.md").read_text(encoding="utf-8")
     for script in (ROOT / "examples").glob("*.py"):

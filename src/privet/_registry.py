@@ -3,22 +3,64 @@
 `name:key=value,...` makes a registered thing; `my.module:Thing` makes a user's own by its address, and
 `my.module:Thing:key=value` gives it options. A mapping `{"kind": "name", "key": value}` (TOML) says the same.
 A value is a number (`0.3`, `1e-3`, `256/60000`), `true`, `false`, or a word; double quotes keep a word as it is.
+
+Other distributions bring more by entry points, and `privet.published` has what papers print without a proof that covers
+it. Both are read here alone, and not before a name is asked for that is not there.
 """
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from privet._check import suggestion
-from privet.errors import InvalidValue, PrivetError
+from privet.errors import InvalidValue, MissingExtra, PrivetError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 Maker = Callable[..., T]
 _TAKES_ANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+PAPERS = "pip install 'privet[papers]'"  # brings the papers' datasets, networks, tables and recipes
+
+
+@functools.cache
+def entry_points(group: str) -> "Mapping[str, EntryPoint]":
+    """What the installed distributions offer in a group, by name, in the order of the names; nothing is imported."""
+    from importlib.metadata import entry_points as installed  # not before it is needed: it takes time
+
+    found: dict[str, EntryPoint] = {}
+    for point in sorted(installed(group=group), key=lambda point: (point.name, point.value)):
+        found.setdefault(point.name, point)
+    return found
+
+
+def from_entry_point(group: str, name: str, *, asked: str = "") -> Any:
+    """What another distribution offers under this name; `asked` is how a user asked for it.
+
+    Raises:
+        MissingExtra: nobody does, or it cannot be imported.
+    """
+    point = entry_points(group).get(name)
+    if point is None:
+        raise MissingExtra(f"{asked or repr(name)} comes with the papers, which are not installed. Run: {PAPERS}")
+    try:
+        return point.load()
+    except Exception as error:  # another distribution may fail in any way
+        raise MissingExtra(
+            f"{asked or repr(name)} comes with {point.value}, which cannot be imported: {one_line(error)}. Install it "
+            "again, in the version of privet."
+        ) from error
+
+
+def published(module: str) -> Any:
+    """A module of `privet.published`, which nothing else imports."""
+    return importlib.import_module(f"privet.published.{module}")
 
 
 class Registry(Generic[T]):
@@ -26,13 +68,20 @@ class Registry(Generic[T]):
 
     `needs` names the methods a user's own class must have. It is looked at before anything is called, so that
     an address in a file from elsewhere (`os:system:command=...`) is refused and not run. Without `own` there are names
-    alone, and no addresses.
+    alone, and no addresses. `group` names the entry points by which other distributions bring more. `order` has the
+    package's own names as they are listed; of these, a module of `privet.published` registers what is not there yet.
     """
 
-    def __init__(self, kind: str, *, needs: tuple[str, ...] = (), own: bool = True) -> None:
+    def __init__(
+        self, kind: str, *, needs: tuple[str, ...] = (), own: bool = True, group: str = "", order: tuple[str, ...] = (),
+        published: str = "",
+    ) -> None:  # fmt: skip
         self.kind = kind
         self.needs = needs
         self.own = own
+        self.group = group
+        self.order = order
+        self.published = published
         self._makers: dict[str, Maker[T]] = {}
         self._ours: frozenset[Any] = frozenset()
 
@@ -40,19 +89,30 @@ class Registry(Generic[T]):
         """Class decorator: makes the class available under `name`."""
 
         def keep(maker: Any) -> Any:
-            if name in self._makers:
+            is_published = name in self.order and self._is_published(maker)
+            if name in self._makers or (self._ours and name in self.order and not is_published):
                 raise InvalidValue(f"{self.kind}={name!r} is registered already. Choose another name.")
             self._makers[name] = maker
+            self._ours |= {maker} if is_published else frozenset()
             return maker
 
         return keep
 
+    def _is_published(self, maker: Any) -> bool:
+        return bool(self.published) and maker.__module__ == f"privet.published.{self.published}"
+
     def names(self) -> list[str]:
-        return list(self._makers)
+        return list(dict.fromkeys((*self.order, *self._makers, *self._elsewhere())))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._makers or name in self.order or name in self._elsewhere()
+
+    def _elsewhere(self) -> "Mapping[str, EntryPoint]":
+        return entry_points(self.group) if self.group else {}
 
     def seal(self) -> None:
-        """What is registered by now is the package's own; what comes later is somebody else's."""
-        self._ours = frozenset(self._makers.values())
+        """What is registered by now is the package's own; what comes later is somebody else's, but for `published`."""
+        self._ours |= frozenset(self._makers.values())
 
     def is_ours(self, thing: object) -> bool:
         """Whether a thing was made by a class of the package: exactly that one, since a subclass may do anything."""
@@ -60,13 +120,20 @@ class Registry(Generic[T]):
 
     def maker(self, name: str) -> Maker[T]:
         """The class behind a registered name or an address `my.module:Thing`."""
+        if name not in self._makers and name in self.order and self.published:
+            published(self.published)
+        if name not in self._makers and name in self._elsewhere():
+            found = from_entry_point(self.group, name)  # its module may register it by itself
+            self._makers.setdefault(name, found)
         if name in self._makers:
             return self._makers[name]
         if ":" in name and self.own:
             return self._imported(name)
+        known = self.names()
+        hint = f" More come with the papers: {PAPERS}" if self.group and not self._elsewhere() else ""
         raise InvalidValue(
-            f"{self.kind}={name!r} is not known{'.' + suggestion(name, self._makers)} "
-            f"Known: {', '.join(self.names())}{'; or your own as my.module:Class' * self.own}."
+            f"{self.kind}={name!r} is not known{'.' + suggestion(name, known)} "
+            f"Known: {', '.join(known)}{'; or your own as my.module:Class' * self.own}.{hint}"
         )
 
     def make(self, name: str, /, **options: Any) -> T:
@@ -100,7 +167,7 @@ class Registry(Generic[T]):
         """`name:options` or `my.module:Thing:options` as (name, options)."""
         head, _, rest = text.strip().partition(":")
         head = head.strip()
-        if head in self._makers or not rest:
+        if not rest or head in self:
             return head, rest
         thing, _, options = rest.partition(":")
         if thing.isidentifier():
@@ -154,7 +221,7 @@ class Registry(Generic[T]):
         return f"{cls.__module__}:{cls.__qualname__}"
 
     def _imported(self, address: str) -> Maker[T]:
-        found: Maker[T] = imported(address, kind=self.kind, known=self._makers)
+        found: Maker[T] = imported(address, kind=self.kind, known=self.names())
         missing = [method for method in self.needs if not callable(getattr(found, method, None))]
         if self.needs and (missing or not isinstance(found, type)):
             raise InvalidValue(

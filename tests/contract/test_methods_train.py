@@ -6,10 +6,10 @@ import pytest
 import tiny_task
 from privet import plan
 from privet.errors import Unsupported
-from privet.experiments.auto2023_tuning import SCHEDULERS
-from privet.experiments.wei2021_parts import EIGHT
 from privet.planning.methods import METHODS
 from privet.training.loop import train
+from privet_papers.tables.auto2023_tuning import SCHEDULERS
+from privet_papers.tables.wei2021 import EIGHT
 
 SIZE, BATCH, STEPS = tiny_task.SIZE, 100, 4  # two epochs
 UNSOUND = [name for name, method in METHODS.items() if not method.sound]

@@ -116,7 +116,8 @@ def test_every_file_that_a_command_takes_is_of_the_checked_kind() -> None:
     """An empty name, one too long, or one with a null in it is refused before it reaches a system call."""
     from privet.cli.shell import Place
 
-    for command in main.commands.values():
+    context = click.Context(main)
+    for command in (main.get_command(context, name) for name in main.list_commands(context)):
         for one in command.params:
             if isinstance(one.type, click.Path):
                 assert isinstance(one.type, Place), (command.name, one.name)

@@ -13,11 +13,10 @@ from scipy import optimize, special
 from privet.accounting.base import spent
 from privet.accounting.gdp import clt_mu, epsilon_of_mu
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.proactive import proactive_noise
 from privet.accounting.rdp import MOMENTS_ORDERS
 from privet.accounting.rdp import epsilon as renyi
-from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
-from privet.accounting.zcdp import epsilon_of_rho
+from privet.planning.calibrate import proactive_noise
+from privet.published.accountants import auto_exponential, auto_linear, auto_step, auto_time, epsilon_of_rho
 
 Row = dict[str, Any]
 ROWS: list[Row] = tomllib.loads((Path(__file__).parent / "golden.toml").read_text(encoding="utf-8"))["row"]

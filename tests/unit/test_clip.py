@@ -9,11 +9,11 @@ from privet.engine import clipped_sum
 from privet.engine.clip import rule_for
 from privet.engine.clip.adaclip import AdaClip, Transformed
 from privet.engine.clip.fixed import Flat, Normalised, PerLayer, by_layer
-from privet.engine.clip.published import L2Max, OwnNorm, PerLayerC
 from privet.engine.clip.quantile import FURTHEST, Quantile
 from privet.engine.rows import Rows
 from privet.engine.share import Dense, Outer
 from privet.errors import InvalidValue, Unsupported
+from privet.published.clipping import L2Max, OwnNorm, PerLayerC
 
 NORMS = torch.tensor([[0.0], [0.5], [1.0], [4.0]])
 

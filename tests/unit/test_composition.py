@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from privet.accounting import composition
-from privet.accounting.composition import Advanced, AdvancedWei, Basic, BasicWei, Optimal, OptimalWei
+from privet.accounting.composition import Advanced, Basic, Optimal
 from privet.accounting.gdp import epsilon_of_mu
 from privet.accounting.ledger import Ledger, Step
+from privet.published.accountants import AdvancedWei, BasicWei, OptimalWei
 
 HONEST = (Basic, Advanced, Optimal)
 

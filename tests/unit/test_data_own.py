@@ -204,7 +204,7 @@ def test_broken_arrays_are_refused(tmp_path, arrays, match):
 
 
 def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("privet.data.own.SURELY", 1000)
+    monkeypatch.setattr("privet.data.tables.SURELY", 1000)
     zeros, path = np.zeros((1000, 100)), tmp_path / "a.npz"
     assert task(save(path, x=zeros, y=np.arange(1000) % 2)).size == 800
     np.savez_compressed(path, x=zeros, y=np.arange(1000) % 2)

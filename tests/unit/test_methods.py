@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from privet.accounting import gdp, spent
-from privet.accounting.proactive import holds, proactive_noise
-from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
-from privet.accounting.zcdp import epsilon_of_rho
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import METHODS, method, plan
+from privet.planning.calibrate import proactive_noise
 from privet.planning.rules import SOUND_RULES, UNSOUND_RULES
+from privet.published.accountants import auto_exponential, auto_linear, auto_step, auto_time, epsilon_of_rho, holds
 
 BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 600, "epochs": 30}
 RHOS = {"rho_noise": 3.3, "rho_clip": 2.5}

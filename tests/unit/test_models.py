@@ -82,7 +82,9 @@ def test_the_engine_has_a_rule_for_every_layer_and_agrees_with_one_example_at_a_
 
 
 def test_every_registered_network_is_tested_here():
-    ours = {name for name in registry.names() if registry.maker(name).__module__.startswith("privet.")}
+    ours = {
+        name for name in registry.names() if registry.maker(name).__module__.startswith(("privet.", "privet_papers."))
+    }
     assert ours == {spelling.partition(":")[0] for spelling, *_ in NETWORKS}
 
 

@@ -73,7 +73,7 @@ def test_so_are_parts_of_a_run(make, address):
     ],
 )
 def test_a_rule_that_could_not_be_used_is_refused_when_planning(rule, says, monkeypatch):
-    monkeypatch.setitem(sys.modules, "own_rules", sys.modules["privet.engine.clip.published"])
+    monkeypatch.setitem(sys.modules, "own_rules", sys.modules["privet.published.clipping"])
     with pytest.raises(InvalidValue, match=says):
         Recipe.of(**BUDGET, rule=rule)
 

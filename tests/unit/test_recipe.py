@@ -125,7 +125,7 @@ def test_epochs_become_steps(epochs, batch, size, steps):
         ({"delta": 1}, "delta=1 must lie strictly between 0 and 1"),
         ({"sampling": "truncated-poisson:cap=400,size=300"}, "Write size=60000"),
         ({"sampling": "truncated-poisson:cap=400,size=60000", "relation": "add-remove"}, "Write size=60001"),
-        ({"rule": "privet.engine.clip.published:OwnNorm"}, "address of a rule of ours. A name says"),
+        ({"rule": "privet.published.clipping:OwnNorm"}, "address of a rule of ours. A name says"),
         ({"size": 0}, "size=0"),
         ({"size": 2.5}, "size=2.5 must be a whole number"),
         ({"size": None}, "size"),

@@ -1,9 +1,9 @@
 """Accounting: what a ledger of releases costs, by which theorem, and which way the number errs.
 
-Importing this package registers every accountant.
+Importing this package registers the accountants; those of papers, without a proof, are read when they are asked for.
 """
 
-from privet.accounting import composition, exchange, gdp, proactive, rdp, tcdp, tradeoff, zcdp
+from privet.accounting import composition, exchange, gdp, rdp, tradeoff
 from privet.accounting.base import Accountant, joined, register, registry, spent
 from privet.accounting.curve import EpsilonCurve, epsilon_curve
 from privet.accounting.guarantee import Budget, Guarantee
@@ -25,12 +25,9 @@ __all__ = [
     "exchange",
     "gdp",
     "joined",
-    "proactive",
     "rdp",
     "register",
     "registry",
     "spent",
-    "tcdp",
     "tradeoff",
-    "zcdp",
 ]

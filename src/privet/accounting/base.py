@@ -36,7 +36,13 @@ class Accountant(Protocol):
         """What is proven about the upper value for this ledger."""
 
 
-registry: Registry[Accountant] = Registry("accountant", needs=("refuses", "bounds", "label"))
+NAMES = (
+    "gdp", "basic", "advanced", "optimal", "basic-wei", "advanced-wei", "optimal-wei", "proactive", "rdp", "moments",
+    "zcdp", "tcdp", "pld",
+)  # fmt: skip
+registry: Registry[Accountant] = Registry(
+    "accountant", needs=("refuses", "bounds", "label"), order=NAMES, published="accountants"
+)
 register = registry.register
 
 

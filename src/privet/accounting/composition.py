@@ -1,8 +1,8 @@
-"""Composition theorems for (epsilon, delta)-DP steps: basic, advanced, optimal; and the same as one paper used them.
+"""Composition theorems for (epsilon, delta)-DP steps: basic, advanced, optimal.
 
 Each step is one Gaussian release, (epsilon_0, delta_0)-DP by its exact curve, amplified by Poisson sampling to
 (log(1 + rate (e^epsilon_0 - 1)), rate delta_0)-DP. The deltas of the steps and the delta of the theorem add up to
-at most the delta that was asked for. The `-wei` accountants do not add them up: they are `claimed`.
+at most the delta that was asked for.
 """
 
 import math
@@ -70,7 +70,7 @@ def advanced(epsilons: Floats, counts: Floats, delta: float) -> float:
     5.299
     """
     _check.delta(delta)
-    return _drift(epsilons, counts) + math.sqrt(2 * -math.log(delta) * _squares(epsilons, counts))
+    return _drift(epsilons, counts) + math.sqrt(2 * -math.log(delta) * sum_of_squares(epsilons, counts))
 
 
 def optimal(epsilons: Floats, counts: Floats, delta: float) -> float:
@@ -85,11 +85,11 @@ def optimal(epsilons: Floats, counts: Floats, delta: float) -> float:
     0.4342
     """
     _check.delta(delta)
-    return min(basic(epsilons, counts), advanced(epsilons, counts, delta), _third(epsilons, counts, delta))
+    return min(basic(epsilons, counts), advanced(epsilons, counts, delta), third_member(epsilons, counts, delta))
 
 
-def _third(epsilons: Floats, counts: Floats, delta: float) -> float:
-    squares = _squares(epsilons, counts)
+def third_member(epsilons: Floats, counts: Floats, delta: float) -> float:
+    squares = sum_of_squares(epsilons, counts)
     return _drift(epsilons, counts) + math.sqrt(2 * squares * math.log(math.e + math.sqrt(squares) / delta))
 
 
@@ -97,7 +97,7 @@ def _drift(epsilons: Floats, counts: Floats) -> float:
     return float((counts * epsilons * np.tanh(epsilons / 2)).sum())  # (e^x - 1)/(e^x + 1), without overflow
 
 
-def _squares(epsilons: Floats, counts: Floats) -> float:
+def sum_of_squares(epsilons: Floats, counts: Floats) -> float:
     return float((counts * epsilons**2).sum())
 
 
@@ -173,66 +173,3 @@ def distinct(ledger: Ledger) -> tuple[Floats, Floats, Floats]:
         rate = np.minimum(2.0 ** (levels.imag / 1024) * (1 + 1e-12), 1.0)
     counts: Floats = np.bincount(where, weights=columns.count).astype(np.float64)
     return noise, rate, counts
-
-
-# --- as Wei and Liu 2021 print them ---------------------------------------------------------------------
-
-
-class _Wei:
-    """c = log(1 + rate (e^epsilon_0 - 1)), epsilon_0 = sqrt(2 log(1.25/delta)) / noise, the deltas not added up.
-
-    The steps alone spend sum_t rate_t delta; the printed value leaves that out, and the formula for epsilon_0 is
-    proven for epsilon_0 < 1 only. `places` reproduces the rounding of epsilon_0 in the printed tables.
-    """
-
-    places: int | None = 3
-
-    def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        raise NotImplementedError
-
-    def refuses(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_refuses(step, relation)
-
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        if not ledger:
-            return 0.0, 0.0
-        columns = ledger.columns()
-        single = math.sqrt(2 * math.log(1.25 / delta)) / columns.noise
-        single = single if self.places is None else np.round(single, self.places)
-        return None, self.total(amplified(single, columns.rate), columns.count.astype(np.float64), delta)
-
-    def label(self, ledger: Ledger, delta: float) -> Label:
-        return "claimed"
-
-
-@register("basic-wei")
-class BasicWei(_Wei):
-    """BaseC of Tables V and VI: sum_t c_t."""
-
-    def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        return basic(epsilons, counts)
-
-
-@register("advanced-wei")
-class AdvancedWei(_Wei):
-    """AdvC of Tables V and VI: sum_t c_t (e^c_t - 1) + sqrt(2 log(1/delta) sum_t c_t^2), not the paper's eq. (3)."""
-
-    def refuses(self, step: Step, relation: Relation) -> str | None:
-        if step.noise < 0.06:
-            return f"noise={step.noise:g} is below 0.06, where e^epsilon of one step overflows. Use more noise."
-        return super().refuses(step, relation)
-
-    def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        with np.errstate(over="ignore"):
-            drift = float((counts * epsilons * np.expm1(epsilons)).sum())
-        return drift + math.sqrt(2 * -math.log(delta) * _squares(epsilons, counts))
-
-
-@register("optimal-wei")
-class OptimalWei(_Wei):
-    """OptC of Tables V and VI: the paper's eq. (4), with epsilon_0 not rounded."""
-
-    places = None
-
-    def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        return _third(epsilons, counts, delta)

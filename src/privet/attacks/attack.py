@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
+from privet._registry import published
 from privet.accounting.tradeoff import tradeoff
 from privet.attacks.base import Attack, Reconstruction, attack_for
 from privet.attacks.moments import Moment, numbers_of, observe, planned_moments, run_moment
 from privet.attacks.outcome import Measures, Outcome, baselines, measured
 from privet.attacks.prior import one_step_ceiling, run_ceiling
-from privet.attacks.published import printed
 from privet.attacks.sources import Source, cost_of, settings_for, sources_of
 from privet.attacks.table import table
 from privet.attacks.victims import Victims, victims_of
@@ -55,7 +55,7 @@ class Attacked:
         """Plain values, for JSON."""
         rows = []
         for outcome in self.outcomes:
-            beside = printed(outcome.method, self.task) if outcome.step == 1 else None
+            beside = published("figures_printed").printed(outcome.method, self.task) if outcome.step == 1 else None
             rows.append(outcome.as_dict() | {"published": beside and {
                 "iterations": beside.iterations, "success": beside.success, "mse": beside.mse,
             }})  # fmt: skip

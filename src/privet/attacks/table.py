@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from privet._registry import published
 from privet.attacks.outcome import CONFIDENCE, TRIVIAL, Measures, Outcome
-from privet.attacks.published import SOURCE, printed
 
 _HEAD = (
     "method", "step", "attack", "PSNR", "SSIM", "top-1", "top-10", "label", "success", "control",
@@ -67,9 +67,9 @@ def _share(value: float | None) -> str:
 
 def _published(task: str, outcomes: Sequence[Outcome]) -> list[str]:
     """The paper's figures beside ours, for the same attack on the first step."""
-    rows = []
+    rows, theirs_of = [], published("figures_printed")
     for o in outcomes:
-        beside = printed(o.method, task)
+        beside = theirs_of.printed(o.method, task)
         if beside is not None and o.step == 1 and o.attack.startswith("invert-l2"):
             theirs = (f"{beside.iterations:g}", f"{beside.success:g}", f"{beside.mse:.2e}")
             ours = (f"{o.iterations:.1f}", f"{o.found.paper / o.found.records:.2f}", f"{o.found.mse:.2e}")
@@ -77,7 +77,7 @@ def _published(task: str, outcomes: Sequence[Outcome]) -> list[str]:
     if not rows:
         return []
     head = ("method", "iter", "success", "MSE", "our iter", "MSE<0.70*", "our MSE", "success - control")
-    return [f"  published: {SOURCE}; its iterations are L-BFGS calls", *aligned([head, *rows])]
+    return [f"  published: {theirs_of.SOURCE}; its iterations are L-BFGS calls", *aligned([head, *rows])]
 
 
 def counted(number: int, noun: str) -> str:

@@ -15,14 +15,11 @@ from privet.cli.epsilon import epsilon_command
 from privet.cli.federate import federate_command
 from privet.cli.methods import methods_command
 from privet.cli.plan import plan_command
-from privet.cli.recipes import recipes_command
 from privet.cli.report import report_command
-from privet.cli.reproduce import reproduce_command
 from privet.cli.schedules import schedules_command
 from privet.cli.search import search_command
 from privet.cli.serve import serve_command
 from privet.cli.shell import Commands
-from privet.cli.swap import swap_command
 from privet.cli.train import train_command
 from privet.cli.tune import tune_command
 
@@ -60,14 +57,11 @@ COMMANDS = (
     compare_command,
     search_command,
     ahead_command,
-    swap_command,
     epsilon_command,
     audit_command,
     attack_command,
     report_command,
     demo_command,
-    reproduce_command,
-    recipes_command,
     serve_command,
     methods_command,
     doctor_command,

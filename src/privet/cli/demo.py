@@ -156,17 +156,21 @@ def _part(head: str, run: "Run", name: str, make: Callable[[], None]) -> None:
 
 
 def _plain(run: "Run") -> None:
-    from privet.experiments.baseline import train_plainly
-    from privet.experiments.row import Row
+    from privet.planning import plan
     from privet.reporting.evidence import NonPrivateBaseline, store_baseline
+    from privet.training.baseline import train_plainly
 
     steps = len(run.plan.steps)
-    row = Row(
-        paper="demo", table="demo", name="non-private", place="the demo", kind="baseline", task=TASK, model=MODEL,
-        training={"lr": 0.1, "momentum": 0.9},
-        recipe={"size": BUDGET["size"], "batch": BUDGET["batch"], "steps": steps, "delta": BUDGET["delta"]},
-    )  # fmt: skip
-    found = train_plainly(row, seed=SEED)
+    batches = plan(
+        size=BUDGET["size"],
+        batch=BUDGET["batch"],
+        steps=steps,
+        delta=BUDGET["delta"],
+        noise=1.0,
+        solve="epsilon",
+        training={"task": TASK, "model": MODEL, "lr": 0.1, "momentum": 0.9},
+    )  # its noise, which nobody adds, only stands for itself
+    found = train_plainly(batches, seed=SEED)
     store_baseline(run, NonPrivateBaseline(measure=found.scores.name, score=found.scores.measure, steps=steps))
 
 

@@ -21,11 +21,25 @@ from privet.errors import InvalidValue, PrivetError
 MOST_STEPS = 10**12
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # characters; some systems take fewer, and say so
 OFTEN = 10.0  # seconds between two lines of progress in a log; a tenth of the time so far once that is more
+GROUP = "privet.commands"  # entry points
+WITH_PAPERS = ("reproduce", "recipes", "swap")
 MOST_SCHEDULED = 10**7  # one value is held for each
 
 
 class Commands(click.Group):
-    """Turns every failure into one line and an exit code: 2 a user's mistake, 1 ours, 130 Ctrl-C."""
+    """Turns every failure into one line and an exit code: 2 a user's mistake, 1 ours, 130 Ctrl-C.
+
+    Other distributions bring commands by entry points, which are not read for a command of our own.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_registry.entry_points(GROUP)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = super().get_command(ctx, cmd_name)
+        if found is None and (cmd_name in WITH_PAPERS or cmd_name in _registry.entry_points(GROUP)):
+            found = _registry.from_entry_point(GROUP, cmd_name, asked=f"`privet {cmd_name}`")
+        return found
 
     def main(
         self,

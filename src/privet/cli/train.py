@@ -129,10 +129,11 @@ def train_command(
 
 
 def _shipped(name: str) -> Path:
-    """The file of a recipe that ships with the package."""
-    from privet.experiments.recipes import best
+    """The file of a recipe that ships with the papers, or with another distribution."""
+    from privet._registry import from_entry_point
 
-    return best(name).path
+    found: Path = from_entry_point("privet.recipes", "best", asked=f"--recipe {name}")(name).path
+    return found
 
 
 def _watcher(*, plain: bool) -> "Watcher":

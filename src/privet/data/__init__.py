@@ -1,13 +1,7 @@
-"""Real datasets as tasks, one file per kind; importing this registers them all and reads none."""
+"""Datasets as tasks. Importing this registers the product's own and reads none; others come by entry points."""
 
-from privet.data import cifar as cifar
 from privet.data import images as images
-from privet.data import infinite as infinite
-from privet.data import lfw as lfw
-from privet.data import own as own
-from privet.data import ratings as ratings
-from privet.data import tabular as tabular
-from privet.data import text as text
+from privet.data import tables as tables
 from privet.data.files import Where as Where
 from privet.data.task import ACCURACY as ACCURACY
 from privet.data.task import RMSE as RMSE

@@ -1,12 +1,23 @@
-"""Where files of a dataset are found: the folder asked for, PRIVET_DATA, the user's cache; else the public source."""
+"""Where files of a dataset are found: the folder asked for, PRIVET_DATA, the user's cache. Packed ones, in memory.
 
+Nothing is downloaded here: what brings public datasets sets `download`, and is asked for a file that is nowhere.
+"""
+
+import io
 import os
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from privet._files import read_file
+from privet._registry import one_line, shortened
 from privet.errors import InvalidValue, PrivetError
 
 LARGEST = 2**34  # bytes of a file with records, packed or not
@@ -45,6 +56,9 @@ class File:
 
     def __str__(self) -> str:
         return f"{self.dataset}/{self.name}"
+
+
+download: Callable[[File, Path], Path] | None = None  # brings a public file into a folder; the product has none
 
 
 def expanded(path: str | Path) -> Path:
@@ -93,10 +107,8 @@ def read(where: Where, file: File) -> bytes:
         other = _differs(path, content, file)
         if path.parent not in where.folders():
             raise InvalidValue(other)
-    if where.download and file.url:
-        from privet.data.fetch import fetch
-
-        return content_of(fetch(file, where.kept()))
+    if where.download and file.url and download is not None:
+        return content_of(download(file, where.kept()))
     raise InvalidValue(other or missing(where, file.dataset, file.name, source=file.url))
 
 
@@ -129,3 +141,47 @@ def _differs(path: Path, content: bytes, file: File) -> str:
         f"{path}: is not the public file {file}: its SHA-256 is {found[:12]}..., not {file.sha256[:12]}...{size}. "
         "It is damaged or another version. Remove it and fetch it again."
     )
+
+
+# --- packed -----------------------------------------------------------------------------------------
+
+
+def gunzip(content: bytes, *, limit: int, name: str) -> bytes:
+    """What one gzip stream of at most `limit` bytes holds; exactly one, whole, with nothing after it.
+
+    >>> import gzip
+    >>> gunzip(gzip.compress(b"digits"), limit=6, name="a.gz")
+    b'digits'
+    """
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        unpacked = unpacker.decompress(content, limit + 1)
+    except zlib.error as error:
+        raise InvalidValue(f"{name}: is not a whole gzip file: {one_line(error)}. Fetch it again.") from None
+    if len(unpacked) > limit:
+        raise InvalidValue(f"{name}: unpacks to more than {limit:,} bytes. It is not the file it is named after.")
+    if not unpacker.eof:
+        raise InvalidValue(f"{name}: ends in the middle of its gzip stream. Fetch it again.")
+    if unpacker.unused_data:
+        raise InvalidValue(f"{name}: has bytes after its gzip stream. Fetch it again.")
+    return unpacked
+
+
+def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an NPZ file of at most `limit` bytes, unpacked. Objects, which would be unpickled, are refused."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            unpacked = sum(entry.file_size for entry in packed.infolist())
+        if unpacked <= limit:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                held = {key: arrays[key] for key in arrays.files}
+            return {key: array for key, array in held.items() if isinstance(array, np.ndarray)}  # else it is bytes
+    except Exception as error:  # a damaged file may fail in any way, MemoryError included; its text may show content
+        what = "it has objects, which are not unpickled" if "allow_pickle" in str(error) else type(error).__name__
+        raise damaged(InvalidValue(what), "NPZ file of plain arrays", name) from None
+    raise InvalidValue(f"{name}: unpacks to {unpacked:,} bytes, more than {limit:,}. Do not use it.")
+
+
+def damaged(error: Exception, kind: str, name: str) -> InvalidValue:
+    """What to say of a file that cannot be unpacked."""
+    return InvalidValue(f"{name}: is not a whole {kind}: {shortened(one_line(error), 200)}. Fetch or make it again.")

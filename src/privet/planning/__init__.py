@@ -9,7 +9,6 @@ from privet.planning.plan import Plan, plan
 from privet.planning.recipe import Recipe
 from privet.planning.search import search
 from privet.planning.steps import Steps
-from privet.planning.swap import Swap, swap
 from privet.planning.utility import Profile, utility
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "Profile",
     "Recipe",
     "Steps",
-    "Swap",
     "ahead",
     "calibrate",
     "compare",
@@ -27,6 +25,5 @@ __all__ = [
     "more",
     "plan",
     "search",
-    "swap",
     "utility",
 ]

@@ -15,8 +15,8 @@ from privet import _check
 from privet.accounting import Budget, Guarantee, Ledger, Step, gdp, spent
 from privet.accounting.base import warn_large_delta
 from privet.accounting.guarantee import WHO
-from privet.accounting.proactive import proactive_noise
 from privet.errors import InvalidValue, NoSolution, PrivetError
+from privet.planning.calibrate import proactive_noise
 from privet.planning.question import Question
 from privet.planning.recipe import MOST_SIZE, Recipe, steps_of
 from privet.planning.solve import height_of

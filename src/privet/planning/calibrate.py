@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import optimize
 
+from privet import _check
 from privet.accounting import gdp, pld
 from privet.accounting.ledger import Ledger
 from privet.accounting.levels import Levels, levels_of
@@ -34,6 +35,23 @@ def pld_epsilon_at(ledger: Ledger, delta: float) -> EpsilonAt:
     """The certified upper bound as a function of the height; the distinct levels are found once."""
     levels = levels_of(ledger)
     return lambda height: pld.epsilon_bounds(scaled(levels, height), delta)[1]
+
+
+def proactive_noise(*, epsilon: float, delta: float) -> float:
+    """The noise that the closed form asks for, whatever the number of rounds T.
+
+        noise = sqrt(2 (epsilon + log(1/delta)) / epsilon)
+
+    Published for epsilon = Omega(T / N^2), N the size of the dataset, with a constant that depends on the batch: at
+    epsilon 2, delta 1e-5 and T = N = 60,000 it is enough for batches of 256 and too little for batches of 600.
+    `privet.published.accountants.holds` decides a given case. Source: van Dijk, Nguyen, Nguyen, Nguyen 2021 (abstract).
+
+    >>> round(proactive_noise(epsilon=2.0, delta=1e-5), 3)
+    3.676
+    """
+    _check.positive(epsilon=epsilon)
+    _check.delta(delta)
+    return math.sqrt(2 * (epsilon - math.log(delta)) / epsilon)
 
 
 def clt_height(ledger: Ledger, *, epsilon: float, delta: float) -> float:

@@ -1,18 +1,16 @@
-"""The methods of the papers: rows of a table, not classes. A method is a choice of shapes, a clipping rule and a price.
+"""Methods: rows of a table, not classes. A method is a choice of shapes, a clipping rule and a price.
 
 By default a name means its sound sibling, priced by the certified accountant `pld`. As published it means the
-paper's own rule, formula and label, however weak: an unsound method must be asked for in so many words.
+paper's own rule, formula and label, however weak: an unsound method must be asked for in so many words. The rows of
+those whose figures are claimed are in `privet.published.methods`, and are read when they are asked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from privet import _check
-from privet._registry import written
+from privet._registry import Registry, written
 from privet.accounting.guarantee import Label
-from privet.accounting.tcdp import auto_exponential, auto_linear, auto_step, auto_time
-from privet.accounting.zcdp import epsilon_of_rho
 from privet.errors import InvalidValue
 from privet.planning.rules import is_unsound
 
@@ -104,71 +102,11 @@ def decaying_clip(at: Setting) -> str:
     return f"exponential:end={written(1 / at.recipe.rho_clip)},grid=after"
 
 
-def linear_per_epoch(at: Setting) -> str:
-    """sigma_e^2 = sigma_0^2 R^e, R = 0.99: called linear, but geometric. Source: Auto DP-SGD, Table 1."""
-    return f"step:factor=0.99,every={at.epoch},power=2"
-
-
-def time_per_epoch(at: Setting) -> str:
-    """sigma_e^2 = sigma_0^2 / (1 + R e), R = 1 / E: the published R = sigma_0 / E at sigma_0 = 1."""
-    return f"time:decay={written(1 / at.epochs)},every={at.epoch},power=2"
-
-
-def published_time(at: Setting) -> str:
-    """sigma_e^2 = sigma_0^2 / (1 + R e), R = sigma_0 / E. Source: Auto DP-SGD, Table 1."""
-    return f"time:decay={written(at.scale / at.epochs)},every={at.epoch},power=2"
-
-
-def step_per_epochs(at: Setting) -> str:
-    """sigma_e^2 = sigma_0^2 R^floor(e / D), R = 0.5, D = 10. Source: Auto DP-SGD, Table 1."""
-    return f"step:factor=0.5,every={written(10 * float(at.epoch))},power=2"
-
-
-def exponential_per_epoch(at: Setting) -> str:
-    """sigma_e^2 = sigma_0^2 exp(-R e), R = 0.1. Source: Auto DP-SGD, Table 1."""
-    return f"exponential:decay=0.1,every={at.epoch},power=2"
-
-
-def decay(at: Setting) -> str:
-    """Exponential from 1 towards 0.5: a default of ours, since the papers give the form and not the constant."""
-    return "exponential:end=0.5,grid=before"
-
-
-# --- claims -----------------------------------------------------------------------------------------
-
-
-def _claim_linear(at: Setting, delta: float) -> float:
-    return epsilon_of_rho(auto_linear(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
-
-
-def _claim_time(at: Setting, delta: float) -> float:
-    return epsilon_of_rho(auto_time(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
-
-
-def _claim_step(at: Setting, delta: float) -> float:
-    return epsilon_of_rho(auto_step(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
-
-
-def _claim_exponential(at: Setting, delta: float) -> float:
-    return epsilon_of_rho(auto_exponential(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
-
-
 # --- the table --------------------------------------------------------------------------------------
 
 _BU = "Bu, Dong, Long, Su 2019, Deep Learning with Gaussian Differential Privacy"
 _DU = "Du et al. 2021, Dynamic Differential-Privacy Preserving SGD"
-_AUTO = "Auto DP-SGD: Dual Improvements of Privacy and Accuracy (anonymous)"
-_WEI = "Wei, Liu 2021, Gradient Leakage Attack Resilient Deep Learning"
 _CLT = "The central limit theorem is no bound: at a finite number of steps it may report less than the truth."
-_OWN_NORM = (
-    "Each example's threshold is its own norm, so nothing is clipped and the noise scale is private data: there is no "
-    "guarantee; besides, the closed form counts epochs in place of steps."
-)
-_PER_LAYER = "Clipping each of M layers to C has sensitivity sqrt(M) C, but C is charged: sqrt(M) too little noise."
-_L2_MAX = "The sensitivity is read off the batch, which bounds nothing: neighbours can be told apart with certainty."
-_NORMALISED = "normalised clipping (bound 1), pld"
-_SQRT_M = "layers clipped to C / sqrt(M), pld"
-_QUANTILE = "private quantile in place of l2-max, pld"
 
 
 def _du(name: str, noise: str, clip: str, needs: tuple[str, ...]) -> Method:
@@ -184,34 +122,6 @@ def _bu(name: str) -> Method:
                   accountant="gdp", wrong=_CLT, sibling="same, pld")  # fmt: skip
 
 
-def _auto(name: str, says: str, noise: ShapeOf, claim: Claim, published: ShapeOf | None = None) -> Method:
-    return Method(
-        name=name, paper=_AUTO, noise_says=says, clip_says="each example's own norm", label="claimed",
-        accountant="tcdp", wrong=_OWN_NORM, sibling=_NORMALISED, rule="normalised", published_rule="own_norm",
-        noise=noise, claim=claim, published_noise=published,
-    )  # fmt: skip
-
-
-def _noise_decay(name: str, paper: str, accountant: str, wrong: str) -> Method:
-    return Method(
-        name=name, paper=paper, noise_says="sigma_e^2 = sigma_0^2 0.99^e by default", clip_says="constant",
-        label="claimed", accountant=accountant, wrong=wrong, sibling="same, pld", noise=linear_per_epoch,
-        free=("noise",),
-    )  # fmt: skip
-
-
-def _wei(name: str, *, max_norm: bool = False, clip: bool = False, noise: bool = False) -> Method:
-    free = tuple(word for word, on in (("noise", noise), ("clip", clip)) if on)
-    return Method(
-        name=name, paper=_WEI, label="claimed", accountant="moments", free=free,
-        noise_says="linear, exponential or cyclic decay" if noise else "constant",
-        clip_says=("linear, exponential or cyclic decay" if clip else "constant") + (", l2-max" if max_norm else ""),
-        wrong=_L2_MAX if max_norm else _PER_LAYER, sibling=_QUANTILE if max_norm else _SQRT_M,
-        rule="quantile" if max_norm else "per_layer", published_rule="l2_max" if max_norm else "per_layer_c",
-        noise=decay if noise else None, clip=decay if clip else None,
-    )  # fmt: skip
-
-
 def _certified(name: str, paper: str, clip: str, rule: str, note: str) -> Method:
     return Method(name=name, paper=paper, noise_says="constant", clip_says=clip, label="certified", accountant="pld",
                   wrong="", sibling=note, rule=rule, published_rule=rule)  # fmt: skip
@@ -223,40 +133,6 @@ _ROWS = (
     _du("growing-mu", "sigma_0 rho_noise^(-t/T)", "constant", ("rho_noise",)),
     _du("sensitivity-decay", "constant", "C_0 rho_clip^(-t/T)", ("rho_clip",)),
     _du("dynamic", "sigma_0 rho_noise^(-t/T)", "C_0 rho_clip^(-t/T)", ("rho_noise", "rho_clip")),
-    _noise_decay(
-        "noise-decay-zcdp",
-        "Yu et al. 2019, as quoted by Du et al. 2021 and Wei, Liu 2021",
-        "zcdp",
-        "A sampled Gaussian is not zCDP at all orders, so the rule for rho may report less than the truth.",
-    ),
-    _noise_decay(
-        "noise-decay-tcdp",
-        "Zhang et al. 2021, as quoted by Du et al. 2021 and Auto DP-SGD",
-        "tcdp",
-        "The amplification lemma's conditions fail at small noise, and it covers another sampling.",
-    ),
-    Method(
-        name="proactive",
-        paper="van Dijk et al. 2021, Bringing Differential Private SGD to Practice",
-        noise_says="sqrt(2 (epsilon + log(1/delta)) / epsilon), whatever T",
-        clip_says="constant",
-        label="claimed",
-        accountant="proactive",
-        wrong="The closed form holds under a condition with an unnamed constant; outside it the truth is larger.",
-        sibling="constant, pld",
-    ),
-    _auto("auto-linear", "sigma_e^2 = sigma_0^2 0.99^e", linear_per_epoch, _claim_linear),
-    _auto("auto-time", "sigma_e^2 = sigma_0^2 / (1 + R e)", time_per_epoch, _claim_time, published_time),
-    _auto("auto-step", "sigma_e^2 = sigma_0^2 0.5^floor(e/10)", step_per_epochs, _claim_step),
-    _auto("auto-exp", "sigma_e^2 = sigma_0^2 exp(-0.1 e)", exponential_per_epoch, _claim_exponential),
-    _wei("dp-baseline"),
-    _wei("dyn-s-l2max", max_norm=True),
-    _wei("dyn-s-cdecay", clip=True),
-    _wei("dyn-s", max_norm=True, clip=True),
-    _wei("dyn-sigma", noise=True),
-    _wei("dyn-s-l2max-sigma", max_norm=True, noise=True),
-    _wei("dyn-s-cdecay-sigma", clip=True, noise=True),
-    _wei("dyn-s-sigma", max_norm=True, clip=True, noise=True),
     _certified(
         "quantile",
         "Andrew et al. 2021, Differentially Private Learning with Adaptive Clipping",
@@ -266,13 +142,38 @@ _ROWS = (
     ),
     _certified("adaclip", "Pichapati et al. 2019, AdaCliP", "per coordinate", "adaclip", "–"),
 )
-METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+NAMES = (
+    "noisy-sgd", "noisy-adam", "growing-mu", "sensitivity-decay", "dynamic", "noise-decay-zcdp", "noise-decay-tcdp",
+    "proactive", "auto-linear", "auto-time", "auto-step", "auto-exp", "dp-baseline", "dyn-s-l2max", "dyn-s-cdecay",
+    "dyn-s", "dyn-sigma", "dyn-s-l2max-sigma", "dyn-s-cdecay-sigma", "dyn-s-sigma", "quantile", "adaclip",
+)  # fmt: skip
+registry: Registry[Any] = Registry("method", own=False, order=NAMES, published="methods")
+for _row in _ROWS:
+    registry.register(_row.name)(_row)
+
+
+class _Methods(Mapping[str, Method]):
+    """All rows by name."""
+
+    def __getitem__(self, name: str) -> Method:
+        found: Any = registry.maker(name)
+        return found  # type: ignore[no-any-return]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in registry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(registry.names())
+
+    def __len__(self) -> int:
+        return len(registry.names())
+
+
+METHODS = _Methods()
 
 
 def method(name: str) -> Method:
     """The row called `name`."""
-    if not isinstance(name, str) or name not in METHODS:
-        raise InvalidValue(
-            f"method={name!r} is not known.{_check.suggestion(name, METHODS)} Known: {', '.join(METHODS)}."
-        )
+    if not isinstance(name, str):
+        raise InvalidValue(f"method={name!r} is not known. Known: {', '.join(METHODS)}.")
     return METHODS[name]

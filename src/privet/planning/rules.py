@@ -1,6 +1,7 @@
 """Clipping rules by name, as far as planning must know them without torch: which there are, and which hold.
 
-The classes of the package are in `engine/clip`, and put themselves into the registry when that is imported. A rule from
+The classes of the package are in `engine/clip`, and put themselves into the registry when that is imported; those of
+the papers that hold no bound are in `published`, and are imported when one of them is asked for. A rule from
 outside may be planned with as well: the engine maps it over the examples and holds each to the rule's bound, so that
 its guarantee does not rest on it.
 """
@@ -19,7 +20,8 @@ UNSOUND_RULES = {
 }
 OF_ADAPTIVE = ("threshold", "transformed", "bits", "bit_noise", "released", "state", "restore")
 
-registry: Registry[Any] = Registry("rule", needs=("groups", "factors", "norm_bound"))
+NAMES = ("flat", "per_layer", "normalised", "adaclip", "own_norm", "per_layer_c", "l2_max", "quantile")
+registry: Registry[Any] = Registry("rule", needs=("groups", "factors", "norm_bound"), order=NAMES, published="clipping")
 
 
 def is_unsound(rule: str) -> bool:

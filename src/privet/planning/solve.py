@@ -12,9 +12,8 @@ from privet.accounting import gdp
 from privet.accounting.base import refuse_unsupported
 from privet.accounting.guarantee import rounded
 from privet.accounting.pld import Pld
-from privet.accounting.proactive import proactive_noise
 from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
-from privet.planning.calibrate import MOST_HEIGHT, calibrate, clt_height, exact, pld_epsilon_at
+from privet.planning.calibrate import MOST_HEIGHT, calibrate, clt_height, exact, pld_epsilon_at, proactive_noise
 from privet.planning.question import Question
 from privet.planning.recipe import steps_of
 from privet.planning.steps import MOST_SCHEDULED, MOST_STEPS, Steps

@@ -1,0 +1,1 @@
+"""From a row of a paper to a result, and from results to tables, figures and the page."""
