@@ -17,11 +17,11 @@ def test_a_sound_method() -> None:
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privet.cli.shell.OFTEN", 0.001)
+    monkeypatch.setattr("privet.cli.common.OFTEN", 0.001)
     result = run("audit --method noisy-sgd --kind replay --json")
     assert result.stdout.count("\n") == 1
     assert any(re.fullmatch(r"auditing: .*, \d+ s so far", line) for line in result.stderr.splitlines())
-    monkeypatch.setattr("privet.cli.shell.OFTEN", 60.0)
+    monkeypatch.setattr("privet.cli.common.OFTEN", 60.0)
     assert run("audit --method noisy-sgd --kind replay").stderr == ""
 
 

@@ -1,4 +1,4 @@
-"""`privet plan`, `privet methods` and `privet epsilon --from plan.json`, as a user types them."""
+"""`privet plan`, `privet list methods` and `privet epsilon --from plan.json`, as a user types them."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def test_the_short_answer_carries_its_label(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("epsilon <= 1.19")
     assert "[certified: pld, true value >= 1.19" in lines[0]
-    assert "14063 steps of 256 of 60000 records" in result.stdout
+    assert "14063 steps, expected batch size 256, 60,000 examples" in result.stdout
     assert lines[-1] == f"wrote {tmp_path / 'plan.json'}"
     assert result.stderr == ""
     assert Plan.load(tmp_path / "plan.json").guarantee.epsilon <= 1.2
@@ -75,15 +75,15 @@ def test_every_knob_can_be_solved_for(more: str, knob: str) -> None:
 def test_as_published_is_a_claim_and_says_so() -> None:
     text = run(BASE, "--method", "auto-linear", "--as-published").stdout
     assert text.startswith("epsilon claimed 1.2 at delta 1e-05 [claimed")
-    assert "guarantee none" in text
+    assert "guarantee         none" in text
     assert answer(BASE, "--method", "auto-linear", "--as-published")["certified"] is None
     text = run(DYNAMIC, "--as-published").stdout
     assert text.startswith("epsilon ~ 1.2")
-    assert "certified epsilon <= 1.22" in text
+    assert "certified         epsilon <= 1.22" in text
 
 
 def test_the_printed_noise_keeps_the_budget() -> None:
-    printed = re.search(r"noise +([\d.]+) \(", run(BASE).stdout)
+    printed = re.search(r"noise multiplier +([\d.]+) \(", run(BASE).stdout)
     assert printed is not None
     assert 0 <= float(printed.group(1)) - answer(BASE)["noise"][0] < 1e-5
 
@@ -93,7 +93,7 @@ def test_the_closed_form_stands_beside_the_certified_noise(batch: int, verdict: 
     line = f"plan --size 60000 --batch {batch} --steps 60000 --epsilon 2 --delta 1e-5 --method proactive"
     for more in ((), ("--as-published",)):
         text = run(line, *more).stdout
-        assert f"noise 3.67599; its condition {verdict} here" in text
+        assert f"noise multiplier 3.67599; its condition {verdict} here" in text
         found = answer(line, *more)["closed_form"]
         assert found == {"noise": pytest.approx(3.676, abs=5e-4), "holds": verdict == "holds"}
 
@@ -110,7 +110,7 @@ def test_tuning_is_charged_and_one_run_is_shown(more: str, method: str, tmp_path
     text = run(f"{BASE} {more}", "--out", str(tmp_path / "plan.json")).stdout
     assert text.startswith("epsilon <= 1.19")
     assert f"[certified: {method}" in text
-    assert "\n  one run   epsilon <= " in text
+    assert "\n  one run           epsilon <= " in text
     assert "\n  tuning    " in text
     assert Plan.load(tmp_path / "plan.json").guarantee.method == method
     found = answer(f"{BASE} {more}")
@@ -128,20 +128,20 @@ def test_a_plan_can_be_checked_by_every_accountant(plan_file: Path) -> None:
 
 
 def test_methods_are_listed_with_what_is_wrong() -> None:
-    text = run("methods").stdout
+    text = run("list methods").stdout
     for row in METHODS.values():
         assert row.name in text
         assert row.wrong in text
-    assert [row["name"] for row in answer("methods")["methods"]] == list(METHODS)
-    one = run("methods auto-linear").stdout
+    assert [row["name"] for row in answer("list methods")["methods"]] == list(METHODS)
+    one = run("list methods auto-linear").stdout
     assert "own norm" in one
     assert "normalised" in one
-    assert answer("methods auto-linear")["as_published"]["label"] == "claimed"
+    assert answer("list methods auto-linear")["as_published"]["label"] == "claimed"
 
 
 def test_clients_are_not_called_records() -> None:
     result = run("plan --unit client --size 100 --batch 100 --steps 10 --delta 0.01 --epsilon 1")
-    assert "10 steps of 100 of 100 clients" in result.stdout
+    assert "10 steps, expected batch size 100, 100 clients" in result.stdout
     assert "publishing one client at random" in result.stderr
     refused(run("plan --unit client --steps 10 --epsilon 1"), "It is the public number of clients.")
 
@@ -176,7 +176,7 @@ FLAGS = {
     "batch below 0": ("--batch -3", "batch=-3.0"),
     "batch by zero": ("--batch 1/0", "not a finite number"),
     "rate and batch": ("--rate 0.1", "batch and rate are both given"),
-    "a client twice": ("--unit client --batch 99999", "A client takes part at most once in a step"),
+    "a client twice": ("--unit client --batch 99999", "Each client takes part at most once in a step"),
     "steps and epochs": ("--steps 5", "steps and epochs are both given"),
     "epochs 0": ("--epochs 0", "epochs=0.0 must be finite and > 0"),
     "epochs endless": ("--epochs 1e300", "more than 1e+12 steps"),
@@ -302,7 +302,7 @@ def test_what_a_plan_says_is_not_said_again(plan_file: Path) -> None:
 
 
 def test_an_unknown_method_is_named() -> None:
-    refused(run("methods dynamc"), "Did you mean 'dynamic'")
+    refused(run("list methods dynamc"), "Did you mean 'dynamic'")
 
 
 def test_a_plan_is_priced_at_its_own_delta(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scipy import special
 
 from privet import _check
 from privet._registry import Registry, one_line
-from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, WHO, Guarantee, Label, Relation, Unit
+from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, Guarantee, Label, Relation, Unit, adjacency
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.errors import InvalidValue, PrivetError, Unsupported
@@ -65,6 +65,7 @@ def spent(
     ('certified', 2.382)
     """
     _check.delta(delta)
+    relation = adjacency(relation)
     _check.one_of(RELATIONS, relation=relation)
     _check.one_of(UNITS, unit=unit)
     _check.whole(least=0, steps=ledger.steps)
@@ -135,7 +136,7 @@ def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None
     _check.whole(size=size)
     if delta >= 1 / size:
         warnings.warn(
-            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one {WHO[unit]} at random would "
+            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one {unit} at random would "
             f"satisfy it. Use 1/(10 size)={0.1 / size:.3g} or less.",
             stacklevel=3,
         )
@@ -143,6 +144,8 @@ def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None
 
 def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation, accountant: str) -> None:
     """Raise Unsupported with the accountant's reason, if it has no theorem for a step of the ledger."""
+    relation = adjacency(relation)
+    _check.one_of(RELATIONS, relation=relation)  # an unknown one must not pass for one with a theorem
     for step in representatives(ledger):
         if step.noise < LEAST_NOISE:
             raise Unsupported(

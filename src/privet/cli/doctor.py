@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet._registry import one_line
+from privet.cli.common import PATH, integer, print_object, warnings_as_lines
 from privet.cli.doctor_report import Case, Report, in_words
-from privet.cli.shell import PATH, integer, print_object, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 if TYPE_CHECKING:

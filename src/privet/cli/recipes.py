@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _check
+from privet.cli.common import PATH, integer, print_object
 from privet.cli.reproduce import print_cells, run_rows
-from privet.cli.shell import PATH, integer, print_object
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:

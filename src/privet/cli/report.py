@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from privet.cli.shell import PATH, print_object, progress_bar, warnings_as_lines
+from privet.cli.common import PATH, print_object, progress_bar, warnings_as_lines
 
 
 @click.command("report", short_help="One page about a run, for people.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _check
-from privet.cli.shell import PATH, integer, print_object, say_written, warnings_as_lines
+from privet.cli.common import PATH, integer, print_object, say_written, warnings_as_lines
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from privet.cli.shell import PATH
+from privet.cli.common import PATH
 from privet.errors import MissingExtra
 
 

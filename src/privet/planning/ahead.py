@@ -14,7 +14,6 @@ import numpy as np
 from privet import _check
 from privet.accounting import Budget, Guarantee, Ledger, Step, gdp, spent
 from privet.accounting.base import warn_large_delta
-from privet.accounting.guarantee import WHO
 from privet.accounting.proactive import proactive_noise
 from privet.errors import InvalidValue, NoSolution, PrivetError
 from privet.planning.question import Question
@@ -219,8 +218,8 @@ def _places(
     for batch in batches:
         if batch > size:
             raise InvalidValue(
-                f"batches={batch:g} must be at most size={size}. A {WHO[base.budget.unit]} takes part at most once in "
-                "a step. Use a smaller batch."
+                f"batches={batch:g} must be at most size={size}. Each {base.budget.unit} takes part at most once "
+                "in a step. Use a smaller batch."
             )
     if steps is None and epochs is None:
         steps = STEPS if centre is None else [max(1, round(centre[1] * by)) for by in STEPS_AROUND]
