@@ -79,8 +79,8 @@ def delta(value: float) -> None:
     between(0, 1, delta=value)
     if value < LEAST_DELTA:
         raise InvalidValue(
-            f"delta={value!r} must be at least {LEAST_DELTA:g}. Doubles lose their digits below, and no bound would be "
-            "proven. Use a larger one; 1e-12 is less than any event that matters."
+            f"delta={value!r} must be at least {LEAST_DELTA:g}. Double precision proves no bound below it. Use a "
+            "larger one, such as 1e-12."
         )
 
 
@@ -88,7 +88,9 @@ def fraction(**values: float) -> None:
     """Raise unless each named value is >= 0 and < 1."""
     for name, value in values.items():
         if not _is_number(value) or not 0 <= value < 1:
-            raise InvalidValue(f"{name}={value!r} must be >= 0 and < 1. From 1 on its sum has no end. Give 0.9, say.")
+            raise InvalidValue(
+                f"{name}={value!r} must be >= 0 and < 1. At 1 and above it does not converge. Use 0.9, for example."
+            )
 
 
 def rate(**values: float) -> None:
@@ -96,8 +98,8 @@ def rate(**values: float) -> None:
     for name, value in values.items():
         if not _is_number(value) or not 0 < value <= 1:
             raise InvalidValue(
-                f"{name}={value!r} must be > 0 and <= 1. It is the chance that a record takes part in a step. "
-                "Give batch / size, for example 256/60000."
+                f"{name}={value!r} must be > 0 and <= 1. It is the probability that an example is in the batch of a "
+                "step. Give batch / size, for example 256/60000."
             )
 
 

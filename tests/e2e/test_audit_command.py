@@ -70,7 +70,7 @@ def test_a_plan_is_run_once(tmp_path: Path) -> None:
         ("audit --method noisy-sgd --control own-norm", "Give one of --method"),
         ("audit --method own-norm", "method='own-norm' is not known"),
         ("audit --control noisy-sgd", "control='noisy-sgd' is not known"),
-        ("audit --control own-norm --as-published", "--as-published needs --method"),
+        ("audit --control own-norm --as-published", "--uncertified needs --method"),
         ("audit --method noisy-sgd --kind replays", "kind='replays' must be one of"),
         ("audit --method noisy-sgd --kind ,", "has an empty name"),
         ("audit --method noisy-sgd --kind one-run", "needs a plan"),

@@ -137,7 +137,7 @@ BAD = {
     "half-life 0": (f"{BASE} --half-life 0", "half_life=0.0 must be finite and > 0"),
     "search: unknown": (SEARCH.replace("rho-clip", "sigma"), "over='sigma' must be one of"),
     "search: nothing": (f"plan --optimize {RUN} --over ,", "has an empty name"),
-    "search: no such shape": (f"plan --optimize {RUN} --over rho-noise", "has no meaning for method=None"),
+    "search: no such shape": (f"plan --optimize {RUN} --over rho-noise", "does not apply to method=None"),
     "search: no limits": (f"plan --optimize {RUN} --over steps=100", "must read name=least..largest"),
     "search: bad limits": (f"plan --optimize {RUN} --over steps=1..x", "'x' is not a finite number"),
     "search: falling limits": (f"plan --optimize {RUN} --over steps=9..2", "must rise"),

@@ -121,7 +121,8 @@ FLAGS = {
     "epsilon 0": (f"{BASE} --epsilon 0", "epsilon=0.0 must be finite and > 0"),
     "epsilon nan": (f"{BASE} --epsilon nan", "'nan' is not a finite number"),
     "delta 1": (f"{BASE} --delta 1", "delta=1.0 must lie strictly between"),
-    "out of reach": ("plan --explore --size 9 --epsilon 1e-12 --delta 1e-200 --batches 9 --steps 9", "cannot be reached"),
+    "out of reach": ("plan --explore --size 9 --epsilon 1e-12 --delta 1e-200 --batches 9 --steps 9",
+                     "cannot be reached"),
     "batch above size": (f"{BASE} --batches 256,70000", "batches=70000 must be at most size=60000"),
     "batch 0": (f"{BASE} --batches 0", "'0' is not a whole number"),
     "batch a word": (f"{BASE} --batches 64,big", "'big' is not a whole number"),
@@ -162,10 +163,10 @@ MORE = {
     "more without end": ("--more 1e12", "must keep the steps within"),
     "within what is spent": ("--more 5 --within 1.5", "within=1.5 must be above"),
     "within a word": ("--more 5 --within lots", "'lots' is not a finite number"),
-    "another budget": ("--more 5 --epsilon 3", "--epsilon has no place beside --more"),
-    "another batch": ("--more 5 --batches 3", "--batches has no place beside --more"),
-    "another noise": ("--more 5 --noise-schedule cosine", "--noise-schedule has no place beside --more"),
-    "a figure": ("--more 5 --plot more.png", "--plot has no place beside --more"),
+    "another budget": ("--more 5 --epsilon 3", "--epsilon cannot be combined with --more"),
+    "another batch": ("--more 5 --batches 3", "--batches cannot be combined with --more"),
+    "another noise": ("--more 5 --noise-schedule cosine", "--noise-schedule cannot be combined with --more"),
+    "a figure": ("--more 5 --plot more.png", "--plot cannot be combined with --more"),
 }
 
 
@@ -183,4 +184,4 @@ def test_a_torn_plan_and_a_plan_without_a_guarantee_are_refused(plan_file: str, 
     line = "plan --size 100 --batch 10 --steps 10 --epsilon 2 --method auto-linear --as-published --out"
     assert run(line, str(unsound)).exit_code == 0
     refused(run("plan --explore --more 5", str(unsound)), "has no guarantee")
-    refused(run("plan --explore", str(unsound)), "as_published has no place here")
+    refused(run("plan --explore", str(unsound)), "as_published does not apply here")

@@ -22,8 +22,8 @@ LEAST = {
     "compare": {"methods": "noisy-sgd", "size": "600", "batch": "60", "steps": "20", "epsilon": "2", "delta": "1e-5"},
 }
 MORE = {
-    "epsilon": {"accountant": ("rdp", "gdp", "pld"), "relation": ("replace-one", "replace", "nobody"), "size": NUMBERS, "batch": NUMBERS,
-                "epochs": NUMBERS, "noise-schedule": SHAPES},
+    "epsilon": {"accountant": ("rdp", "gdp", "pld"), "relation": ("replace-one", "replace", "nobody"),
+                "size": NUMBERS, "batch": NUMBERS, "epochs": NUMBERS, "noise-schedule": SHAPES},
     "plan": {"clip": NUMBERS, "noise-schedule": SHAPES, "batch-schedule": SHAPES, "clip-schedule": SHAPES,
              "method": ("dynamic", "auto-linear"), "rho-noise": NUMBERS, "rho-clip": NUMBERS, "epochs": NUMBERS},
     "compare": {"methods": ("noisy-sgd,dynamic", "x"), "rho-noise": NUMBERS, "rho-clip": NUMBERS},

@@ -133,7 +133,7 @@ def test_ceilings_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("name", ["analytic", "prior"])
 def test_closed_forms_are_for_one_record(name: str) -> None:
     seen = attack_scenes.observation(attack_scenes.network(), X, Y, batch=2)
-    with pytest.raises(Unsupported, match="more than one record"):
+    with pytest.raises(Unsupported, match="more than one example"):
         attack_for(name).run(seen)
 
 

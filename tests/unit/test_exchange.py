@@ -144,7 +144,7 @@ def test_sampling_without_replacement_is_fixed_size_over_twice_the_clip() -> Non
     assert exchange.to_dp_event(ledger, size=1000) == dp_event.SelfComposedDpEvent(event, 7)
     with pytest.raises(InvalidValue, match="size=None"):
         exchange.to_dp_event(ledger)
-    with pytest.raises(InvalidValue, match="whole number of records"):
+    with pytest.raises(InvalidValue, match="whole number of examples"):
         exchange.to_dp_event(ledger, size=1050)
 
 

@@ -122,7 +122,8 @@ def pipe(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (gone, "What it spent could not be told"), (torn, "line 1"), (linked, "is a link to"), (tuning, "is a tuning"),
+        (gone, "What it spent cannot be determined"), (torn, "line 1"),
+        (linked, "is a link to"), (tuning, "is a tuning"),
         (federation, "is a federation"), (weights, "has checkpoint.safetensors of a run"), (pipe, "is no plain file"),
     ],
 )  # fmt: skip

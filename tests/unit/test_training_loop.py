@@ -560,7 +560,7 @@ def test_without_a_checkpoint_it_needs_the_same_file(tmp_path, body):
 
 
 def test_a_plan_for_another_size_says_how_to_plan_again(tmp_path):
-    with pytest.raises(InvalidValue, match=r"has 150 records, the plan is for size=200.*--size 150"):
+    with pytest.raises(InvalidValue, match=r"has 150 examples, the plan is for size=200.*--size 150"):
         train(private(), "tiny_task:task:size=150", out=tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 

@@ -368,7 +368,7 @@ def test_private_judges_have_noise_on_their_count(tmp_path):
         ({"charge": "geometric", "trials": 0.5}, "must be >= 1"),
         ({"charge": "poisson", "trials": 2, "accountant": "pld"}, "has no theorem"),
         ({"charge": "best"}, "charge='best' must be one of"),
-        ({"charge": "disjoint", "public": other_points()}, "chooses on a part of the records"),
+        ({"charge": "disjoint", "public": other_points()}, "chooses on a part of the examples"),
         ({"charge": "fixed", "trials": 1.5}, "trials=1.5"),
         ({"trials": 3}, "more than the 2 candidates"),
         ({"trials_law": "fixed"}, "said by the tuning itself"),
@@ -404,7 +404,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_spent(tmp_path, given, 
         ({"charge": "fixed", "relation": "replace"}, "relation='replace'"),
         ({"charge": "fixed", "sampling": "fixed-size"}, "with Poisson sampling only"),
         ({"charge": "fixed", "task": replace(tiny_task.task(), measure=RMSE)}, "can move by any amount"),
-        ({"charge": "fixed", "task": replace(tiny_task.task(), measure=EACH_PLACE)}, "one value for each record"),
+        ({"charge": "fixed", "task": replace(tiny_task.task(), measure=EACH_PLACE)}, "one value for each example"),
     ],
 )
 def test_what_has_no_proof_is_refused(tmp_path, given, words):

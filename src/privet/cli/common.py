@@ -1,4 +1,4 @@
-"""What every command shares: one line for each failure, numbers as people write them, JSON on standard output."""
+"""What every command shares: errors in one line, numbers, options, progress, tables, JSON."""
 
 import copy
 import json
@@ -107,11 +107,11 @@ def grouped(command: Command, options: "Sequence[Callable[[Command], Command]]",
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """What to say of a failure, and whose it is: 2 the user's, who can mend it, 1 ours."""
+    """The message of a failure and its exit code: 2 for a user's mistake, 1 for a fault of ours."""
     if isinstance(error, PrivetError):
         return str(error), 2
     if isinstance(error, MemoryError):
-        return "there is not enough memory for this. Use fewer or smaller records, or a smaller network.", 2
+        return "there is not enough memory for this. Use fewer or smaller examples, or a smaller network.", 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}. Check its name and permissions, or free some space.", 2
     return f"internal error: {type(error).__name__}: {error} (PRIVET_DEBUG=1 shows where)", 1
@@ -224,7 +224,7 @@ class Place(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip():
             self.fail(
-                f"{value!r} is not a name. It would be the current folder. Give one: `.` for that folder", param, ctx
+                f"{value!r} is not a name. It would mean the current folder. Write `.` for that folder", param, ctx
             )
         if (
             "\0" in str(value)

@@ -1,4 +1,4 @@
-"""`privet doctor`: what this machine has; and a look at a model, a dataset and a plan before training."""
+"""`privet doctor`: versions; checks of a model, a dataset and a plan before training; of plug-ins."""
 
 import platform
 import re
@@ -32,26 +32,32 @@ def size_in_bytes(text: str) -> int:
     return int(size)
 
 
-@click.command("doctor", short_help="Look at a model, a dataset and a plan before training.")
+@click.command("doctor", short_help="Check a model, a dataset and a plan before training.")
 @click.argument("make", required=False, metavar="[MODULE:MAKE]")
-@click.option("--task", metavar="TASK", help="A task's records and network: digits, mnist, or my.module:task.")
+@click.option("--task", metavar="TASK", help="A task's dataset and network: digits, mnist, or my.module:task.")
 @click.option("--model", metavar="NAME", help="Another network for the task: cnn, or my.module:Net.")
 @click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan, as `privet plan --out` writes it.")
-@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where the task's files are.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Folder with the files of datasets.")
 @click.option("--memory", type=size_in_bytes, metavar="SIZE", help="Memory for a step: 4G. Default: what is free now.")
-@click.option("--fix", is_flag=True, help="Replace the layers that have a private counterpart, and look again.")
-@click.option("--rounds", type=integer, default=5, show_default=True, help="Steps to time, private and plain in turn.")
+@click.option("--fix", is_flag=True, help="Replace layers that cannot be trained privately, and check again.")
+@click.option(
+    "--rounds",
+    type=integer,
+    default=5,
+    show_default=True,
+    help="Training steps to time, private and non-private in turn.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def doctor_command(
     *, make: str | None, task: str | None, model: str | None, plan_file: Path | None, data_dir: Path | None,
     memory: int | None, fix: bool, rounds: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """What this machine has; and findings about a model, a dataset and a plan, each with the way out.
+    """Print versions; or check a model, a dataset and a plan, and say how to fix each problem.
 
     MODULE:MAKE is my.module:make, a function without arguments that returns (model, loss_fn, (inputs, targets)), as for
-    `clipped_sum`. With --task, random rows of the task's shapes are used, and no record is looked at.
+    `clipped_sum`. With --task, random inputs of the task's shapes are used, and no example of it is read.
 
-    Exit code 0 if training can start; 2 if something stops it (the findings are on standard output all the same).
+    Exit code 0 if training can start; 2 if something prevents it (the findings are on standard output either way).
 
     \b
     Examples:
@@ -126,7 +132,7 @@ def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | N
     if task is None:
         for option, given in {"--model": model, "--data-dir": folder}.items():
             if given is not None:
-                raise click.UsageError(f"{option} needs --task: its records say what the network is for.")
+                raise click.UsageError(f"{option} needs --task: the network is built for its dataset.")
         return Case()
     return _of_task(task, model, folder, plan)
 

@@ -47,7 +47,7 @@ class Case:
 
     def __str__(self) -> str:
         if self.model is None:
-            return "a plan alone; give --task or the address of a model to look at more"
+            return "only a plan; give --task or the address of a model to check more"
         before = "" if self.task is None else f"task {self.task}, "
         tensors = sum(p.requires_grad for p in self.model.parameters())
         return f"{before}model {self.name}: {self.parameters} parameters to train in {tensors} tensors"
@@ -108,7 +108,7 @@ class Report:
             steps = self.plan.steps
             click.echo(f"plan: {self.plan.guarantee}")
             click.echo(
-                f"      {len(steps)} steps of {self.plan.batch:.6g} of {self.plan.recipe.size} "
+                f"      {len(steps)} steps, expected batch size {self.plan.batch:.6g}, {self.plan.recipe.size:,} "
                 f"{self.plan.recipe.budget.unit}s ({self.epochs:.4g} epochs), {steps.sampling} sampling, rule "
                 f"{self.plan.rule}"
             )
@@ -129,7 +129,7 @@ def _print_changes(changes: "tuple[Change, ...]") -> None:
     click.echo("replaced:")
     for change in changes:
         click.echo(f"  {change.name or 'the model'}: {change.before} -> {change.after}; {change.weights}")
-    click.echo(f"put into your code, before the optimizer is made:\n  {LINE}")
+    click.echo(f"add to your code, before the optimizer is created:\n  {LINE}")
 
 
 def _print_findings(findings: "tuple[Finding, ...]") -> None:
@@ -159,8 +159,8 @@ def _print_ways(ways: str, is_mended: bool) -> None:
 def _print_estimate(found: "Estimate", limit: int | None, seconds: float | None) -> None:
     scaled = "" if found.rows == found.batch else f" (from trials of {found.rows})"
     click.echo(
-        f"\nprivate step {found.private_ms:.2f} ms, plain {found.plain_ms:.2f} ms: "
-        f"{found.private_ms / found.plain_ms:.2f} times, at {found.batch} records{scaled}"
+        f"\nprivate step {found.private_ms:.2f} ms, non-private {found.plain_ms:.2f} ms: "
+        f"{found.private_ms / found.plain_ms:.2f} times, at batch size {found.batch}{scaled}"
         + ("" if seconds is None else f"; the whole plan about {_time(seconds)}")
     )
     if found.peak_bytes is None or found.bytes_each is None:
@@ -169,8 +169,8 @@ def _print_estimate(found: "Estimate", limit: int | None, seconds: float | None)
     advice = "a whole batch fits" if found.physical is None else f"use max_physical_batch={found.physical}"
     there = "" if limit is None else f" of {in_words(limit)}"
     click.echo(
-        f"memory about {in_words(found.peak_bytes)}{there}, {in_words(found.bytes_each)} for each record at once: "
-        f"{advice}"
+        f"memory about {in_words(found.peak_bytes)}{there}, {in_words(found.bytes_each)} per example in a physical "
+        f"batch: {advice}"
     )
 
 

@@ -89,7 +89,7 @@ def epsilon_command(
       privet epsilon --from plan.json --same-epsilon-by gdp,rdp
     """
     if more and not sources:
-        raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs behind --from.")
+        raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs after --from.")
     if same_epsilon_by is not None:
         given = {"delta": delta, "epsilon": at, "relation": relation, "size": size, "curve": curve, **steps}
         _same_epsilon((*sources, *more), same_epsilon_by, given | {"tradeoff": tradeoff}, as_json=as_json)
@@ -194,7 +194,7 @@ def planned_ledger(planned: "Plan", source: str | None, relation: str | None, gi
     if planned.is_unsound:
         raise Unsupported(
             f"{source}: no accountant covers method={planned.recipe.method!r} as published: its clipping rule "
-            f"{planned.rule!r} bounds nothing that is charged. Plan without --as-published."
+            f"{planned.rule!r} does not bound the sensitivity. Plan without --uncertified."
         )
     if planned.recipe.tuning is not None:
         raise Unsupported(
@@ -234,7 +234,7 @@ def ledger_together(several: "Several", relation: str | None, given: dict[str, A
 def _check_relation(relation: str | None, own: str, source: str) -> None:
     if relation is not None and relation != own:
         raise Unsupported(
-            f"--relation={relation!r} is not the {source}'s, {own!r}. Its noise counts for that. Leave it out."
+            f"--relation={relation!r} is not the {source}'s, {own!r}. Its noise was calibrated for that. Leave it out."
         )
 
 
@@ -252,14 +252,14 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
         _check_nothing_beside(given)
         ledger = exchange.read(source)
         if not ledger.steps:
-            raise InvalidValue(f"{source}: has no steps. Its epsilon would be 0, of nothing. Give the file of a run.")
+            raise InvalidValue(f"{source}: has no steps. Its epsilon would be 0. Give the file of a run.")
         return ledger
     rate = _rate_of(given["rate"], given["batch"], size)
     _check.rate(rate=rate)
     steps = _steps_of(given["steps"], given["epochs"], rate)
     noise, shape = given["noise"], given["noise_schedule"]
     if noise is None and shape is None:
-        raise click.UsageError("Give --noise, the noise multiplier (or --noise-schedule, or --from FILE).")
+        raise click.UsageError("Give --noise-multiplier (or --noise-schedule, or --from FILE).")
     if noise is not None:
         _check.positive(noise=noise)
     ledger = Ledger()
@@ -283,15 +283,17 @@ def _charge(ledger: "Ledger", noise: float, shape: str | None, steps: int, rate:
 
 def _rate_of(rate: float | None, batch: float | None, size: int | None) -> float:
     if (rate is None) == (batch is None):
-        raise click.UsageError("Give --rate, or --batch with --size (or --from FILE): one of them.")
+        raise click.UsageError("Give --sample-rate, or --batch-size with --dataset-size (or --from FILE): one of them.")
     if rate is not None:
         return rate
     assert batch is not None
     if size is None:
-        raise click.UsageError("--batch needs --size, the number of records.")
+        raise click.UsageError("--batch-size needs --dataset-size.")
     _check.positive(batch=batch)
     if batch > size:
-        raise InvalidValue(f"batch={batch:g} must be at most size={size}. A record takes part at most once in a step.")
+        raise InvalidValue(
+            f"batch={batch:g} must be at most size={size}. An example takes part at most once in a step."
+        )
     return batch / size
 
 

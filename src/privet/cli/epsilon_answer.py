@@ -314,7 +314,7 @@ class Several:
         return joined(*(run.spent for run in self.runs))
 
     def lines(self) -> Lines:
-        on = "records without a name" if self.dataset is None else self.dataset
+        on = "data without a name" if self.dataset is None else self.dataset
         found = [("together", f"{len(self.runs)} runs on {on}; their whole plans: {self.planned}")]
         found += [("run", f"{run.name}: {_state(run)}") for run in self.runs]
         if any(run.reading.remark is not None and not run.stopped for run in self.runs):
@@ -339,9 +339,9 @@ class Several:
 def _state(run: "OneRun") -> str:
     said = f"{run.reading.ledger.steps} of {run.header.length} steps"
     if run.stopped:
-        said += ", ended by its outputs: its whole plan is counted"
+        said += ", stopped because of its outputs: its whole plan is counted"
     if run.header.dataset is None:
-        said += "; without a name for its records: counted as on these"
+        said += "; no dataset name: counted as on this dataset"
     return said
 
 

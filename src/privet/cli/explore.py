@@ -318,7 +318,7 @@ def print_frontier(
         return
     for name, why in _FOUND.items():
         if name in given:
-            raise click.UsageError(f"{why[0]} has no place beside --explore, {why[1]}.")
+            raise click.UsageError(f"{why[0]} cannot be combined with --explore, {why[1]}.")
     for name in ("noise", "clip"):
         if (shape := given.pop(f"{name}_schedule", None)) is not None:
             given[name] = f"{given[name]!r} * ({shape})" if name in given else shape
@@ -418,7 +418,9 @@ def _more(
     if file is None:
         raise click.UsageError("--more needs a plan, such as plan.json from `privet plan --out plan.json`.")
     if given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} has no place beside --more: the plan says the rest.")
+        raise click.UsageError(
+            f"--{given[0].replace('_', '-')} cannot be combined with --more: the plan says the rest."
+        )
     plan = Plan.load(file)
     found = more(plan, rounds, within=within)
     seconds = time.perf_counter() - start

@@ -93,7 +93,7 @@ def plan_command(
         from privet.cli.explore import print_frontier
 
         if out is not None:
-            raise click.UsageError("--out has no place beside --explore: it makes no plan. Leave one of them out.")
+            raise click.UsageError("--out cannot be combined with --explore: it makes no plan. Leave one of them out.")
         print_frontier(recipe, flags, **explored, as_json=as_json)
         return
     for name in ("steps", "epochs"):

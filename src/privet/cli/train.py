@@ -140,7 +140,7 @@ def train_command(
         given = settings | flags | {"recipe": recipe, "plan": plan_file, "out": out, "seed": seed}
         given |= {"total_epsilon": total_epsilon, "ledger_dir": ledger_dir}
         _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
-                "The run goes on as it began")  # fmt: skip
+                "A resumed run keeps its settings")  # fmt: skip
         run, was_over = _resumed(resume, where, watcher, show_private=show_private or None)
     else:
         from privet.training.loop import train
@@ -173,11 +173,11 @@ def _watcher(*, plain: bool) -> "Watcher":
 
 
 def _refuse(given: dict[str, Any], beside: str, why: str) -> None:
-    """Raise if an option is given that has no say here."""
+    """Raise if an option is given that does not apply."""
     for key, value in given.items():
         if value is not None:
             name = "RECIPE" if key == "recipe" else f"--{key.replace('_', '-')}"
-            raise InvalidValue(f"{name} is given beside {beside}. {why}. Leave it out.")
+            raise InvalidValue(f"{name} cannot be given with {beside}. {why}. Leave it out.")
 
 
 def _plan(
@@ -213,7 +213,7 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
         return None
     wanted = settings["task"] or own.get("task") or Settings().task
     if not isinstance(wanted, str):
-        raise InvalidValue(f'{recipe}: training.task={wanted!r} must be a word. Write task = "digits", say.')
+        raise InvalidValue(f'{recipe}: training.task={wanted!r} must be a word. Write task = "digits", for example.')
     return task(wanted, where=where).size
 
 
@@ -250,8 +250,8 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
         print_object(_object(run))
         return
     planned = len(run.plan.steps)
-    said = "was over already" if was_over else "is over" if run.is_over else "was stopped"
-    click.echo(f"the run {said}: {run.steps} of {planned} steps of {run.settings.task}")
+    said = "had finished already" if was_over else "finished" if run.is_over else "stopped"
+    click.echo(f"the run {said}: {run.steps} of {planned} steps on {run.settings.task}")
     for name, text in _lines(run):
         click.echo(f"  {name:<10}{text}")
 
@@ -266,20 +266,19 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
         found += [("assumes", said) for said in listed(run.guarantee)]
     found += _totals(run)
     if run.about["secure_noise"]:
-        found.append(("noise", "secure: no rounding of floating-point numbers gives it away"))
+        found.append(("noise", "secure: safe against floating-point attacks"))
     if run.seed is not None:
         found.append(("seed", f"{run.seed}: reproducible, not private"))
     if run.about["weights"] is not None:
         file, sha = run.settings.weights, run.about["weights"][:12]
-        found.append(("weights", f"from {file}, SHA-256 {sha}...: the guarantee is for what was trained since, not for "
-                      "that file"))  # fmt: skip
+        found.append(("weights", f"from {file}, SHA-256 {sha}...: the guarantee covers this training, not the file"))
     if run.together is not None:
         found.append(("together", run.together))
     if run.steps < len(run.plan.steps):
-        so_far = "" if run.is_over else ", if the moment to stop was fixed beforehand"
+        so_far = "" if run.is_over else ", if the number of steps was fixed beforehand"
         found.append(("ledger", f"{run.spent}{so_far}"))
         if run.is_over:
-            holds = "" if run.why_none else ": the plan's epsilon is what holds"
+            holds = "" if run.why_none else ": the plan's epsilon holds"
             found.append(("stopped", f"{run.end}, on the held-out set{holds}"))
     found += [("torn", note) for note in run.notes]
     if run.scores is not None:
@@ -295,7 +294,7 @@ def _totals(run: "Run") -> list[tuple[str, str]]:
     try:
         every = standings(run.folder, run.dataset)
     except PrivetError as error:
-        return [("total", f"cannot be told: {error}")]
+        return [("total", f"cannot be computed: {error}")]
     return [
         row
         for one in every
@@ -304,7 +303,7 @@ def _totals(run: "Run") -> list[tuple[str, str]]:
 
 
 def _next(run: "Run") -> str:
-    """A command that goes on from here; no accountant prices a run without a guarantee."""
+    """A command to run next; a run without a guarantee has no epsilon to show."""
     if not run.is_over:
         return f"privet train --resume {run.folder}"
     return f"privet audit --run {run.folder}" if run.why_none else f"privet epsilon --from {run.folder}"
@@ -325,7 +324,7 @@ def _totals_object(run: "Run") -> "list[dict[str, Any]] | None":
     try:
         return [one.as_dict() for one in standings(run.folder, run.dataset)]
     except PrivetError as error:
-        click.echo(f"privet: warning: the total cannot be told: {error}", err=True)
+        click.echo(f"privet: warning: the total cannot be computed: {error}", err=True)
         return None
 
 

@@ -111,7 +111,7 @@ def _told_how_to_go_on() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("stopped. The same command goes on with it.", err=True)
+        click.echo("stopped. The same command resumes it.", err=True)
         raise
 
 
@@ -140,7 +140,7 @@ def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any])
     for key in table:
         if key in _OWN:
             raise InvalidValue(
-                f"{recipe}: {key}={table[key]!r} is said by the tuning itself. Leave it out of the recipe."
+                f"{recipe}: {key}={table[key]!r} is set by the tuning itself. Leave it out of the recipe."
             )
     given = overridden(table, flags)
     own = given.get("training", {})
@@ -157,7 +157,7 @@ def _check_plot(plot: Path | None, charge: str | None) -> None:
     if plot is None:
         return
     if charge in ("geometric", "poisson", "disjoint"):
-        raise InvalidValue(f"--plot is given beside --charge {charge}, whose scores nobody may see. Leave it out.")
+        raise InvalidValue(f"--plot cannot be given with --selection {charge}, whose scores are private. Leave it out.")
     from privet.reporting.drawing import check_path
 
     check_path(plot, option="--plot")
@@ -202,14 +202,14 @@ def _plot(found: "Tuned", path: Path) -> None:
     assert found.trials is not None
     save_trials(
         found.trials, path, measure=found.measure, higher_is_better=found.higher_is_better,
-        title=f"{found.runs} runs, each on {found.size:,} of {found.records:,} records", note=found.scored,
+        title=f"{found.runs} runs, each on {found.size:,} of {found.records:,} examples", note=found.scored,
     )  # fmt: skip
 
 
 def _print(found: "Tuned", task: str) -> None:
     from privet.training.tune_space import shown
 
-    click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} records")
+    click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} examples")
     for trial in sorted(found.trials or (), key=lambda t: _rank(t.score, found.higher_is_better))[:MOST_SHOWN]:
         if trial.score is not None:
             click.echo(f"  {found.measure} {trial.score:.4f}  {shown(trial.candidate)}")

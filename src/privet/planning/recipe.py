@@ -250,7 +250,7 @@ def _check_numbers(recipe: Recipe) -> None:
     if recipe.epochs is not None:
         _check.positive(epochs=recipe.epochs)
         if isinstance(recipe.batch, str):
-            raise InvalidValue(f"epochs={recipe.epochs!r} has no meaning when the batch changes. Give steps.")
+            raise InvalidValue(f"epochs={recipe.epochs!r} is undefined when the batch changes. Give steps.")
     for name in ("rho_noise", "rho_clip"):
         rho = getattr(recipe, name)
         if rho is not None:
@@ -274,7 +274,7 @@ def _check_sampling(recipe: Recipe) -> None:
     if isinstance(chosen, TruncatedPoisson) and chosen.size < least:
         raise InvalidValue(
             f"sampling={str(chosen)!r} has a size below {least}, the number of {who}s{' and one more' * joins}. Its "
-            f"cap would overflow more often than was priced. Write size={least}."
+            f"cap would overflow more often than was charged. Write size={least}."
         )
 
 

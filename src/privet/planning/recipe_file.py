@@ -90,7 +90,7 @@ def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
 def size_in(given: Mapping[str, Any], unit: str = "example") -> Any:
     """The size that was given."""
     if given.get("size") is None:
-        raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, say.")
+        raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
     return given["size"]
 
 
@@ -104,7 +104,7 @@ def budget_of(given: dict[str, Any]) -> Budget:
             )
         wanted["epsilon"] = NO_LIMIT
     elif "epsilon" not in wanted:
-        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, say, or solve='epsilon'.")
+        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
     if "delta" not in wanted:
         _check.whole(size=size_in(given, str(wanted.get("unit", "example"))))
         wanted["delta"] = 1 / (10 * given["size"])
