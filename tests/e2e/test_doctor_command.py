@@ -11,8 +11,7 @@ from click.testing import Result
 from torch import nn
 
 from privet import plan
-from privet.cli.doctor import size_in_bytes
-from privet.cli.doctor_report import in_words
+from privet.cli.common import in_words, size_in_bytes
 from typed import refused, run
 
 MODELS = """

@@ -173,7 +173,7 @@ RECIPE = Recipe(budget=Budget(**BUDGET), size=1000, batch=100, steps=10)
         ({**QUICK, "epochs": [1.0]}, "steps and epochs are both given"),
         ({**QUICK, "batch": 100}, "batch=100 does not apply here"),
         ({**QUICK, "rate": 0.1}, "rate=0.1 does not apply here"),
-        ({**QUICK, "solve": "steps"}, "solve='steps' has no place here"),
+        ({**QUICK, "solve": "steps"}, "solve='steps' does not apply here"),
         ({**QUICK, "batches": []}, "must be a list of at least one number"),
         ({**QUICK, "batches": "64"}, "must be a list of at least one number"),
         ({**QUICK, "batches": 64}, "must be a list of at least one number"),
@@ -211,5 +211,5 @@ def test_a_recipe_that_asks_something_else_is_refused(recipe, words):
 
 
 def test_keywords_beside_a_recipe_are_refused():
-    with pytest.raises(InvalidValue, match="epsilon is given beside a recipe"):
+    with pytest.raises(InvalidValue, match="epsilon cannot be given with a recipe"):
         ahead(RECIPE, epsilon=3.0)

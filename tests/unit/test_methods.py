@@ -173,7 +173,7 @@ def test_an_open_shape_may_be_given_and_a_fixed_one_may_not():
         ({"method": "noisy-sgd", "rho_noise": 3.0}, "rho_noise=3.0 does not apply to method='noisy-sgd'"),
         ({"rho_clip": 3.0}, "rho_clip=3.0 does not apply to method=None"),
         ({"as_published": True}, "as_published needs a method"),
-        ({"method": "auto-time", "as_published": True, "accountant": "pld"}, "its price is a closed form"),
+        ({"method": "auto-time", "as_published": True, "accountant": "pld"}, "its epsilon is a closed form"),
         ({"method": "auto-time", "batch": "256 * linear:end=2", "epochs": None, "steps": 9}, "once in an epoch"),
     ],
 )

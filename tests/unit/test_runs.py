@@ -213,7 +213,7 @@ VOID = LoopFacts(void_from=3, void_reason="coupled examples were found")
     ("given", "words"),
     [
         ({"seeded": True}, "came from a seed"), ({"covered": False}, "read off the records"),
-        ({"plan": UNSOUND}, "bounds nothing"), ({"facts": VOID}, "guarantee: none, coupled examples"),
+        ({"plan": UNSOUND}, "does not bound"), ({"facts": VOID}, "guarantee: none, coupled examples"),
         ({"plan": TUNED}, "one run of several"),
         ({"plan": plan(**GIVEN, unit="user")}, "each user"),
         ({"plan": plan(**GIVEN, relation="add-remove")}, "under add-remove"),

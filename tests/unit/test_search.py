@@ -121,7 +121,7 @@ def test_bad_questions_are_refused(recipe, over, words: str) -> None:
 
 
 def test_what_is_not_certified_is_not_searched() -> None:
-    with pytest.raises(Unsupported, match="as_published has no place"):
+    with pytest.raises(Unsupported, match="as_published does not apply"):
         search(Recipe.of(**COMMON, method="noisy-sgd", as_published=True), over=["batch"])
     with pytest.raises(Unsupported, match="accountant='gdp' gives an epsilon that is approximate here"):
         search(Recipe.of(**SAMPLED, accountant="gdp"), over=["batch"])

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from privet.errors import InvalidValue, PrivetError
 MOST_STEPS = 10**12
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # characters; some systems take fewer, and say so
 OFTEN = 10.0  # seconds between two lines of progress in a log; a tenth of the time so far once that is more
+UNITS = ("B", "KiB", "MiB", "GiB")
 MOST_SCHEDULED = 10**7  # one value is held for each
 RENAMED = {
     "ahead": "plan --explore",
@@ -255,6 +257,25 @@ def adjacency_of(text: str) -> str:
     from privet.accounting.guarantee import adjacency
 
     return str(adjacency(text))
+
+
+def size_in_bytes(text: str) -> int:
+    """A size of memory: 500M, 4G, 1.5GiB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
+    size = 0.0 if found is None else float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")
+    if not 1 <= size < 2**60:
+        raise click.BadParameter(f"{text!r} is not a size such as 500M or 4G")
+    return int(size)
+
+
+def in_words(size: int | None) -> str:
+    """Bytes as people read them."""
+    amount = float(size or 0)
+    for unit in UNITS:
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:.3g} TiB"
 
 
 def check_scheduled(steps: int) -> None:
