@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-import attack_scenes
 from privet.accounting import Step
 from privet.attacks import Observation, attack_for
+from privet.attacks import contract as attack_scenes
 from privet.attacks.base import clipped, gradients
 from privet.attacks.invert import label_of_bias
 from privet.attacks.moments import Moment, numbers_of, observe

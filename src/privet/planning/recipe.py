@@ -5,7 +5,7 @@ delta = 1e-5             # left out: 1 / (10 size)
 size = 60000
 batch = 256              # or rate = "256/60000"; also a schedule: "256 * linear:end=2"
 epochs = 60              # or steps = 14063
-method = "dynamic"       # `privet methods` lists them; or your own shapes in `noise` and `clip`
+method = "dynamic"       # `privet list methods` lists them; or your own shapes in `noise` and `clip`
 rho_noise = 3.3
 rho_clip = 3.3
 clip = 1.0
