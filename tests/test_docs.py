@@ -85,7 +85,7 @@ ANSWERS = [
     (page, command, lines)
     for page in PAGES
     for command, lines in answered(page)
-    if command.split()[1] in ("plan", "epsilon") and "--from" not in command
+    if command.split()[1] in ("plan", "epsilon") and "--from" not in command and "--explore" not in command
 ]
 
 

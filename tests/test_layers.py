@@ -106,7 +106,7 @@ def test_the_papers_import_absolutely(file: Path) -> None:
         ("reporting", "import privet.cli"),
         ("accounting", "from privet import spent"),
         ("planning", "from privet.published.methods import decay"),
-        ("cli", "from privet.published import noise_swap"),
+        ("cli", "from privet.published import clipping"),
         ("published", "from privet.training.run import Run"),
         ("cli", "def late():\n    from privet_papers.cli import main"),
     ],

@@ -2,14 +2,48 @@
 
 import difflib
 import errno
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from privet.errors import InvalidValue
 
+T = TypeVar("T")
 LEAST_DELTA = 1e-300
+# Words of one meaning: ours first, then those of Opacus, TensorFlow Privacy, JAX Privacy, dp_accounting and papers.
+SAME_MEANING = (
+    ("clipping_norm", "clip", "max_grad_norm", "l2_norm_clip", "l2_clip_norm", "l2_clipping_norm", "clip_norm"),
+    ("noise_multiplier", "noise", "sigma", "noise_scale"),
+    ("epsilon", "target_epsilon", "eps"),
+    ("delta", "target_delta"),
+    ("sample_rate", "rate", "sampling_rate", "sampling_probability", "sampling_prob", "q"),
+    ("batch_size", "batch", "expected_batch_size", "lot_size", "logical_batch_size"),
+    ("dataset_size", "size", "num_examples", "num_samples", "number_of_examples", "n"),
+    ("steps", "num_steps", "iterations", "num_iterations", "max_steps"),
+    ("epochs", "num_epochs", "n_epochs"),
+    ("adjacency", "relation", "neighboring_relation", "neighbouring_relation"),
+    ("max_physical_batch_size", "max_physical_batch", "physical_batch_size", "microbatch_size", "max_batch_size"),
+    ("clipping_rule", "rule", "clipping"),
+    ("uncertified", "as_published"),
+    ("secure_noise", "secure", "secure_mode", "secure_rng"),
+    ("ema_decay", "average"),
+    ("augmentations", "views", "augmult", "augmentation_multiplicity"),
+    ("steps_per_line", "reserve"),
+    ("randomness", "generator", "noise_generator"),
+    ("significance", "alarm", "alpha"),
+    ("validation_fraction", "judges"),
+    ("lr", "learning_rate"),
+    ("model", "module"),
+    ("dataset", "data_loader", "dataloader", "train_loader"),
+)
+PLAN_WORDS = (
+    "clip", "noise", "epsilon", "delta", "rate", "batch", "size", "steps", "epochs", "relation", "rule",
+    "accountant", "sampling", "method",
+)  # fmt: skip
 
 
 def finite(**values: float) -> None:
@@ -45,8 +79,8 @@ def delta(value: float) -> None:
     between(0, 1, delta=value)
     if value < LEAST_DELTA:
         raise InvalidValue(
-            f"delta={value!r} must be at least {LEAST_DELTA:g}. Doubles lose their digits below, and no bound would be "
-            "proven. Use a larger one; 1e-12 is less than any event that matters."
+            f"delta={value!r} must be at least {LEAST_DELTA:g}. Double precision proves no bound below it. Use a "
+            "larger one, such as 1e-12."
         )
 
 
@@ -54,7 +88,9 @@ def fraction(**values: float) -> None:
     """Raise unless each named value is >= 0 and < 1."""
     for name, value in values.items():
         if not _is_number(value) or not 0 <= value < 1:
-            raise InvalidValue(f"{name}={value!r} must be >= 0 and < 1. From 1 on its sum has no end. Give 0.9, say.")
+            raise InvalidValue(
+                f"{name}={value!r} must be >= 0 and < 1. At 1 and above it does not converge. Use 0.9, for example."
+            )
 
 
 def rate(**values: float) -> None:
@@ -62,8 +98,8 @@ def rate(**values: float) -> None:
     for name, value in values.items():
         if not _is_number(value) or not 0 < value <= 1:
             raise InvalidValue(
-                f"{name}={value!r} must be > 0 and <= 1. It is the chance that a record takes part in a step. "
-                "Give batch / size, for example 256/60000."
+                f"{name}={value!r} must be > 0 and <= 1. It is the probability that an example is in the batch of a "
+                "step. Give batch / size, for example 256/60000."
             )
 
 
@@ -98,10 +134,47 @@ def one_of(allowed: Iterable[str], **values: str) -> None:
             raise InvalidValue(f"{name}={value!r} must be one of {', '.join(options)}.{suggestion(value, options)}")
 
 
-def suggestion(word: object, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(str(word), list(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+def known_word(word: object, known: Iterable[str]) -> str | None:
+    """The one of `known` that means what `word` means in this or another library; None if there is none.
+
+    >>> known_word("max_grad_norm", ["noise", "clip"])
+    'clip'
+    """
+    plain = str(word).strip("-").replace("-", "_").lower()
+    same = next((words for words in SAME_MEANING if plain in words), ())
+    found = {name.replace("-", "_"): name for name in known}
+    return next((found[name] for name in same if name in found and name != plain), None)
+
+
+def suggestion(word: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """` Did you mean 'x'?` for the known word of the same meaning, else for the nearest, or nothing."""
+    options = list(known)
+    near = known_word(word, options) or next(
+        iter(difflib.get_close_matches(str(word), options, n=1, cutoff=cutoff)), None
+    )
+    return f" Did you mean {near!r}?" if near else ""
+
+
+def known_keywords(cls: type[T]) -> type[T]:
+    """Class decorator: a keyword that `__init__` does not have is an error that names the one to use.
+
+    Such words are often those of another library; what belongs to the plan is said to be there.
+    """
+    init: Callable[..., None] = cls.__init__
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @functools.wraps(init)
+    def checked(self: T, *args: object, **given: object) -> None:
+        for key in given:
+            if key not in known:
+                hint = suggestion(key, known)
+                if not hint and (word := known_word(key, PLAN_WORDS)):
+                    hint = f" The plan has it: plan({word}=...)."
+                raise InvalidValue(f"{cls.__name__} has no keyword {key!r}.{hint} Known: {', '.join(known)}.")
+        init(self, *args, **given)
+
+    cls.__init__ = checked  # type: ignore[assignment]
+    return cls
 
 
 def _is_finite(value: float) -> bool:

@@ -32,7 +32,7 @@ def test_methods_are_compared_with_training_without_privacy() -> None:
 
 
 def test_the_table_says_what_is_trivially_met_and_shows_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privet.cli.shell.OFTEN", 0.001)
+    monkeypatch.setattr("privet.cli.common.OFTEN", 0.001)
     result = run("attack --task digits:size=100 --attack invert-l2:iterations=2 --examples 2 --candidates 50 --steps 2")
     assert result.exit_code == 0, result.output
     for words in ("trivially met", "black image", "Table III", "non-private", "2 victims of 1 unknown record"):

@@ -17,11 +17,11 @@ def test_a_sound_method() -> None:
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privet.cli.shell.OFTEN", 0.001)
+    monkeypatch.setattr("privet.cli.common.OFTEN", 0.001)
     result = run("audit --method noisy-sgd --kind replay --json")
     assert result.stdout.count("\n") == 1
     assert any(re.fullmatch(r"auditing: .*, \d+ s so far", line) for line in result.stderr.splitlines())
-    monkeypatch.setattr("privet.cli.shell.OFTEN", 60.0)
+    monkeypatch.setattr("privet.cli.common.OFTEN", 60.0)
     assert run("audit --method noisy-sgd --kind replay").stderr == ""
 
 
@@ -70,7 +70,7 @@ def test_a_plan_is_run_once(tmp_path: Path) -> None:
         ("audit --method noisy-sgd --control own-norm", "Give one of --method"),
         ("audit --method own-norm", "method='own-norm' is not known"),
         ("audit --control noisy-sgd", "control='noisy-sgd' is not known"),
-        ("audit --control own-norm --as-published", "--as-published needs --method"),
+        ("audit --control own-norm --as-published", "--uncertified needs --method"),
         ("audit --method noisy-sgd --kind replays", "kind='replays' must be one of"),
         ("audit --method noisy-sgd --kind ,", "has an empty name"),
         ("audit --method noisy-sgd --kind one-run", "needs a plan"),

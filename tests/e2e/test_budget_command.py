@@ -58,7 +58,7 @@ def test_runs_begin_until_the_total_is_spent() -> None:
         (f"{RUN} --total-epsilon 3 --ledger-dir runs --seed 1", "came from a seed"),
         ("train --plan plan.json --task tiny_task:task --total-epsilon 3 --ledger-dir runs", "dataset_name is missing"),
         (f"{RUN}x/y --total-epsilon 3 --ledger-dir runs", "must be of small letters"),
-        ("train --resume runs/a --total-epsilon 3", "--total-epsilon is given beside --resume"),
+        ("train --resume runs/a --total-epsilon 3", "--total-epsilon cannot be given with --resume"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(line: str, words: str) -> None:
@@ -145,9 +145,9 @@ def test_runs_that_are_stopped_or_on_other_records() -> None:
     refused(run("epsilon --from runs"), "the runs are on people, people-of-old")
     found = run("epsilon --from runs --dataset-name people").stdout
     assert "3 runs on people" in found
-    assert "a: 4 of 40 steps, ended by its outputs: its whole plan is counted" in found
-    assert "unnamed: 40 of 40 steps; without a name for its records: counted as on these" in found
-    assert "releases  120 steps" in found
+    assert "a: 4 of 40 steps, stopped because of its outputs: its whole plan is counted" in found
+    assert "unnamed: 40 of 40 steps; no dataset name: counted as on this dataset" in found
+    assert "training  120 steps" in found
 
 
 def test_sums_that_cannot_be_told_are_refused() -> None:
@@ -156,7 +156,7 @@ def test_sums_that_cannot_be_told_are_refused() -> None:
     refused(run("epsilon --from runs/a runs/s"), "runs/s: is not private: its noise came from a seed")
     refused(run("epsilon --from runs/a plan.json"), "--from='plan.json' is not the folder of a run")
     refused(run("epsilon --from runs/a runs/none"), "runs/none")
-    refused(run("epsilon runs/a"), "Give runs behind --from")
+    refused(run("epsilon runs/a"), "Give runs after --from")
     refused(run("epsilon --from runs/a runs --relation replace"), "")
     Path("runs/t").mkdir()
     Path("runs/t/tuning.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""`privet compare` and `privet search`, as a user types them."""
+"""`privet compare` and `privet plan --optimize`, as a user types them."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from typed import answer, refused, run
 
 RUN = "--epsilon 1.2 --size 6000 --batch 6000 --steps 300 --delta 1e-5"  # full batches: planned at once
 BASE = f"compare {RUN} --methods noisy-sgd,dynamic --rho-noise 3.3 --rho-clip 2"
-SEARCH = f"search {RUN} --method sensitivity-decay --over rho-clip"
+SEARCH = f"plan --optimize {RUN} --method sensitivity-decay --over rho-clip"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_every_epsilon_and_estimate_has_its_label() -> None:
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     for words in (
-        "noisy-sgd", "dynamic", "epsilon promised", "certified interval", "CLT (gdp)", "utility (estimate)",
+        "noisy-sgd", "dynamic", "epsilon of the plan", "certified interval", "CLT (gdp)", "utility (estimate)",
         "noise std (noise x clip)", "noise energy", "gains from schedules are small in practice",
     ):  # fmt: skip
         assert words in result.stdout
@@ -73,11 +73,11 @@ def test_different_budgets_are_shown_with_a_note(files: tuple[str, str]) -> None
 
 
 def test_what_epsilons_are_for_is_said_below_the_table(files: tuple[str, str], tmp_path: Path) -> None:
-    assert "\nAll: sampling poisson; neighbours: zero-out; unit: example\n" in run("compare", *files).stdout
+    assert "\nAll: sampling poisson; adjacency: zero-out; unit: example\n" in run("compare", *files).stdout
     run(f"plan --size 600 --steps 2 --epsilon 1 --unit client --relation add-remove --out {tmp_path / 'other.json'}")
     said = run("compare", *files, str(tmp_path / "other.json")).stdout
-    assert "\nmade, mine: sampling poisson; neighbours: zero-out; unit: example\n" in said
-    assert "\nother: sampling poisson; neighbours: add-remove; unit: client\n" in said
+    assert "\nmade, mine: sampling poisson; adjacency: zero-out; unit: example\n" in said
+    assert "\nother: sampling poisson; adjacency: add-remove; unit: client\n" in said
 
 
 def test_a_claim_is_a_claim() -> None:
@@ -136,16 +136,16 @@ BAD = {
     "dimension 0": (f"{BASE} --dimension 0", "not a whole number"),
     "half-life 0": (f"{BASE} --half-life 0", "half_life=0.0 must be finite and > 0"),
     "search: unknown": (SEARCH.replace("rho-clip", "sigma"), "over='sigma' must be one of"),
-    "search: nothing": (f"search {RUN} --over ,", "has an empty name"),
-    "search: no such shape": (f"search {RUN} --over rho-noise", "has no meaning for method=None"),
-    "search: no limits": (f"search {RUN} --over steps=100", "must read name=least..largest"),
-    "search: bad limits": (f"search {RUN} --over steps=1..x", "'x' is not a finite number"),
-    "search: falling limits": (f"search {RUN} --over steps=9..2", "must rise"),
-    "search: beyond": (f"search {RUN} --over batch=1..6001", "at most 6000"),
+    "search: nothing": (f"plan --optimize {RUN} --over ,", "has an empty name"),
+    "search: no such shape": (f"plan --optimize {RUN} --over rho-noise", "does not apply to method=None"),
+    "search: no limits": (f"plan --optimize {RUN} --over steps=100", "must read name=least..largest"),
+    "search: bad limits": (f"plan --optimize {RUN} --over steps=1..x", "'x' is not a finite number"),
+    "search: falling limits": (f"plan --optimize {RUN} --over steps=9..2", "must rise"),
+    "search: beyond": (f"plan --optimize {RUN} --over batch=1..6001", "at most 6000"),
     "search: most 0": (f"{SEARCH} --most 0", "not a whole number"),
     "search: out nowhere": (f"{SEARCH} --out no/such/folder/plan.json", "lies in a directory that does not exist"),
-    "search: no recipe": ("search nowhere.toml", "there is no such file"),
-    "search: no steps": ("search --epsilon 1 --size 600 --over steps=10..20", "steps or epochs is missing"),
+    "search: no recipe": ("plan --optimize nowhere.toml", "there is no such file"),
+    "search: no steps": ("plan --optimize --epsilon 1 --size 600 --over steps=10..20", "steps or epochs is missing"),
 }  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def test_search_json_has_what_was_tried() -> None:
 
 
 def test_search_keeps_limits_and_says_where_it_ends(files: tuple[str, str]) -> None:
-    result = run("search --over steps=50..100 --most 9", files[1])
+    result = run("plan --optimize --over steps=50..100 --most 9", files[1])
     assert result.exit_code == 0, result.output
     assert "steps is at its limit" in result.stdout
-    assert answer("search --over steps=50..100 --most 9", files[1])["at_the_edge"] == ["steps"]
+    assert answer("plan --optimize --over steps=50..100 --most 9", files[1])["at_the_edge"] == ["steps"]

@@ -11,8 +11,7 @@ from click.testing import Result
 from torch import nn
 
 from privet import plan
-from privet.cli.doctor import size_in_bytes
-from privet.cli.doctor_report import in_words
+from privet.cli.common import in_words, size_in_bytes
 from typed import refused, run
 
 MODELS = """
@@ -168,9 +167,9 @@ def test_a_task_and_a_plan_that_fit(doctor, tmp_path: Path) -> None:
     result = doctor("--task", "models:task", "--plan", planned(tmp_path))
     assert result.exit_code == 0, result.output
     assert "nothing found: training can start" in result.stdout
-    assert "40 steps of 50 of 500 examples (4 epochs), poisson sampling, rule flat" in result.stdout
+    assert "40 steps, expected batch size 50, 500 examples (4 epochs), poisson sampling, rule flat" in result.stdout
     assert "certified" in result.stdout
-    assert "at 50 records" in result.stdout
+    assert "at batch size 50" in result.stdout
     assert "; the whole plan about" in result.stdout
 
 

@@ -1,4 +1,4 @@
-"""`privet epsilon` and `privet schedules`, as a user types them."""
+"""`privet epsilon` and `privet list schedules`, as a user types them."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from privet.cli import epsilon_source, main
+from privet.cli import epsilon, main
 
 BASE = "epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5"
 
@@ -39,7 +39,7 @@ def answer(line: str, *more: str) -> dict:  # type: ignore[type-arg]
 @pytest.mark.parametrize("line", [
     "epsilon --rate 0.01 --noise 2 --steps 10 --delta 1e-5 --curve a.csv",
     "compare --methods noisy-sgd --epsilon 1 --size 1000 --batch 10 --steps 5 --plot a.csv",
-    "ahead --epsilon 1 --size 1000 --batches 10 --steps 5 --plot a.csv",
+    "plan --explore --epsilon 1 --size 1000 --batches 10 --steps 5 --plot a.csv",
 ])  # fmt: skip
 def test_an_answer_is_not_lost_with_its_figure(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
@@ -86,7 +86,7 @@ def test_batch_size_and_epochs_say_the_same() -> None:
     ("epochs", "rate", "steps"), [(0.1, 100 / 60000, 60), (60, 256 / 60000, 14063), (1, 1.0, 1), (0.01, 1.0, 1)]
 )
 def test_epochs_are_rounded_up_to_whole_steps(epochs: float, rate: float, steps: int) -> None:
-    assert epsilon_source._steps_of(None, epochs, rate) == steps
+    assert epsilon._steps_of(None, epochs, rate) == steps
 
 
 def test_a_schedule_multiplies_the_noise() -> None:
@@ -114,7 +114,7 @@ def test_a_method_that_refuses_says_why_in_the_table() -> None:
     assert result.exit_code == 0
     assert "refused" in result.stdout
     assert "rdp" in result.stdout
-    assert result.stdout.endswith("  sampling  fixed-size; neighbours: replace; unit: example\n")
+    assert result.stdout.endswith("  sampling  fixed-size; adjacency: replace; unit: example\n")
 
 
 def test_delta_at_an_epsilon() -> None:
@@ -216,15 +216,15 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_schedules_are_listed_and_shown() -> None:
-    result = run("schedules")
+    result = run("list schedules")
     assert result.exit_code == 0
     assert "exponential" in result.stdout
-    assert run("schedules --show exponential:end=0.25 --steps 3").stdout.split() == ["1.0", "0.5", "0.25"]
-    assert answer("schedules --show exponential:end=0.25 --steps 3")["values"] == [1.0, 0.5, 0.25]
-    assert "cosine" in answer("schedules")["schedules"]
+    assert run("list schedules --show exponential:end=0.25 --steps 3").stdout.split() == ["1.0", "0.5", "0.25"]
+    assert answer("list schedules --show exponential:end=0.25 --steps 3")["values"] == [1.0, 0.5, 0.25]
+    assert "cosine" in answer("list schedules")["schedules"]
 
 
-@pytest.mark.parametrize("line", ["", "--help", "-h", "epsilon --help", "schedules --help"])
+@pytest.mark.parametrize("line", ["", "--help", "-h", "epsilon --help", "list schedules --help"])
 def test_help_shows_an_example(line: str) -> None:
     result = run(line)
     assert result.exit_code == 0
@@ -292,16 +292,16 @@ MISTAKES = [
     "epsilon --rate 0.01 --noise 1 --steps 10 --delta 1e-5 --size 0",
     "epsilon --rate 0.01 --noise 1 --steps 10 --delta 1e-5 surplus",
     "epsilon --rate",
-    "schedules --show wobble",
-    "schedules --show linear --steps 0",
-    "schedules --show linear --steps 1e11",
+    "list schedules --show wobble",
+    "list schedules --show linear --steps 0",
+    "list schedules --show linear --steps 1e11",
 ]
 
 
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_is_one_line_and_exit_2(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for result in (run(line), run(line, *(["--json"] if line.split()[0] in ("epsilon", "schedules") else []))):
+    for result in (run(line), run(line, *(["--json"] if line.split()[0] in ("epsilon", "list") else []))):
         assert result.exit_code == 2, (result.output, result.exception)
         assert result.stdout == ""
         assert result.stderr.startswith("privet: ")
@@ -326,7 +326,7 @@ def test_our_own_fault_is_one_line_and_exit_1(monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr(epsilon_source, "ledger_of", broken)
+    monkeypatch.setattr(epsilon, "ledger_of", broken)
     result = run(BASE)
     assert result.exit_code == 1
     assert result.stderr == "privet: internal error: ZeroDivisionError: a b (PRIVET_DEBUG=1 shows where)\n"
@@ -338,7 +338,7 @@ def test_interrupting_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(epsilon_source, "ledger_of", interrupted)
+    monkeypatch.setattr(epsilon, "ledger_of", interrupted)
     assert run(BASE).exit_code == 130
 
 
@@ -357,7 +357,7 @@ def test_a_real_run() -> None:
 
 @pytest.mark.slow
 def test_a_closed_pipe_is_silent() -> None:
-    words = [sys.executable, "-m", "privet", "schedules", "--show", "linear:end=0.5", "--steps", "300000"]
+    words = [sys.executable, "-m", "privet", "list", "schedules", "--show", "linear:end=0.5", "--steps", "300000"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -371,9 +371,9 @@ def test_a_closed_pipe_is_silent() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent as on Unix")
 def test_ctrl_c_in_a_real_run() -> None:
     code = (
-        "import sys, time\nfrom privet.cli import epsilon_source, main\n"
+        "import sys, time\nfrom privet.cli import epsilon, main\n"
         "def wait(*a):\n    print('ready', flush=True)\n    time.sleep(60)\n"
-        "epsilon_source.ledger_of = wait\nmain(['epsilon', '--delta', '1e-5'])"
+        "epsilon.ledger_of = wait\nmain(['epsilon', '--delta', '1e-5'])"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -22,8 +22,8 @@ LEAST = {
     "compare": {"methods": "noisy-sgd", "size": "600", "batch": "60", "steps": "20", "epsilon": "2", "delta": "1e-5"},
 }
 MORE = {
-    "epsilon": {"accountant": ("rdp", "gdp", "pld"), "relation": ("replace-one",), "size": NUMBERS, "batch": NUMBERS,
-                "epochs": NUMBERS, "noise-schedule": SHAPES},
+    "epsilon": {"accountant": ("rdp", "gdp", "pld"), "relation": ("replace-one", "replace", "nobody"),
+                "size": NUMBERS, "batch": NUMBERS, "epochs": NUMBERS, "noise-schedule": SHAPES},
     "plan": {"clip": NUMBERS, "noise-schedule": SHAPES, "batch-schedule": SHAPES, "clip-schedule": SHAPES,
              "method": ("dynamic", "auto-linear"), "rho-noise": NUMBERS, "rho-clip": NUMBERS, "epochs": NUMBERS},
     "compare": {"methods": ("noisy-sgd,dynamic", "x"), "rho-noise": NUMBERS, "rho-clip": NUMBERS},
@@ -114,7 +114,7 @@ def test_no_odd_file_is_waited_for_or_fills_the_memory(odd: list[str], command: 
 
 def test_every_file_that_a_command_takes_is_of_the_checked_kind() -> None:
     """An empty name, one too long, or one with a null in it is refused before it reaches a system call."""
-    from privet.cli.shell import Place
+    from privet.cli.common import Place
 
     context = click.Context(main)
     for command in (main.get_command(context, name) for name in main.list_commands(context)):
@@ -161,6 +161,6 @@ def test_what_the_system_refuses_is_the_user_s_to_mend(tmp_path: Path, monkeypat
             raise error
 
         monkeypatch.setattr(methods.methods_command, "callback", failing)
-        result = run("methods")
+        result = run("list methods")
         assert result.exit_code == 2
         assert words in result.stderr

@@ -1,4 +1,4 @@
-"""`privet plan`, `privet methods` and `privet epsilon --from plan.json`, as a user types them."""
+"""`privet plan`, `privet list methods` and `privet epsilon --from plan.json`, as a user types them."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def test_the_short_answer_carries_its_label(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("epsilon <= 1.19")
     assert "[certified: pld, true value >= 1.19" in lines[0]
-    assert "14063 steps of 256 of 60000 records" in result.stdout
+    assert "14063 steps, expected batch size 256, 60,000 examples" in result.stdout
     assert lines[-1] == f"wrote {tmp_path / 'plan.json'}"
     assert result.stderr == ""
     assert Plan.load(tmp_path / "plan.json").guarantee.epsilon <= 1.2
@@ -75,15 +75,15 @@ def test_every_knob_can_be_solved_for(more: str, knob: str) -> None:
 def test_as_published_is_a_claim_and_says_so() -> None:
     text = run(BASE, "--method", "auto-linear", "--as-published").stdout
     assert text.startswith("epsilon claimed 1.2 at delta 1e-05 [claimed")
-    assert "guarantee none" in text
+    assert "guarantee         none" in text
     assert answer(BASE, "--method", "auto-linear", "--as-published")["certified"] is None
     text = run(DYNAMIC, "--as-published").stdout
     assert text.startswith("epsilon ~ 1.2")
-    assert "certified epsilon <= 1.22" in text
+    assert "certified         epsilon <= 1.22" in text
 
 
 def test_the_printed_noise_keeps_the_budget() -> None:
-    printed = re.search(r"noise +([\d.]+) \(", run(BASE).stdout)
+    printed = re.search(r"noise multiplier +([\d.]+) \(", run(BASE).stdout)
     assert printed is not None
     assert 0 <= float(printed.group(1)) - answer(BASE)["noise"][0] < 1e-5
 
@@ -93,7 +93,7 @@ def test_the_closed_form_stands_beside_the_certified_noise(batch: int, verdict: 
     line = f"plan --size 60000 --batch {batch} --steps 60000 --epsilon 2 --delta 1e-5 --method proactive"
     for more in ((), ("--as-published",)):
         text = run(line, *more).stdout
-        assert f"noise 3.67599; its condition {verdict} here" in text
+        assert f"noise multiplier 3.67599; its condition {verdict} here" in text
         found = answer(line, *more)["closed_form"]
         assert found == {"noise": pytest.approx(3.676, abs=5e-4), "holds": verdict == "holds"}
 
@@ -110,7 +110,7 @@ def test_tuning_is_charged_and_one_run_is_shown(more: str, method: str, tmp_path
     text = run(f"{BASE} {more}", "--out", str(tmp_path / "plan.json")).stdout
     assert text.startswith("epsilon <= 1.19")
     assert f"[certified: {method}" in text
-    assert "\n  one run   epsilon <= " in text
+    assert "\n  one run           epsilon <= " in text
     assert "\n  tuning    " in text
     assert Plan.load(tmp_path / "plan.json").guarantee.method == method
     found = answer(f"{BASE} {more}")
@@ -128,20 +128,20 @@ def test_a_plan_can_be_checked_by_every_accountant(plan_file: Path) -> None:
 
 
 def test_methods_are_listed_with_what_is_wrong() -> None:
-    text = run("methods").stdout
+    text = run("list methods").stdout
     for row in METHODS.values():
         assert row.name in text
         assert row.wrong in text
-    assert [row["name"] for row in answer("methods")["methods"]] == list(METHODS)
-    one = run("methods auto-linear").stdout
+    assert [row["name"] for row in answer("list methods")["methods"]] == list(METHODS)
+    one = run("list methods auto-linear").stdout
     assert "own norm" in one
     assert "normalised" in one
-    assert answer("methods auto-linear")["as_published"]["label"] == "claimed"
+    assert answer("list methods auto-linear")["as_published"]["label"] == "claimed"
 
 
 def test_clients_are_not_called_records() -> None:
     result = run("plan --unit client --size 100 --batch 100 --steps 10 --delta 0.01 --epsilon 1")
-    assert "10 steps of 100 of 100 clients" in result.stdout
+    assert "10 steps, expected batch size 100, 100 clients" in result.stdout
     assert "publishing one client at random" in result.stderr
     refused(run("plan --unit client --steps 10 --epsilon 1"), "It is the public number of clients.")
 
@@ -176,13 +176,13 @@ FLAGS = {
     "batch below 0": ("--batch -3", "batch=-3.0"),
     "batch by zero": ("--batch 1/0", "not a finite number"),
     "rate and batch": ("--rate 0.1", "batch and rate are both given"),
-    "a client twice": ("--unit client --batch 99999", "A client takes part at most once in a step"),
+    "a client twice": ("--unit client --batch 99999", "Each client takes part at most once in a step"),
     "steps and epochs": ("--steps 5", "steps and epochs are both given"),
     "epochs 0": ("--epochs 0", "epochs=0.0 must be finite and > 0"),
     "epochs endless": ("--epochs 1e300", "more than 1e+12 steps"),
     "method misspelt": ("--method dynamc", "Did you mean 'dynamic'"),
     "method without rho": ("--method growing-mu", "rho_noise is missing"),
-    "rho without method": ("--rho-noise 3", "rho_noise=3.0 has no meaning"),
+    "rho without method": ("--rho-noise 3", "rho_noise=3.0 does not apply"),
     "rho below 1": ("--method growing-mu --rho-noise 0.3", "must be >= 1"),
     "rho nan": ("--method growing-mu --rho-noise nan", "'nan'"),
     "shape misspelt": ("--noise-schedule exponental:end=0.3", "Did you mean 'exponential'"),
@@ -192,7 +192,7 @@ FLAGS = {
     "shape of another length": ("--noise-schedule table:1,2,3", "has 3 rows, but there are 14063 steps"),
     "shape from no file": ("--noise-schedule table:nowhere.csv", "cannot be read"),
     "shape that runs code": ("--noise-schedule os:system", "must be a class with values"),
-    "shape with a method": ("--method noisy-sgd --noise-schedule cosine", "has no place in method='noisy-sgd'"),
+    "shape with a method": ("--method noisy-sgd --noise-schedule cosine", "does not apply to method='noisy-sgd'"),
     "clip 0": ("--clip 0", "clip=0.0 must be finite and > 0"),
     "clip shape reaches 0": ("--clip-schedule linear:decay=0.001", "values must be finite and > 0"),
     "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch and rate are both given"),
@@ -220,13 +220,13 @@ FLAGS = {
     "solve what is given": ("--solve steps", "asks for steps, but epochs=60.0 is given"),
     "noise given twice over": ("--noise 1.1", "asks for noise, but noise=1.1 is given"),
     "as published by nobody": ("--as-published", "as_published needs a method"),
-    "closed form and accountant": ("--method auto-exp --as-published --accountant rdp", "its price is a closed form"),
+    "closed form and accountant": ("--method auto-exp --as-published --accountant rdp", "its epsilon is a closed form"),
     "a mean without a law": ("--trials-mean 10", "needs a law"),
     "a law without a mean": ("--trials-law poisson", "trials_mean is missing"),
     "a law misspelt": ("--trials-mean 10 --trials-law poison", "Did you mean 'poisson'"),
     "a mean below 1": ("--trials-mean 0.5 --trials-law poisson", "trials_mean=0.5 must be >= 1"),
     "no trials": ("--trials 0", "not a whole number"),
-    "trials and their mean": ("--trials 3 --trials-mean 3", "trials_mean=3.0 has no meaning"),
+    "trials and their mean": ("--trials 3 --trials-mean 3", "trials_mean=3.0 does not apply"),
     "trials and the limit theorem": (
         "--trials-mean 9 --trials-law geometric --accountant gdp",
         "accountant='gdp' has no theorem for trials_law='geometric'",
@@ -302,7 +302,7 @@ def test_what_a_plan_says_is_not_said_again(plan_file: Path) -> None:
 
 
 def test_an_unknown_method_is_named() -> None:
-    refused(run("methods dynamc"), "Did you mean 'dynamic'")
+    refused(run("list methods dynamc"), "Did you mean 'dynamic'")
 
 
 def test_a_plan_is_priced_at_its_own_delta(tmp_path: Path) -> None:

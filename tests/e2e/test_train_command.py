@@ -40,7 +40,7 @@ def test_a_plan_and_a_task_make_a_run(plan_file):
     result = run(f"train --plan plan.json {TINY} --out runs/a")
     assert result.exit_code == 0, result.output
     said = result.stdout.splitlines()
-    assert said[0] == "the run is over: 20 of 20 steps of tiny_task:task"
+    assert said[0] == "the run finished: 20 of 20 steps on tiny_task:task"
     assert any("guarantee epsilon <= 2.9" in line and "[certified: pld" in line for line in said)
     assert any("poisson, zero-out, per example" in line for line in said)
     assert any("held-out" in line and "accuracy" in line and "50 made-up points" in line for line in said)
@@ -123,8 +123,8 @@ def test_what_is_not_private_is_marked_everywhere(plan_file):
 def test_an_early_stop_says_which_set_decided_and_what_holds(plan_file):
     result = run(f"train --plan plan.json {TINY} --out runs/a --stop-at loss=100 --evaluate-every 4")
     assert result.exit_code == 0
-    assert "the run is over: 4 of 20 steps" in result.stdout
-    assert "stopped   loss 100 was reached, on the held-out set: the plan's epsilon is what holds" in result.stdout
+    assert "the run finished: 4 of 20 steps" in result.stdout
+    assert "stopped   loss 100 was reached, on the held-out set: the plan's epsilon holds" in result.stdout
     assert "ledger    epsilon claimed" in result.stdout
     assert "guarantee epsilon <= 2.9" in result.stdout
 
@@ -134,7 +134,7 @@ def test_a_run_that_is_over_says_so(plan_file):
     before = Path("runs/a/ledger.jsonl").read_bytes()
     result = run("train --resume runs/a")
     assert result.exit_code == 0
-    assert result.stdout.startswith("the run was over already: 20 of 20 steps")
+    assert result.stdout.startswith("the run had finished already: 20 of 20 steps")
     assert Path("runs/a/ledger.jsonl").read_bytes() == before
 
 
@@ -145,13 +145,13 @@ def test_secure_noise_is_told(plan_file):
 
 def test_unsound_methods_ask_for_a_word():
     line = f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --method auto-linear --out runs/a"
-    result = run(line + " --as-published")
+    result = run(line + " --uncertified")
     said = [line.split() for line in result.stdout.splitlines()]
     assert ["guarantee", "none:"] in [words[:2] for words in said]
     assert said[-1] == ["next", "privet", "audit", "--run", "runs/a"]  # `privet epsilon --from` refuses the run
     assert "[certified" not in result.stdout
-    run(line.replace("train", "plan").replace(TINY, "").replace("runs/a", "p.json") + f" --size {SIZE} --as-published")
-    refused(run(f"train --plan p.json {TINY} --out runs/b"), "--as-published")
+    run(line.replace("train", "plan").replace(TINY, "").replace("runs/a", "p.json") + f" --size {SIZE} --uncertified")
+    refused(run(f"train --plan p.json {TINY} --out runs/b"), "--uncertified")
 
 
 def test_a_vocabulary_that_was_counted_asks_for_a_word():
@@ -242,18 +242,18 @@ BAD = {
     "--plan none.json": "none.json: there is no such file",
     "none.toml": "none.toml: there is no such file",
     "--resume none": "none/run.json: there is no such file",
-    "--resume none --lr 1": "--lr is given beside --resume",
-    "--resume none --epsilon 1": "--epsilon is given beside --resume",
-    "--resume none --secure-noise": "--secure-noise is given beside --resume",
-    "--resume none --seed 3": "--seed is given beside --resume",
-    "recipe.toml --plan plan.json": "RECIPE is given beside --plan",
-    "--plan plan.json --epsilon 2": "--epsilon is given beside --plan",
-    "--plan plan.json --method dynamic": "--method is given beside --plan",
+    "--resume none --lr 1": "--lr cannot be given with --resume",
+    "--resume none --epsilon 1": "--epsilon cannot be given with --resume",
+    "--resume none --secure-noise": "--secure-noise cannot be given with --resume",
+    "--resume none --seed 3": "--seed cannot be given with --resume",
+    "recipe.toml --plan plan.json": "RECIPE cannot be given with --plan",
+    "--plan plan.json --epsilon 2": "--epsilon cannot be given with --plan",
+    "--plan plan.json --method dynamic": "--method cannot be given with --plan",
     "--task none": "task='none' is not known",
     "--task no.such:task --epsilon 1 --steps 1": "cannot be imported",
     "--task tiny_task:not_a_task --epsilon 1 --steps 1": "must be a function that says it returns a Task",
     f"{TINY} --steps 2": "epsilon is missing",
-    f"{TINY} --epsilon 3 --steps 2 --size 77 --batch 20": "plan again with --size 200",
+    f"{TINY} --epsilon 3 --steps 2 --size 77 --batch 20": "plan again with --dataset-size 200",
     f"{TINY} --epsilon 3 --steps 2 --relation add-remove": "size is missing",
     f"{GOOD} --optimizer sdg": "Did you mean 'sgd'",
     f"{GOOD} --optimizer sgd:speed=3": "has no option 'speed'",

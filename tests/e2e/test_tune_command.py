@@ -22,7 +22,7 @@ def test_the_answer_says_how_many_runs_and_what_is_not_charged(tmp_path):
     line = f"{TUNE} --try lr=0.5,1 --try clip=0.5,1 --out {out} --plot {plot}"
     said = run(line)
     assert said.exit_code == 0, said.output
-    assert "tuned tiny_task:task: 4 runs, each on 180 of 200 records" in said.stdout
+    assert "tuned tiny_task:task: 4 runs, each on 180 of 200 examples" in said.stdout
     assert "chosen by looking at 4 runs on these records, which is not charged" in said.stdout
     assert "certified: pld" in said.stdout
     assert "not private" in said.stdout
@@ -64,7 +64,7 @@ def test_a_charged_tuning_gives_one_run_and_the_epsilon_of_the_whole(tmp_path):
         ("--try lr", "must be a key and its values"),
         ("--try lr=1 --try lr=2", "--try lr is given twice"),
         ("--try lrs=1,2", "'lrs' cannot be tuned"),
-        ("--try lr=1,2 --charge poisson --trials 2 --plot a.png", "whose scores nobody may see"),
+        ("--try lr=1,2 --charge poisson --trials 2 --plot a.png", "whose scores are private"),
         ("--try lr=1,2 --plot a.txt", "must end in .png"),
         ("--try batch=1,2 --charge fixed", "is for trials that cost the same"),
         ("--try lr=1,2 --epochs 3", "They say the same"),
@@ -80,7 +80,7 @@ def test_a_bad_recipe_is_named(tmp_path):
     (tmp_path / "r.toml").write_text("epsilon = ")
     refused(run(f"tune {tmp_path / 'r.toml'} --try lr=1,2"), "r.toml: not TOML")
     (tmp_path / "r.toml").write_text("epsilon = 3\ntrials = 3\n")  # for `privet plan` it is a key
-    refused(run(f"tune {tmp_path / 'r.toml'} --try lr=1,2"), "r.toml: trials=3 is said by the tuning itself")
+    refused(run(f"tune {tmp_path / 'r.toml'} --try lr=1,2"), "r.toml: trials=3 is set by the tuning itself")
 
 
 # --- kills ------------------------------------------------------------------------------------------

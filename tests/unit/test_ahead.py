@@ -171,9 +171,9 @@ RECIPE = Recipe(budget=Budget(**BUDGET), size=1000, batch=100, steps=10)
     ("given", "words"),
     [
         ({**QUICK, "epochs": [1.0]}, "steps and epochs are both given"),
-        ({**QUICK, "batch": 100}, "batch=100 has no place here"),
-        ({**QUICK, "rate": 0.1}, "rate=0.1 has no place here"),
-        ({**QUICK, "solve": "steps"}, "solve='steps' has no place here"),
+        ({**QUICK, "batch": 100}, "batch=100 does not apply here"),
+        ({**QUICK, "rate": 0.1}, "rate=0.1 does not apply here"),
+        ({**QUICK, "solve": "steps"}, "solve='steps' does not apply here"),
         ({**QUICK, "batches": []}, "must be a list of at least one number"),
         ({**QUICK, "batches": "64"}, "must be a list of at least one number"),
         ({**QUICK, "batches": 64}, "must be a list of at least one number"),
@@ -201,7 +201,7 @@ def test_bad_input_is_named(given, words):
     [
         (dataclasses.replace(RECIPE, solve="steps", steps=None, noise=1.0), "solve='steps' asks for steps"),
         (dataclasses.replace(RECIPE, batch="100 * linear:end=2"), "changes over the steps"),
-        (dataclasses.replace(RECIPE, method="proactive", as_published=True), "as_published has no place here"),
+        (dataclasses.replace(RECIPE, method="proactive", as_published=True), "as_published does not apply here"),
         ("recipe.toml", "must be a Recipe"),
     ],
 )
@@ -211,5 +211,5 @@ def test_a_recipe_that_asks_something_else_is_refused(recipe, words):
 
 
 def test_keywords_beside_a_recipe_are_refused():
-    with pytest.raises(InvalidValue, match="epsilon is given beside a recipe"):
+    with pytest.raises(InvalidValue, match="epsilon cannot be given with a recipe"):
         ahead(RECIPE, epsilon=3.0)

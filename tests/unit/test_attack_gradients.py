@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-import attack_scenes
 from privet.accounting import Step
 from privet.attacks import Observation, attack_for
+from privet.attacks import contract as attack_scenes
 from privet.attacks.base import clipped, gradients
 from privet.attacks.invert import label_of_bias
 from privet.attacks.moments import Moment, numbers_of, observe
@@ -133,7 +133,7 @@ def test_ceilings_are_those_of_the_paper() -> None:
 @pytest.mark.parametrize("name", ["analytic", "prior"])
 def test_closed_forms_are_for_one_record(name: str) -> None:
     seen = attack_scenes.observation(attack_scenes.network(), X, Y, batch=2)
-    with pytest.raises(Unsupported, match="more than one record"):
+    with pytest.raises(Unsupported, match="more than one example"):
         attack_for(name).run(seen)
 
 

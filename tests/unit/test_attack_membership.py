@@ -163,7 +163,7 @@ def test_rate_and_divisor_stay_those_of_the_plan() -> None:
 
 def test_a_plan_with_other_neighbours_is_refused() -> None:
     other = plan(delta=1e-5, size=60, batch=60, steps=2, noise=3.0, solve="epsilon", relation="replace")
-    with pytest.raises(Unsupported, match="members are told"):
+    with pytest.raises(Unsupported, match="membership inference needs"):
         memberships(other, points(), records=5, shadows=4, targets=2)
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import attack_scenes
 from privet import plan
 from privet.accounting import Step
 from privet.accounting.tradeoff import tradeoff
+from privet.attacks import contract as attack_scenes
 from privet.attacks import whole_run
 from privet.attacks.outcome import measured, rate_limits
 from privet.attacks.prior import run_ceiling

@@ -247,7 +247,7 @@ def test_random_rows_have_the_shapes_and_nothing_else_of_the_records() -> None:
 
 
 def test_records_that_are_not_pairs_are_refused() -> None:
-    with pytest.raises(PrivetError, match="must have records that are pairs"):
+    with pytest.raises(PrivetError, match="must have examples that are pairs"):
         random_rows((torch.zeros(3, 1),) * 3, {}, nn.Linear(1, 1))
 
 

@@ -230,7 +230,7 @@ def test_another_sampler_than_the_plans_is_refused(steps):
 
 
 def test_a_public_size_is_checked_and_a_private_one_is_not():
-    with pytest.raises(InvalidValue, match="records=299 must be the plan's size=300"):
+    with pytest.raises(InvalidValue, match="examples=299 must be the plan's size=300"):
         sampler(PLAN, records=299)
     private = for_budget(relation="add-remove")
     for records in (0, 299, 301):

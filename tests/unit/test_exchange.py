@@ -68,7 +68,7 @@ def test_a_real_opacus_accountant_is_read_and_written(name: str, tmp_path: Path)
 
 
 def test_an_opacus_history_holds_only_poisson_steps() -> None:
-    with pytest.raises(Unsupported, match="all Poisson"):
+    with pytest.raises(Unsupported, match="Poisson sampling only"):
         exchange.to_opacus(ledger_of((1.0, 0.5, 2), sampling="shuffled"))
     with pytest.raises(Unsupported, match="one noise"):
         exchange.to_opacus(ledger_of(*MIXED), mechanism="gdp")
@@ -144,7 +144,7 @@ def test_sampling_without_replacement_is_fixed_size_over_twice_the_clip() -> Non
     assert exchange.to_dp_event(ledger, size=1000) == dp_event.SelfComposedDpEvent(event, 7)
     with pytest.raises(InvalidValue, match="size=None"):
         exchange.to_dp_event(ledger)
-    with pytest.raises(InvalidValue, match="whole number of records"):
+    with pytest.raises(InvalidValue, match="whole number of examples"):
         exchange.to_dp_event(ledger, size=1050)
 
 

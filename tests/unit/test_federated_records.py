@@ -45,7 +45,7 @@ def test_the_ledger_goes_on_over_rounds_and_restarts_until_the_plan_is_spent(tmp
         seen.append(client.made)
     assert seen == [3, 6, 7]
     assert client.spent() == P.guarantee
-    with pytest.raises(BudgetExceeded, match="plan is spent"):
+    with pytest.raises(BudgetExceeded, match="plan is used up"):
         went(client, 1)
     assert read(tmp_path / "c").ledger == P.ledger()
 
@@ -132,7 +132,7 @@ def test_an_answer_says_where_the_budget_stands_and_a_spent_client_refuses(tmp_p
     )
     assert (first.left, second.left, third.left) == (3, 0, 0)
     assert third.update is None
-    assert "plan is spent" in third.why
+    assert "plan is used up" in third.why
     assert second.spent == third.spent == P.guarantee
 
 

@@ -159,9 +159,9 @@ def test_wei_and_liu_as_published_is_the_moments_accountant():
 def test_an_open_shape_may_be_given_and_a_fixed_one_may_not():
     p = planned("dyn-sigma", noise="linear:end=0.2")
     assert p.shapes["noise"] == "linear:end=0.2"
-    with pytest.raises(InvalidValue, match=r"noise='linear:end=0.2' has no place in method='dynamic'"):
+    with pytest.raises(InvalidValue, match=r"noise='linear:end=0.2' does not apply to method='dynamic'"):
         planned("dynamic", noise="linear:end=0.2")
-    with pytest.raises(InvalidValue, match=r"clip='linear:end=0.2' has no place in method='noisy-sgd'"):
+    with pytest.raises(InvalidValue, match=r"clip='linear:end=0.2' does not apply to method='noisy-sgd'"):
         planned("noisy-sgd", clip="linear:end=0.2")
 
 
@@ -169,10 +169,10 @@ def test_an_open_shape_may_be_given_and_a_fixed_one_may_not():
     ("more", "words"),
     [
         ({"method": "dynamic", "rho_noise": 3.0}, "rho_clip is missing"),
-        ({"method": "noisy-sgd", "rho_noise": 3.0}, "rho_noise=3.0 has no meaning for method='noisy-sgd'"),
-        ({"rho_clip": 3.0}, "rho_clip=3.0 has no meaning for method=None"),
+        ({"method": "noisy-sgd", "rho_noise": 3.0}, "rho_noise=3.0 does not apply to method='noisy-sgd'"),
+        ({"rho_clip": 3.0}, "rho_clip=3.0 does not apply to method=None"),
         ({"as_published": True}, "as_published needs a method"),
-        ({"method": "auto-time", "as_published": True, "accountant": "pld"}, "its price is a closed form"),
+        ({"method": "auto-time", "as_published": True, "accountant": "pld"}, "its epsilon is a closed form"),
         ({"method": "auto-time", "batch": "256 * linear:end=2", "epochs": None, "steps": 9}, "once in an epoch"),
     ],
 )

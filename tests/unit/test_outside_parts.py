@@ -125,7 +125,7 @@ def test_it_claims_by_its_name_too(monkeypatch):
 def test_what_is_below_the_proven_lower_bound_is_refused():
     with pytest.raises(InvalidValue, match=r"outside_parts:Cheap' gives epsilon=0.001, but 'pld' proves that 0\.549"):
         spent(ledger(), 1e-5, accountant="outside_parts:Cheap")
-    with pytest.raises(InvalidValue, match="No upper bound is below what is spent"):
+    with pytest.raises(InvalidValue, match="An upper bound cannot be below it"):
         plan(**BUDGET, accountant="outside_parts:Cheap")
 
 

@@ -57,7 +57,7 @@ def test_three_keywords_are_enough():
 def test_a_recipe_and_keywords_say_the_same():
     recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=600, steps=3000)
     assert plan(recipe) == plan(**BASE)
-    with pytest.raises(InvalidValue, match="epsilon is given beside a recipe"):
+    with pytest.raises(InvalidValue, match="epsilon cannot be given with a recipe"):
         plan(recipe, epsilon=3)
     with pytest.raises(InvalidValue, match=r"Use Recipe\.load"):
         plan("recipe.toml")
@@ -97,7 +97,7 @@ def test_what_no_theorem_covers_is_refused():
 
 
 def test_a_large_delta_draws_a_warning():
-    with pytest.warns(UserWarning, match="publishing one record"):
+    with pytest.warns(UserWarning, match="publishing one example"):
         plan(**{**BASE, "delta": 1e-4})
 
 

@@ -149,7 +149,7 @@ def test_epochs_become_steps(epochs, batch, size, steps):
         ({"noise": 2.0}, "solve='noise' asks for noise, but noise=2.0 is given"),
         ({"noise": "exponental:end=1"}, "Did you mean 'exponential'"),
         ({"clip": 0}, "clip=0 must be finite and > 0"),
-        ({"batch": "256 * linear:end=2"}, "no meaning when the batch changes"),
+        ({"batch": "256 * linear:end=2"}, "is undefined when the batch changes"),
         ({"as_published": "yes"}, "as_published='yes' must be true or false"),
         ({"training": 3}, "training=3 must be a table"),
         ({"training": {"when": object()}}, "training"),

@@ -122,7 +122,8 @@ def pipe(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (gone, "What it spent could not be told"), (torn, "line 1"), (linked, "is a link to"), (tuning, "is a tuning"),
+        (gone, "What it spent cannot be determined"), (torn, "line 1"),
+        (linked, "is a link to"), (tuning, "is a tuning"),
         (federation, "is a federation"), (weights, "has checkpoint.safetensors of a run"), (pipe, "is no plain file"),
     ],
 )  # fmt: skip
@@ -212,7 +213,7 @@ VOID = LoopFacts(void_from=3, void_reason="coupled examples were found")
     ("given", "words"),
     [
         ({"seeded": True}, "came from a seed"), ({"covered": False}, "read off the records"),
-        ({"plan": UNSOUND}, "bounds nothing"), ({"facts": VOID}, "guarantee: none, coupled examples"),
+        ({"plan": UNSOUND}, "does not bound"), ({"facts": VOID}, "guarantee: none, coupled examples"),
         ({"plan": TUNED}, "one run of several"),
         ({"plan": plan(**GIVEN, unit="user")}, "each user"),
         ({"plan": plan(**GIVEN, relation="add-remove")}, "under add-remove"),

@@ -389,7 +389,7 @@ def test_the_name_of_a_file_in_a_mapping_is_never_a_fraction(tmp_path, monkeypat
         (b"1\n0\n", "", "rows[1] in"),
         (b"1\nabc\n", "", "rows[1] in"),
         (b"1\n0,5\n", "", "rows[1]"),
-        (b"a,b\n1,2\n", "", "has 2 columns. Say which"),
+        (b"a,b\n1,2\n", "", "has 2 columns. Name one"),
         (b"a,b\n1,2\n3\n", ",column=b", "rows[1] in"),
         (b"alpha,b\n1,2\n", ",column=alhpa", "Did you mean 'alpha'"),
         (b"\xff\xfe1\x00\n\x00", "", "cannot be read as UTF-8 CSV"),

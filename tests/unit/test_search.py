@@ -104,14 +104,14 @@ def test_tuning_is_charged_to_the_candidates_too() -> None:
     [
         (CONSTANT, [], "names nothing"),
         (CONSTANT, ["rho_nois"], "must be one of batch, rho_clip, rho_noise, steps. Did you mean"),
-        (CONSTANT, ["rho_noise"], "has no meaning for method=None"),
-        (DECAY, ["rho_noise"], "has no meaning for method='sensitivity-decay'"),
+        (CONSTANT, ["rho_noise"], "does not apply to method=None"),
+        (DECAY, ["rho_noise"], "does not apply to method='sensitivity-decay'"),
         (CONSTANT, {"steps": (0, 5)}, "steps=0 must be finite and > 0"),
         (CONSTANT, {"steps": (9, 5)}, "must rise"),
         (CONSTANT, {"batch": (9, 6001)}, "at most 6000"),
         (DECAY, {"rho_clip": (0.5, 2)}, "must rise from 1 or more"),
         (Recipe.of(**COMMON | {"batch": "60 * linear:end=2"}), ["batch"], "needs one batch size"),
-        (Recipe.of(**COMMON | {"epsilon": None}, noise=1.0, solve="epsilon"), ["batch"], "has no place in a search"),
+        (Recipe.of(**COMMON | {"epsilon": None}, noise=1.0, solve="epsilon"), ["batch"], "does not apply to a search"),
         ("recipe.toml", ["batch"], "must be a Recipe"),
     ],
 )
@@ -121,7 +121,7 @@ def test_bad_questions_are_refused(recipe, over, words: str) -> None:
 
 
 def test_what_is_not_certified_is_not_searched() -> None:
-    with pytest.raises(Unsupported, match="as_published has no place"):
+    with pytest.raises(Unsupported, match="as_published does not apply"):
         search(Recipe.of(**COMMON, method="noisy-sgd", as_published=True), over=["batch"])
     with pytest.raises(Unsupported, match="accountant='gdp' gives an epsilon that is approximate here"):
         search(Recipe.of(**SAMPLED, accountant="gdp"), over=["batch"])

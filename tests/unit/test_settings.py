@@ -43,7 +43,7 @@ def test_any_table_is_settings_or_one_line(table):
         ({"scale_factor": 0.5}, "own_norm:scale=0.5"),
         ({"clip": 1.0}, "above the table"),
         ({"show_private": True}, "--show-private"),
-        ({"as_published": True}, "--as-published"),
+        ({"as_published": True}, "--uncertified"),
         ({"task": 3}, "task=3 must be a word"),
         ({"task": " "}, "must be a word"),
         ({"optimizer": ["adam"]}, "optimizer=['adam'] must be a word"),

@@ -150,7 +150,7 @@ def test_runs_from_before_the_total_count_and_are_assumed(tmp_path: Path) -> Non
     ("p", "is_seeded", "words"),
     [
         (PLAN, True, "came from a seed"), (plan(**GIVEN, unit="user"), False, "each user"),
-        (plan(**GIVEN, method="auto-linear", as_published=True), False, "bounds nothing"),
+        (plan(**GIVEN, method="auto-linear", as_published=True), False, "does not bound"),
         (plan(delta=1e-5, size=1000, batch=10, steps=40, epsilon=2.0, trials=2, trials_law="fixed"), False, "several"),
     ],
 )  # fmt: skip

@@ -433,7 +433,7 @@ def test_a_seeded_run_that_goes_on_does_not_replay(tmp_path):
 
 def test_an_unsound_rule_trains_only_if_asked_and_guarantees_nothing(tmp_path):
     p = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=10, method="auto-linear", as_published=True)
-    with pytest.raises(Unsupported, match="--as-published"):
+    with pytest.raises(Unsupported, match="--uncertified"):
         train(p, "tiny_task:task", out=tmp_path / "a")
     run = train(p, "tiny_task:task", out=tmp_path / "a", as_published=True)
     assert "guarantee: none" in run.guarantee.method
@@ -560,7 +560,7 @@ def test_without_a_checkpoint_it_needs_the_same_file(tmp_path, body):
 
 
 def test_a_plan_for_another_size_says_how_to_plan_again(tmp_path):
-    with pytest.raises(InvalidValue, match=r"has 150 records, the plan is for size=200.*--size 150"):
+    with pytest.raises(InvalidValue, match=r"has 150 examples, the plan is for size=200.*--dataset-size 150"):
         train(private(), "tiny_task:task:size=150", out=tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 

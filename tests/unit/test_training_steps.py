@@ -523,7 +523,7 @@ class Endless(IterableDataset):
 def test_what_does_not_fit_is_refused_at_the_start(tmp_path):
     refused("plan=None must be a Plan", planned=None)
     refused("generator=7 must be a Randomness", generator=7)
-    refused("records=59 must be the plan's size=60", dataset=a_dataset(59))
+    refused("examples=59 must be the plan's size=60", dataset=a_dataset(59))
     refused("Use SGD", Unsupported, optimizer=lambda m: torch.optim.LBFGS(m.parameters()))
     refused("not the model's", optimizer=lambda m: sgd(a_model()))
     refused("no trainable", model=a_model().requires_grad_(False))

@@ -134,9 +134,9 @@ def test_what_no_theorem_covers_is_refused():
         ({"trials_mean": 10}, "trials_mean=10 needs a law"),
         ({"trials_law": "geometric"}, "trials_mean is missing. trials_law='geometric' needs it"),
         ({"trials_law": "fixed"}, "trials is missing. trials_law='fixed' needs it"),
-        ({"trials_law": "geometric", "trials": 3}, "trials=3 has no meaning for trials_law='geometric'"),
-        ({"trials_law": "disjoint", "trials_mean": 3}, "trials_mean=3 has no meaning for trials_law='disjoint'"),
-        ({"trials": 3, "trials_mean": 3}, "trials_mean=3 has no meaning for trials_law='fixed'"),
+        ({"trials_law": "geometric", "trials": 3}, "trials=3 does not apply to trials_law='geometric'"),
+        ({"trials_law": "disjoint", "trials_mean": 3}, "trials_mean=3 does not apply to trials_law='disjoint'"),
+        ({"trials": 3, "trials_mean": 3}, "trials_mean=3 does not apply to trials_law='fixed'"),
         ({"trials_law": "geometrc", "trials_mean": 3}, "Did you mean 'geometric'"),
         ({"trials_law": 3, "trials": 3}, "trials_law=3 must be one of"),
         ({"trials": 0}, "trials=0 must be a whole number >= 1"),
@@ -174,7 +174,7 @@ def test_a_file_and_flags_that_win_over_it(tmp_path):
     assert Recipe.load(file).tuning.runs == 10
     assert Recipe.load(file, trials_mean=4).tuning.runs == 4
     assert Recipe.load(file, trials=4, trials_law="disjoint").tuning.name == "4 runs on disjoint parts"
-    with pytest.raises(InvalidValue, match="trials=4 has no meaning for trials_law='geometric'"):
+    with pytest.raises(InvalidValue, match="trials=4 does not apply to trials_law='geometric'"):
         Recipe.load(file, trials=4)
 
 

@@ -75,7 +75,7 @@ def test_a_count_that_compares_records_with_each_other_is_refused():
         name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=nn.Identity,
         losses=lambda outputs, targets: nn.functional.cross_entropy(outputs, targets[:, 0], reduction="none"),
     )  # fmt: skip
-    with pytest.raises(Unsupported, match="one value for each record"):
+    with pytest.raises(Unsupported, match="one value for each example"):
         right_answers(own.network(), own, (x, y))
 
 

@@ -75,7 +75,7 @@ def test_some_candidates_are_different_and_every_one_is_as_likely():
         ({}, "space is empty"),
         ({"learning_rate": "1"}, "'learning_rate' cannot be tuned"),
         ({"momentun": "1"}, "Did you mean 'momentum'"),
-        ({"seed": "1,2"}, "The luckiest seed is no setting"),
+        ({"seed": "1,2"}, "The seed is not a hyperparameter"),
         ({"size": "1,2"}, "It is that of the part"),
         ({"lr": []}, "must be a list of values"),
         ({"lr": 0.1}, "must be a list of values"),

@@ -201,7 +201,7 @@ def test_a_question_has_a_limit_and_the_way_out_is_told(
 def test_a_user_s_mistake_comes_back_from_the_other_process(client: Client) -> None:
     answer = client.post("/api/ahead", {**CONTROLS, "as_published": True})
     assert answer.status == 400
-    assert "as_published has no view ahead" in answer.json()["error"]
+    assert "as_published cannot be explored" in answer.json()["error"]
 
 
 def _wait(true: Callable[[], bool]) -> None:

@@ -14,7 +14,7 @@ from scipy import special
 
 from privet import _check
 from privet._registry import Registry, one_line
-from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, WHO, Guarantee, Label, Relation, Unit
+from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, Guarantee, Label, Relation, Unit, adjacency
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.errors import InvalidValue, PrivetError, Unsupported
@@ -71,6 +71,7 @@ def spent(
     ('certified', 2.382)
     """
     _check.delta(delta)
+    relation = adjacency(relation)
     _check.one_of(RELATIONS, relation=relation)
     _check.one_of(UNITS, unit=unit)
     _check.whole(least=0, steps=ledger.steps)
@@ -120,8 +121,8 @@ def _doubted(
     proven = _proven_lower(ledger, delta, relation)
     if upper < proven:
         raise InvalidValue(
-            f"accountant={accountant!r} gives epsilon={upper:.6g}, but 'pld' proves that {proven:.6g} or more is spent "
-            f"at delta={delta!r}. No upper bound is below what is spent. Use accountant='pld', or correct yours."
+            f"accountant={accountant!r} gives epsilon={upper:.6g}, but 'pld' proves that {proven:.6g} or more is "
+            f"spent at delta={delta!r}. An upper bound cannot be below it. Use accountant='pld', or correct yours."
         )
     return upper, label if label == "empirical" else "claimed"
 
@@ -141,7 +142,7 @@ def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None
     _check.whole(size=size)
     if delta >= 1 / size:
         warnings.warn(
-            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one {WHO[unit]} at random would "
+            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one {unit} at random would "
             f"satisfy it. Use 1/(10 size)={0.1 / size:.3g} or less.",
             stacklevel=3,
         )
@@ -149,11 +150,13 @@ def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None
 
 def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation, accountant: str) -> None:
     """Raise Unsupported with the accountant's reason, if it has no theorem for a step of the ledger."""
+    relation = adjacency(relation)
+    _check.one_of(RELATIONS, relation=relation)  # an unknown one must not pass for one with a theorem
     for step in representatives(ledger):
         if step.noise < LEAST_NOISE:
             raise Unsupported(
-                f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it nothing is hidden, and no "
-                "epsilon is a number that a computer has. Use more noise."
+                f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it epsilon overflows. Use more "
+                "noise."
             )
         reason = chosen.refuses(step, relation)
         if reason:
@@ -177,7 +180,7 @@ def gaussian_refuses(step: Step, relation: Relation) -> str | None:
     if step.sampling.name == "fixed-size" and step.rate < 1:
         return "fixed-size sampling has a theorem in 'rdp' only. Use accountant='rdp', or Poisson sampling."
     if step.sampling.name == "shuffled":
-        return "shuffled batches are another mechanism. Use accountant='pld' (no amplification) or Poisson sampling."
+        return "shuffled batches are not Poisson-sampled. Use accountant='pld' (no amplification) or Poisson sampling."
     if relation == "replace" and step.rate < 1:
         return (
             f"relation='replace' at rate={step.rate:g} has no theorem here. "
@@ -214,7 +217,7 @@ def truncated(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float |
         left = delta - float(_added(chance, upper))
         if left <= 0:
             raise Unsupported(
-                f"cap: a batch overflows with chance {chance:.3g} over the run, more than delta={delta!r} can "
+                f"cap: a batch overflows with probability {chance:.3g} over the run, more than delta={delta!r} can "
                 "absorb. Use a larger cap."
             )
         following = chosen.bounds(plain, left)[1]
@@ -223,7 +226,7 @@ def truncated(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float |
         # A fixed point from below: step a little past it so that the check above can succeed.
         upper = following * (1 + 1e-12) + 1e-300
     else:
-        raise Unsupported(f"cap: no epsilon absorbs an overflow chance of {chance:.3g}. Use a larger cap.")
+        raise Unsupported(f"cap: no epsilon absorbs an overflow probability of {chance:.3g}. Use a larger cap.")
     if lower is not None:
         more = delta + float(_added(chance, upper))
         lower = chosen.bounds(plain, more)[0] if more < 1 else 0.0
@@ -239,7 +242,7 @@ def truncated_deltas(ledger: Ledger, epsilon: ArrayLike, lower: ArrayLike, upper
     added = _added(chance, epsilon)
     if added.size and added.min() >= 1:
         raise Unsupported(
-            f"cap: a batch overflows with chance {chance:.3g} over the run, which leaves no delta below 1 at "
+            f"cap: a batch overflows with probability {chance:.3g} over the run, which leaves no delta below 1 at "
             f"epsilon={float(np.min(epsilon))!r}. Use a larger cap."
         )
     return np.maximum(np.subtract(lower, added), 0.0), np.minimum(np.add(upper, added), 1.0)
@@ -311,8 +314,8 @@ def _epochs(ledger: Ledger) -> tuple[list[float], int]:
         length = math.ceil(1 / step.rate - 1e-9)
         if left and step.rate != rate_before:
             raise InvalidValue(
-                f"rate={step.rate!r} changes within a shuffled epoch: {left} steps of it were still to come. "
-                "Change the rate between epochs only."
+                f"rate={step.rate!r} changes within a shuffled epoch: {left} steps of it remain. Change the rate "
+                "between epochs only."
             )
         rate_before = step.rate
         while count:

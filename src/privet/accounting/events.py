@@ -99,11 +99,11 @@ def _release(step: Step, scale: float, size: int | None) -> dict[str, Any]:
         }
     if step.sampling.name == "fixed-size":
         if size is None:
-            raise InvalidValue("size=None must be given for fixed-size sampling: the event holds numbers of records.")
+            raise InvalidValue("size=None must be given for fixed-size sampling: the event holds numbers of examples.")
         _check.whole(size=size)
         batch = round(step.rate * size)
         if batch < 1 or not math.isclose(batch / size, step.rate, rel_tol=1e-9):
-            raise InvalidValue(f"size={size!r} does not make rate={step.rate!r} a whole number of records.")
+            raise InvalidValue(f"size={size!r} does not make rate={step.rate!r} a whole number of examples.")
         return {
             "class_name": "SampledWithoutReplacementDpEvent",
             "source_dataset_size": size,

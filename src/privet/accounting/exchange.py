@@ -120,7 +120,7 @@ def _parsed(text: str) -> Any:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise InvalidValue(f"{word} is not a number JSON has. Noise and rates must be finite.")
+    raise InvalidValue(f"{word} is not a JSON number. Noise and rates must be finite.")
 
 
 def _from_json(value: Any) -> Ledger:
@@ -256,7 +256,10 @@ def to_opacus(ledger: Ledger, *, mechanism: str = "rdp") -> dict[str, Any]:
     history: list[tuple[float, float, int]] = []
     for step, count in ledger:
         if step.sampling != POISSON:
-            raise Unsupported(f"sampling={str(step.sampling)!r} has no place in an Opacus history: it is all Poisson.")
+            raise Unsupported(
+                f"sampling={str(step.sampling)!r} cannot be written as an Opacus history, which is "
+                "Poisson sampling only."
+            )
         if history and history[-1][:2] == (step.noise, step.rate):
             count += history.pop()[2]
         history.append((step.noise, step.rate, count))

@@ -14,7 +14,6 @@ RELATIONS: tuple[str, ...] = get_args(Relation)
 LABELS: tuple[str, ...] = get_args(Label)
 UNITS: tuple[str, ...] = get_args(Unit)
 
-WHO: dict[str, str] = {"example": "record", "client": "client", "user": "user"}  # one of those that a size counts
 MEANING: dict[str, str] = {
     "certified": "a proven upper bound (real arithmetic)",
     "approximate": "an asymptotic formula that may under-report",
@@ -36,6 +35,7 @@ class Budget:
         _check.positive(epsilon=self.epsilon)
         _check.delta(self.delta)
         _check.one_of(UNITS, unit=self.unit)
+        object.__setattr__(self, "relation", adjacency(self.relation))
         _check.one_of(RELATIONS, relation=self.relation)
 
 
@@ -94,6 +94,11 @@ class Guarantee:
             f"epsilon {side} {rounded(self.epsilon, up=self.label != 'empirical')} at delta {self.delta_text} "
             f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}{assumed}]"
         )
+
+
+def adjacency(name: Any) -> Any:
+    """The name of a neighbouring relation as ledgers and plans have it: `replace-one` is called `replace` there."""
+    return "replace" if name == "replace-one" else name
 
 
 def rounded(value: float, *, up: bool, digits: int = 6) -> str:

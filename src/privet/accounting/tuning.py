@@ -118,7 +118,7 @@ def check_mean(mean: float) -> None:
     """Raise unless `mean` is a mean number of runs that the theorems cover."""
     _check.positive(trials_mean=mean)
     if mean < 1:
-        raise InvalidValue(f"trials_mean={mean!r} must be >= 1. It is the mean number of runs. Give 10, say.")
+        raise InvalidValue(f"trials_mean={mean!r} must be >= 1. It is the mean number of runs. Give 10, for example.")
 
 
 def repeated(ledger: Ledger, runs: int) -> Ledger:

@@ -153,7 +153,7 @@ def _numbers(plans: list[Plan], source: Source, at_steps: "Sequence[str | int]")
 
 def _check_asked(made: "Mapping[str, Attack]", at_steps: "Sequence[str | int]") -> None:
     if not made:
-        raise InvalidValue("attacks=() must name one. There is nothing to do without. Give ['invert-l2'], say.")
+        raise InvalidValue("attacks=() must name one. There is nothing to do without. Give ['invert-l2'], for example.")
     if "all" in at_steps and "prior" not in made:
         raise InvalidValue("at_steps='all' is for the attack `prior`. Others look at one update. Add prior.")
 

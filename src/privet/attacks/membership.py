@@ -67,10 +67,12 @@ class Memberships:
                 rows.append((one.method, score.attack, *tpr, f"{score.advantage:+.4f}", str(score.is_violation)))
             if one.ceilings is not None:
                 rows.append((one.method, "ceiling, certified", *(f"{v:.4f}" for v in one.ceilings.values()), ""))
-        head = f"{s['records']} records of {self.task} in or out by fair coins, {s['shadows']} shadow models, " \
-               f"{s['targets']} targets, seed {s['seed']}"  # fmt: skip
+        head = (
+                   f"{s['records']} examples of {self.task} in or out by fair coins, {s['shadows']} shadow models, "
+                   f"{s['targets']} targets, seed {s['seed']}"
+               )  # fmt: skip
         costs = [f"  {one.method}: {one.guarantee}" for one in self.methods if one.guarantee is not None]
-        note = "  violation: above the ceiling with confidence 99.9 %; a few records may be above it by chance"
+        note = "  violation: above the ceiling with confidence 99.9 %; a few examples may be above it by chance"
         return "\n".join([head, *aligned(rows), note, *costs])
 
 
@@ -102,7 +104,7 @@ def memberships(
     loaded, sources, plans = sources_of(what, task, where, as_published, noise=noise, clip=clip, rate=rate, steps=steps)
     if "classes" not in loaded.facts:
         raise Unsupported(
-            f"task={loaded.name!r} does not name its classes. How sure a model is of the true one is what is read. Use "
+            f"task={loaded.name!r} does not list its classes. The attack reads the probability of the true class. Use "
             "a task with `classes` among its facts."
         )
     found: list[Membership] = []

@@ -27,10 +27,10 @@ class Prior:
     def run(self, observation: Observation) -> Reconstruction:
         begun = time.perf_counter()
         if observation.candidates is None:
-            raise InvalidValue("candidates=None: `prior` chooses among known records. Give some to the observation.")
+            raise InvalidValue("candidates=None: `prior` chooses among known examples. Give some to the observation.")
         if observation.batch != 1:
             raise Unsupported(
-                f"batch={observation.batch} is more than one record. `prior` tells which one it was. Use batch 1."
+                f"batch={observation.batch} is more than one example. `prior` tells which one it was. Use batch 1."
             )
         inputs, labels = observation.candidates
         scores = _fits(observation, inputs, labels)  # (N, K)

@@ -67,8 +67,9 @@ def under_add_remove(plan: Plan) -> Plan:
     budget = plan.recipe.budget
     if budget.relation == "replace" or plan.steps[0].sampling.name != "poisson" or budget.unit != "example":
         raise Unsupported(
-            f"relation={budget.relation!r}, sampling={plan.steps[0].sampling}, unit={budget.unit!r}: members are told "
-            "from others by Poisson plans of examples under zero-out or add-remove. Plan one of these."
+            f"relation={budget.relation!r}, sampling={plan.steps[0].sampling}, unit={budget.unit!r}: membership "
+            "inference needs a plan with Poisson sampling and unit example, under zero-out or add-remove. Make such "
+            "a plan."
         )
     return replace(plan, recipe=replace(plan.recipe, budget=replace(budget, relation="add-remove")))
 

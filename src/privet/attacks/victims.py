@@ -44,16 +44,19 @@ def victims_of(task: Task, *, examples: int, batch: int = 1, candidates: int = 1
     shape, classes = task.facts.get("shape"), task.facts.get("classes")
     if shape is None or classes is None or len(shape) != 3:
         raise Unsupported(
-            f"task={task.name!r} is not one of images with classes. Pictures are what is rebuilt and compared. Use "
-            "digits, mnist or cifar10, or attack it with --membership."
+            f"task={task.name!r} is not one of images with classes. The attack reconstructs images. Use digits, mnist "
+            "or cifar10, or attack it with --membership."
         )
     if batch > MOST_BATCH:
-        raise InvalidValue(f"batch={batch} must be at most {MOST_BATCH}. Nothing is rebuilt from more. Use fewer.")
+        raise InvalidValue(
+            f"batch={batch} must be at most {MOST_BATCH}. Reconstruction from larger batches is not "
+            "attempted. Use fewer."
+        )
     most = min(candidates, task.size)
     if not examples * batch <= most:
         raise InvalidValue(
-            f"examples={examples} of {batch} records are more than the {most} candidates. Each is one of them. Use "
-            "fewer, or more candidates."
+            f"examples={examples} of {batch} examples are more than the {most} candidates. Every target is a "
+            "candidate. Use fewer, or more candidates."
         )
     source = torch.Generator().manual_seed(seed)
     inputs, labels = gather(task.train, torch.randperm(task.size, generator=source)[:most])

@@ -45,7 +45,7 @@ def audit(
 ) -> Audit:  # fmt: skip
     """Test a claim by attack: does this mechanism give away no more than it is charged for?
 
-    `what` is a method's name (`privet methods`), a negative control's, a plan, a run, or your own: an object with
+    `what` is a method's name (`privet list methods`), a negative control's, a plan, a run, or your own: an object with
     `declared` and a call (records, generator) -> {name: tensor}, whose coins and noise all come from `generator`.
 
     Args:
@@ -76,7 +76,7 @@ def audit(
         if "replay" in asked:
             findings.append(_labelled(replay(mechanism, given, progress=tell), label))
         if "step" in asked and label != SAMPLED:
-            tell(f"{label}choosing a scene")
+            tell(f"{label}choosing neighbouring datasets")
             chosen = worst(mechanism, given, 1)
             found = step(
                 mechanism, chosen, samples=samples, alarm=alarm / tested, delta=delta, generator=generator,
@@ -99,7 +99,7 @@ def _kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]
     if kinds is None:
         return KINDS if planned is not None and _fits_one_run(planned) else ("replay", "step")
     if isinstance(kinds, str) or not kinds:
-        raise InvalidValue(f"kinds={kinds!r} must be a list of {', '.join(KINDS)}. Give ['replay'], say.")
+        raise InvalidValue(f"kinds={kinds!r} must be a list of {', '.join(KINDS)}. Give ['replay'], for example.")
     for kind in kinds:
         _check.one_of(KINDS, kind=kind)
     if "one-run" in kinds and planned is None:
@@ -187,7 +187,8 @@ def _engine(planned: Plan, one: Step) -> Mechanism:
 def _scenes(which: Declared) -> tuple[Scene, ...]:
     if which.relation == "replace":
         raise Unsupported(
-            "relation='replace' has no ready-made scenes. They make a record null, or leave it out. Give scenes=."
+            "relation='replace' has no built-in neighbouring datasets. They set an example to null, or remove it. "
+            "Give scenes=."
         )
     return all_scenes(relation=which.relation, clip=which.steps[0].clip)
 

@@ -85,13 +85,13 @@ def _check_plan(plan: Plan, canaries: int) -> None:
     _check.whole(least=LEAST_CANARIES, canaries=canaries)
     if canaries > plan.recipe.size:
         raise InvalidValue(
-            f"canaries={canaries} must be at most the plan's size={plan.recipe.size}. Each takes a record's "
-            "place. Use fewer."
+            f"canaries={canaries} must be at most the plan's size={plan.recipe.size}. Each takes an example's place. "
+            "Use fewer."
         )
     if plan.recipe.budget.relation != "zero-out" or plan.recipe.budget.unit != "example":
         raise Unsupported(
             f"relation={plan.recipe.budget.relation!r}, unit={plan.recipe.budget.unit!r}: canaries here are examples "
-            "that become null records. Plan with relation='zero-out' and unit='example'."
+            "that become null examples. Plan with relation='zero-out' and unit='example'."
         )
 
 
@@ -157,7 +157,7 @@ def _examples(plan: Plan, coins: Coins, task: Task | None, source: Randomness, p
         raise Unsupported(f"task={task.name!r} has no labels to change. Use kind='block'.")
     x, y = task.train
     if len(y) != plan.recipe.size:
-        raise InvalidValue(f"task={task.name!r} has {len(y)} records, the plan size={plan.recipe.size}. Plan for it.")
+        raise InvalidValue(f"task={task.name!r} has {len(y)} examples, the plan size={plan.recipe.size}. Plan for it.")
     m, classes = len(coins), int(y.max()) + 1
     y = y.clone()
     y[:m] = (y[:m] + 1) % classes
@@ -183,7 +183,7 @@ def _losses(model: nn.Module, task: Task, x: Tensor, y: Tensor) -> Floats:
 def _check_rule(training: Training) -> None:
     if is_adaptive(training.rule):
         raise Unsupported(
-            f"rule={training.plan.rule!r} learns from releases, and a null record is not nothing to it. Audit it by "
+            f"rule={training.plan.rule!r} learns from releases, and a null example still changes it. Audit it by "
             "replay and step."
         )
 

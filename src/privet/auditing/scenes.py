@@ -44,7 +44,8 @@ def scenes(*, relation: Relation = "zero-out", clip: float = 1.0, size: int = SI
     _check.whole(least=2, size=size)
     if relation == "replace":
         raise Unsupported(
-            "relation='replace' has no scenes here. They leave a record out, or make it null. Give scenes of your own."
+            "relation='replace' has no neighbouring datasets here. They remove an example, or set it to null. Give "
+            "your own scenes."
         )
     found = []
     for canary in CANARIES:

@@ -5,21 +5,18 @@ One file per command. Nothing heavy is imported until a command needs it, so tha
 
 import click
 
-from privet.cli.ahead import ahead_command
 from privet.cli.attack import attack_command
 from privet.cli.audit import audit_command
-from privet.cli.compare import compare_command
+from privet.cli.common import Commands
 from privet.cli.demo import demo_command
 from privet.cli.doctor import doctor_command
 from privet.cli.epsilon import epsilon_command
+from privet.cli.explore import compare_command
 from privet.cli.federate import federate_command
-from privet.cli.methods import methods_command
+from privet.cli.list import list_command
 from privet.cli.plan import plan_command
 from privet.cli.report import report_command
-from privet.cli.schedules import schedules_command
-from privet.cli.search import search_command
 from privet.cli.serve import serve_command
-from privet.cli.shell import Commands
 from privet.cli.train import train_command
 from privet.cli.tune import tune_command
 
@@ -37,7 +34,7 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
               help="Show the version and exit.")  # fmt: skip
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Differentially private deep learning: what it costs, planned, spent and proven.
+    """Deep learning with differential privacy (DP-SGD): plan a budget, train, and prove what was spent.
 
     \b
     Examples:
@@ -51,21 +48,18 @@ def main(context: click.Context) -> None:
 
 COMMANDS = (
     plan_command,
+    compare_command,
+    epsilon_command,
     train_command,
     tune_command,
-    federate_command,
-    compare_command,
-    search_command,
-    ahead_command,
-    epsilon_command,
+    doctor_command,
     audit_command,
     attack_command,
+    federate_command,
     report_command,
-    demo_command,
     serve_command,
-    methods_command,
-    doctor_command,
-    schedules_command,
+    demo_command,
+    list_command,
 )
 for command in COMMANDS:
     main.add_command(command)

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from privet.cli.common import PATH, integer, number, print_object, progress, say_written, warnings_as_lines
 from privet.cli.recipe_options import words_of
-from privet.cli.shell import PATH, integer, number, print_object, progress, say_written, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")

@@ -6,48 +6,51 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import words_of
-from privet.cli.shell import PATH, integer, number, print_object, progress, warnings_as_lines
+from privet.cli.common import PATH, integer, number, print_object, progress, warnings_as_lines
+from privet.cli.recipe_options import JSON, option, words_of
 from privet.errors import PrivetError
 
 if TYPE_CHECKING:
     from privet.auditing import Audit
 
+_KINDS = {"distinguish": "step"}
 FOUND = 3  # the exit code of --fail-on-violation
 
 
-@click.command("audit", short_help="Test a claim by attack.")
-@click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`.")
-@click.option("--as-published", is_flag=True, help="With --method: the paper's own rule, which may have no guarantee.")
-@click.option("--control", metavar="NAME", help="A mechanism with a known mistake, which the audit must find.")
-@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan (JSON).")
-@click.option("--run", "folder", type=PATH, metavar="FOLDER", help="A training run's folder.")
-@click.option("--kind", "kinds", metavar="KINDS", help="Of replay, step and one-run, with commas between them. "
-              "Default: replay and step; for plans and runs of at most 2,000 steps also one-run.")  # fmt: skip
-@click.option("--samples", type=integer, default=2000, show_default=True, help="Releases of each world, for step.")
-@click.option("--canaries", type=integer, default=1000, show_default=True, help="Canaries, for one-run.")
-@click.option("--task", metavar="NAME", help="For one-run: canaries are mislabelled examples of this task.")
-@click.option(
-    "--alarm", type=number, default="1e-3", show_default=True, help="How often a kind may accuse the innocent."
-)
-@click.option("--delta", type=number, default="1e-5", show_default=True, help="The delta of the direct bounds.")
-@click.option("--seed", type=click.IntRange(min=0), help="The same coins and noise again.")
-@click.option("--fail-on-violation", is_flag=True, help=f"Exit with {FOUND} if the verdict is `violation`.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+@click.command("audit", short_help="Test a privacy guarantee by attack.")
+@option("--method", metavar="NAME", help="A published method; see `privet list methods`.")
+@option("--uncertified", "as_published", former=("--as-published",), is_flag=True,
+        help="With --method: the paper's own clipping rule, which may have no guarantee.")  # fmt: skip
+@option("--control", metavar="NAME", help="A mechanism with a known fault, which the audit must find.")
+@option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan (JSON).")
+@option("--run", "folder", type=PATH, metavar="FOLDER", help="A training run's folder.")
+@option("--kind", "kinds", metavar="KINDS", help="Of replay, distinguish (or step) and one-run, with commas between "
+        "them. Default: replay and step; for plans and runs of at most 2,000 steps also one-run.")  # fmt: skip
+@option("--samples", type=integer, default=2000, show_default=True, help="Samples of each of two neighbouring "
+        "datasets, for distinguish.")  # fmt: skip
+@option("--canaries", type=integer, default=1000, show_default=True, help="Number of canaries, for one-run.")
+@option("--task", metavar="NAME", help="For one-run: canaries are mislabelled examples of this task.")
+@option("--significance", "alarm", former=("--alarm",), type=number, default="1e-3", show_default=True,
+        help="Significance level: false-positive rate per test.")  # fmt: skip
+@option("--delta", type=number, default="1e-5", show_default=True, help="Delta of the direct bounds.")
+@option("--seed", type=click.IntRange(min=0), help="Seed of sampling and noise, for a reproducible audit.")
+@option("--fail-on-violation", is_flag=True, help=f"Exit with {FOUND} if the verdict is `violation`.")
+@JSON
 def audit_command(
     *, method: str | None, as_published: bool, control: str | None, plan_file: Path | None, folder: Path | None,
     kinds: str | None, fail_on_violation: bool, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
-    """Test by attack whether a mechanism gives away no more than it is charged for.
+    """Test by attack whether a mechanism leaks more than its guarantee allows.
 
-    replay runs neighbours with frozen noise; step rejects the claimed trade-off curve by samples of one step; one-run
-    guesses which of many canaries took part in one run of the real loop. The verdict is `consistent`, `violation`, or
-    `inconclusive` with the sample size that would decide. A violation is a finding: the exit code stays 0.
+    replay runs neighbouring datasets with the same noise; distinguish tests the claimed trade-off curve by samples of
+    one step; one-run guesses which of many canaries were in one run of the real training loop. The verdict is
+    `consistent`, `violation`, or `inconclusive` with the sample size that would decide. A violation is a finding: the
+    exit code stays 0.
 
     \b
     Examples:
       privet audit --method dynamic
-      privet audit --method auto-linear --as-published
+      privet audit --method auto-linear --uncertified
       privet audit --control realised-batch
       privet audit --plan plan.json --kind replay,step,one-run
     """
@@ -61,8 +64,8 @@ def audit_command(
     if len(given) != 1:
         raise click.UsageError("Give one of --method, --control, --plan and --run.")
     if as_published and method is None:
-        raise click.UsageError("--as-published needs --method.")
-    asked = None if kinds is None else words_of("--kind", kinds)
+        raise click.UsageError("--uncertified needs --method.")
+    asked = None if kinds is None else [_KINDS.get(kind, kind) for kind in words_of("--kind", kinds)]
     with warnings_as_lines(), progress("auditing") as tell:
         found = _audited(given[0], chosen[given[0]], asked, as_published=as_published, tell=tell, **options)
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import PATH, print_object, progress, warnings_as_lines
+from privet.cli.common import PATH, print_object, progress, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:

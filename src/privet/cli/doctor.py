@@ -1,57 +1,63 @@
-"""`privet doctor`: what this machine has; and a look at a model, a dataset and a plan before training."""
+"""`privet doctor`: versions; checks of a model, a dataset and a plan before training; of plug-ins."""
 
 import platform
-import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet._registry import one_line
-from privet.cli.doctor_report import Case, Report, in_words
-from privet.cli.shell import PATH, integer, print_object, warnings_as_lines
+from privet._registry import imported, one_line
+from privet.cli.common import PATH, in_words, integer, print_object, size_in_bytes, warnings_as_lines
+from privet.cli.recipe_options import JSON
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 if TYPE_CHECKING:
     from privet.planning import Plan
-    from privet.training.checkup import Finding
+    from privet.training.checkup import Checkup, Finding
     from privet.training.estimate import Estimate
     from privet.training.replace import Change
 
 PACKAGES = ("privet", "torch", "numpy", "scipy", "matplotlib")
 TRIAL = 8  # rows that a task's model is looked at with
+LINE = "from privet.training.replace import fixed; model, changes = fixed(model)"
+WIDEST = 28  # of the column of names
 
 
-def size_in_bytes(text: str) -> int:
-    """A size of memory: 500M, 4G, 1.5GiB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
-    size = 0.0 if found is None else float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")
-    if not 1 <= size < 2**60:
-        raise click.BadParameter(f"{text!r} is not a size such as 500M or 4G")
-    return int(size)
-
-
-@click.command("doctor", short_help="Look at a model, a dataset and a plan before training.")
+@click.command("doctor", short_help="Check a model, a dataset and a plan before training.")
 @click.argument("make", required=False, metavar="[MODULE:MAKE]")
-@click.option("--task", metavar="TASK", help="A task's records and network: digits, mnist, or my.module:task.")
+@click.option("--task", metavar="TASK", help="A task's dataset and network: digits, mnist, or my.module:task.")
 @click.option("--model", metavar="NAME", help="Another network for the task: cnn, or my.module:Net.")
 @click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan, as `privet plan --out` writes it.")
-@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where the task's files are.")
+@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Folder with the files of datasets.")
 @click.option("--memory", type=size_in_bytes, metavar="SIZE", help="Memory for a step: 4G. Default: what is free now.")
-@click.option("--fix", is_flag=True, help="Replace the layers that have a private counterpart, and look again.")
-@click.option("--rounds", type=integer, default=5, show_default=True, help="Steps to time, private and plain in turn.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+@click.option("--fix", is_flag=True, help="Replace layers that cannot be trained privately, and check again.")
+@click.option(
+    "--rounds",
+    type=integer,
+    default=5,
+    show_default=True,
+    help="Training steps to time, private and non-private in turn.",
+)
+@click.option("--plugin", metavar="ADDRESS", help="Check your own schedule, accountant, clipping rule, layer rule, "
+              "attack or dataset function, my_lab.module:Class, against the contract of its kind.")  # fmt: skip
+@JSON
 def doctor_command(
     *, make: str | None, task: str | None, model: str | None, plan_file: Path | None, data_dir: Path | None,
-    memory: int | None, fix: bool, rounds: int, as_json: bool,
-) -> None:  # fmt: skip
-    """What this machine has; and findings about a model, a dataset and a plan, each with the way out.
+    memory: int | None, fix: bool, rounds: int, plugin: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Print versions; or check a model, a dataset and a plan, and say how to fix each problem.
 
     MODULE:MAKE is my.module:make, a function without arguments that returns (model, loss_fn, (inputs, targets)), as for
-    `clipped_sum`. With --task, random rows of the task's shapes are used, and no record is looked at.
+    `clipped_sum`. With --task, random inputs of the task's shapes are used, and no example of it is read.
 
-    Exit code 0 if training can start; 2 if something stops it (the findings are on standard output all the same).
+    Exit code 0 if training can start; 2 if something prevents it (the findings are on standard output either way).
+    With --plugin: 0 if it keeps its contract, 1 if not.
 
     \b
     Examples:
@@ -59,13 +65,16 @@ def doctor_command(
       privet doctor --task digits --plan plan.json
       privet doctor my.module:make --plan plan.json --memory 4G
       privet doctor my.module:make --fix
+      privet doctor --plugin my_lab.shapes:Sawtooth
     """
+    if plugin is not None:
+        return _check_plugin(plugin, make, as_json)
     machine = _machine()
     if make is None and task is None and plan_file is None:
         if model is not None or fix:
             raise click.UsageError("--model and --fix need --task, or the address of a model.")
         _print_machine(machine, as_json)
-        return
+        return 0
     with warnings_as_lines():
         plan = None if plan_file is None else _loaded(plan_file)
         case = _case(make, task, model, plan, data_dir)
@@ -78,6 +87,7 @@ def doctor_command(
     if stops:
         hint = "" if fix or not report.changes else " `--fix` shows replacements."
         raise Unsupported(f"{stops} problem{'s' * (stops > 1)} stop{'s' * (stops == 1)} training.{hint}")
+    return 0
 
 
 # --- the machine ------------------------------------------------------------------------------------
@@ -105,6 +115,26 @@ def _print_machine(machine: dict[str, Any], as_json: bool) -> None:
         click.echo(f"{name:<11} {'not installed' if value is None else value}")
 
 
+# --- a plug-in --------------------------------------------------------------------------------------
+
+
+def _check_plugin(address: str, make: str | None, as_json: bool) -> int:
+    from privet.attacks.contract import ATTACK
+    from privet.training.plugin_check import check_plugin
+
+    with warnings_as_lines():
+        made = None if make is None else _of_user(f"model={make!r}", imported(make, kind="model"))
+        found = check_plugin(address, more=(ATTACK,), make=made)
+    if as_json:
+        print_object(found.as_dict())
+    else:
+        click.echo(f"{found.address}: {found.kind}")
+        for outcome in found.outcomes:
+            why = "" if outcome.passes else f": {outcome.why}"
+            click.echo(f"  {'pass' if outcome.passes else 'FAIL'}  {outcome.check}{why}")
+    return 0 if found.passes else 1
+
+
 # --- what is looked at ------------------------------------------------------------------------------
 
 
@@ -114,7 +144,7 @@ def _loaded(file: Path) -> "Plan":
     return Plan.load(file)
 
 
-def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | None", folder: Path | None) -> Case:
+def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | None", folder: Path | None) -> "Case":
     if make is not None:
         odd = {"--task": task, "--model": model, "--data-dir": folder}
         for option, given in odd.items():
@@ -126,7 +156,7 @@ def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | N
     if task is None:
         for option, given in {"--model": model, "--data-dir": folder}.items():
             if given is not None:
-                raise click.UsageError(f"{option} needs --task: its records say what the network is for.")
+                raise click.UsageError(f"{option} needs --task: the network is built for its dataset.")
         return Case()
     return _of_task(task, model, folder, plan)
 
@@ -139,7 +169,7 @@ def _in_plan(plan: "Plan", key: str) -> str | None:
     return word
 
 
-def _of_task(spelling: str, network: str | None, folder: Path | None, plan: "Plan | None") -> Case:
+def _of_task(spelling: str, network: str | None, folder: Path | None, plan: "Plan | None") -> "Case":
     from privet.data import Where, task
     from privet.training.estimate import random_rows
 
@@ -170,10 +200,9 @@ def _weighted(model: Any, plan: "Plan", flags: dict[str, Any]) -> "tuple[Finding
     return ()
 
 
-def _made(address: str) -> Case:
+def _made(address: str) -> "Case":
     from torch import nn
 
-    from privet._registry import imported
     from privet.engine.batches import size_of
     from privet.training.estimate import repeated
 
@@ -203,7 +232,7 @@ def _of_user(what: str, make: Any) -> Any:
 # --- the look ---------------------------------------------------------------------------------------
 
 
-def _looked_at(case: Case, plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> Report:
+def _looked_at(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> "Report":
     from privet.training.checkup import about_model, gravest_first, of_error
     from privet.training.checkup_plan import about_plan
     from privet.training.gate import check_covered
@@ -234,7 +263,7 @@ def _looked_at(case: Case, plan: "Plan | None", *, memory: int | None, fix: bool
 
 
 def _estimated(
-    case: Case, plan: "Plan | None", findings: "list[Finding]", *, memory: int | None, rounds: int
+    case: "Case", plan: "Plan | None", findings: "list[Finding]", *, memory: int | None, rounds: int
 ) -> "tuple[Estimate | None, int | None]":
     """The estimate for the model as training would take it; what fails is a finding."""
     from privet.training.checkup import Finding, of_failure
@@ -256,3 +285,166 @@ def _estimated(
             way_out=f"Use more memory than {in_words(limit)}, or a smaller model.",
         ))  # fmt: skip
     return found, limit
+
+
+# --- the report -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is looked at: a model (or none, a plan alone), its loss, rows for it, and what is known of the records."""
+
+    task: str | None = None
+    name: str | None = None  # of the model
+    model: Any = None
+    loss_fn: Any = None
+    rows_of: Callable[[int], Any] | None = None
+    batch: Any = None
+    records: int | None = None
+    users: Any = None
+    rows: int | None = None  # of a user's own batch
+    not_private: str = ""  # what the task read off its records
+    findings: "tuple[Finding, ...]" = ()  # of what the plan's table does to the model
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are trained, as far as they are known."""
+        from torch.nn.parameter import is_lazy
+
+        return 0 if self.model is None else sum(
+            p.numel() for p in self.model.parameters() if p.requires_grad and not is_lazy(p)
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        if self.model is None:
+            return "only a plan; give --task or the address of a model to check more"
+        before = "" if self.task is None else f"task {self.task}, "
+        tensors = sum(p.requires_grad for p in self.model.parameters())
+        return f"{before}model {self.name}: {self.parameters} parameters to train in {tensors} tensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that is printed. `changes` are made if `is_fixed`, else they are what `--fix` would make."""
+
+    case: Case
+    plan: "Plan | None"
+    findings: "tuple[Finding, ...]"
+    changes: "tuple[Change, ...]"
+    is_fixed: bool
+    checkup: "Checkup | None"
+    estimate: "Estimate | None"
+    limit: int | None
+
+    @property
+    def epochs(self) -> float | None:
+        """Times that a record takes part, on average."""
+        from privet.training.estimate import rates_of
+
+        return None if self.plan is None else rates_of(self.plan)[0] * len(self.plan.steps)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of all steps of the plan, by their mean batch."""
+        from privet.training.estimate import rates_of
+
+        if self.plan is None or self.estimate is None:
+            return None
+        mean, largest = rates_of(self.plan)
+        return self.estimate.private_ms / 1e3 * len(self.plan.steps) * mean / largest
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        found: dict[str, Any] = {
+            "task": self.case.task, "model": self.case.name, "findings": [one.as_dict() for one in self.findings],
+            "changes": [change.as_dict() for change in self.changes], "fixed": self.is_fixed,
+        }  # fmt: skip
+        if self.checkup is not None and self.checkup.explanation is not None:
+            found |= self.checkup.explanation.as_dict()
+        if self.plan is not None:
+            found["plan"] = {
+                "guarantee": self.plan.guarantee.as_dict(), "steps": len(self.plan.steps), "batch": self.plan.batch,
+                "epochs": self.epochs, "seconds": self.seconds,
+            }  # fmt: skip
+        if self.estimate is not None:
+            found["milliseconds"] = {"private": self.estimate.private_ms, "plain": self.estimate.plain_ms}
+            found["estimate"] = self.estimate.as_dict() | {"limit": self.limit}
+        return found
+
+    def print(self) -> None:
+        """The same for people."""
+        click.echo(str(self.case))
+        if self.plan is not None:
+            steps = self.plan.steps
+            click.echo(f"plan: {self.plan.guarantee}")
+            click.echo(
+                f"      {len(steps)} steps, expected batch size {self.plan.batch:.6g}, {self.plan.recipe.size:,} "
+                f"{self.plan.recipe.budget.unit}s ({self.epochs:.4g} epochs), {steps.sampling} sampling, rule "
+                f"{self.plan.rule}"
+            )
+        if self.is_fixed:
+            _print_changes(self.changes)
+        click.echo()
+        _print_findings(self.findings)
+        if self.checkup is not None and self.checkup.explanation is not None:
+            _print_ways(str(self.checkup.explanation), bool(self.checkup.changes))
+        if self.estimate is not None:
+            _print_estimate(self.estimate, self.limit, self.seconds)
+
+
+def _print_changes(changes: "tuple[Change, ...]") -> None:
+    if not changes:
+        click.echo("nothing to replace")
+        return
+    click.echo("replaced:")
+    for change in changes:
+        click.echo(f"  {change.name or 'the model'}: {change.before} -> {change.after}; {change.weights}")
+    click.echo(f"add to your code, before the optimizer is created:\n  {LINE}")
+
+
+def _print_findings(findings: "tuple[Finding, ...]") -> None:
+    if not findings:
+        click.echo("nothing found: training can start")
+        return
+    width = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else 120
+    names = min(WIDEST, max(len(finding.where) for finding in findings))
+    for finding in findings:
+        head = f"{finding.severity:<4}  {finding.where:<{names}}  "
+        lines = [finding.why] + ([f"-> {finding.way_out}"] if finding.way_out else [])
+        if len(finding.where) > names:
+            click.echo(head.rstrip())
+            head = " " * (names + 8)
+        for line in lines:
+            click.echo(textwrap.fill(line, max(width - 1, names + 40), initial_indent=head,
+                                     subsequent_indent=" " * (names + 8)))  # fmt: skip
+            head = " " * (names + 8)
+
+
+def _print_ways(ways: str, is_mended: bool) -> None:
+    click.echo(f"\nclipping{', once the replacements are made' if is_mended else ''}:")
+    click.echo(textwrap.indent(ways, "  "))
+    click.echo("  agrees with autograd example by example")
+
+
+def _print_estimate(found: "Estimate", limit: int | None, seconds: float | None) -> None:
+    scaled = "" if found.rows == found.batch else f" (from trials of {found.rows})"
+    click.echo(
+        f"\nprivate step {found.private_ms:.2f} ms, non-private {found.plain_ms:.2f} ms: "
+        f"{found.private_ms / found.plain_ms:.2f} times, at batch size {found.batch}{scaled}"
+        + ("" if seconds is None else f"; the whole plan about {_time(seconds)}")
+    )
+    if found.peak_bytes is None or found.bytes_each is None:
+        click.echo("memory was not measured")
+        return
+    advice = "a whole batch fits" if found.physical is None else f"use max_physical_batch={found.physical}"
+    there = "" if limit is None else f" of {in_words(limit)}"
+    click.echo(
+        f"memory about {in_words(found.peak_bytes)}{there}, {in_words(found.bytes_each)} per example in a physical "
+        f"batch: {advice}"
+    )
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -1,4 +1,4 @@
-"""`privet epsilon`: what a run costs."""
+"""`privet epsilon`: the epsilon of a training run, from its folder, a plan, a file of another library, or options."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,42 +7,59 @@ import click
 
 from privet import _check
 from privet.cli import epsilon_answer as answer
-from privet.cli import epsilon_source as find
-from privet.cli.epsilon_runs import Beside, One, Several, several_of
-from privet.cli.shell import PATH, Place, integer, number, say_written, warnings_as_lines
+from privet.cli.common import (
+    PATH,
+    GroupedCommand,
+    Place,
+    adjacency_of,
+    check_scheduled,
+    integer,
+    number,
+    say_written,
+    warnings_as_lines,
+)
+from privet.cli.epsilon_answer import Beside, One, Several, several_of
+from privet.cli.recipe_options import JSON, option, words_of
+from privet.errors import InvalidValue, Unsupported
 
 if TYPE_CHECKING:
+    from privet.accounting import Ledger
     from privet.planning import Plan
     from privet.training.runs import OneRun
 
 
-@click.command("epsilon", short_help="What a run costs: epsilon with its label.")
-@click.option("--rate", type=number, help="Chance q that a record takes part in a step, e.g. 256/60000.")
-@click.option("--batch", type=number, help="Expected batch size; with --size it gives the rate.")
-@click.option("--size", type=integer, help="Number of records n (public). Also checks that delta is below 1/n.")
-@click.option("--noise", type=number, help="Noise multiplier sigma: standard deviation over sensitivity.")
-@click.option("--noise-schedule", metavar="SHAPE", help="Shape that multiplies --noise over the steps; "
-              "see `privet schedules`.")  # fmt: skip
-@click.option("--steps", type=integer, help="Number of steps T.")
-@click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / rate).")
-@click.option("--from", "sources", type=Place(), metavar="FILE", multiple=True,
-              help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
-              "or a CSV. Several runs, or a folder of runs: what they cost together.")  # fmt: skip
+@click.command("epsilon", cls=GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
+@option("--sample-rate", "--rate", "rate", type=number,
+        help="Probability q that an example is in the batch of a step, e.g. 256/60000.")  # fmt: skip
+@option("--batch-size", "--batch", "batch", type=number,
+        help="Expected batch size; with --dataset-size it gives the sample rate.")  # fmt: skip
+@option("--dataset-size", "--size", "size", type=integer,
+        help="Number of examples n (public). Also checks that delta is below 1/n.")  # fmt: skip
+@option("--noise-multiplier", "--noise", "noise", type=number,
+        help="Noise multiplier sigma: standard deviation over sensitivity.")  # fmt: skip
+@option("--noise-schedule", metavar="SHAPE", help="Schedule that multiplies --noise-multiplier over the steps; "
+        "see `privet list schedules`.")  # fmt: skip
+@option("--steps", type=integer, help="Number of steps T.")
+@option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / sample rate).")
+@option("--from", "sources", type=Place(), metavar="FILE", multiple=True,
+        help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
+        "or a CSV. Several runs, or a folder of runs: what they cost together.")  # fmt: skip
 @click.argument("more", nargs=-1, type=Place(), metavar="")
-@click.option("--dataset-name", metavar="NAME", help="Of several runs, those on these records.")
-@click.option(
-    "--delta", type=number, help="The delta of the guarantee, below 1/size; for a run its plan's if left out."
-)
-@click.option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
-@click.option("--accountant", default="pld", show_default=True, metavar="NAME",
-              help="A method, `all` for all of them side by side, or your own as my.module:Class.")  # fmt: skip
-@click.option("--relation", metavar="NAME", help="Neighbouring datasets: zero-out (default), add-remove or replace.")
-@click.option("--sampling", default="poisson", show_default=True, metavar="NAME",
-              help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
-@click.option("--curve", type=PATH, metavar="FILE", help="Draw epsilon over the steps (.png, .svg, .pdf or .csv).")
-@click.option("--tradeoff", type=PATH, metavar="FILE",
-              help="Draw what an attacker can achieve at best (.png, .svg, .pdf or .csv).")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
+@option("--dataset-name", metavar="NAME", help="Of several runs, those on this dataset.")
+@option("--delta", type=number, help="Delta of the guarantee, below 1/n. Default for a plan or a run: its own.")
+@option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
+@option("--accountant", default="pld", show_default=True, metavar="NAME",
+        help="A method, `all` for all of them side by side, or your own as my.module:Class.")  # fmt: skip
+@option("--adjacency", "--relation", "relation", metavar="NAME", type=adjacency_of,
+        help="Neighbouring datasets: zero-out (default), add-remove or replace-one.")  # fmt: skip
+@option("--sampling", default="poisson", show_default=True, metavar="NAME",
+        help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
+@option("--same-epsilon-by", metavar="NAMES", help="For a plan or recipe in --from: the noise multiplier that these "
+        "accountants allow at the plan's epsilon, and what is certified of it: gdp,rdp.")  # fmt: skip
+@option("--curve", type=PATH, metavar="FILE", help="Draw epsilon over the steps (.png, .svg, .pdf or .csv).")
+@option("--tradeoff", type=PATH, metavar="FILE",
+        help="Draw the trade-off curve: the best an attacker can achieve (.png, .svg, .pdf or .csv).")  # fmt: skip
+@JSON
 def epsilon_command(
     *,
     sources: tuple[str, ...],
@@ -53,12 +70,13 @@ def epsilon_command(
     accountant: str,
     relation: str | None,
     size: int | None,
+    same_epsilon_by: str | None,
     curve: Path | None,
     tradeoff: Path | None,
     as_json: bool,
     **steps: Any,
 ) -> None:
-    """What a run costs: epsilon at delta, as an interval, with the label that says what is proven.
+    """Compute epsilon at delta, as an interval, with the label that says what is proven.
 
     \b
     Examples:
@@ -68,13 +86,18 @@ def epsilon_command(
       privet epsilon --from opacus.json --delta 1e-5 --json
       privet epsilon --from runs/a
       privet epsilon --from runs/a runs/b runs/c
+      privet epsilon --from plan.json --same-epsilon-by gdp,rdp
     """
     if more and not sources:
-        raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs behind --from.")
+        raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs after --from.")
+    if same_epsilon_by is not None:
+        given = {"delta": delta, "epsilon": at, "relation": relation, "size": size, "curve": curve, **steps}
+        _same_epsilon((*sources, *more), same_epsilon_by, given | {"tradeoff": tradeoff}, as_json=as_json)
+        return
     several = several_of((*sources, *more), dataset_name)
     source = sources[0] if sources else None
-    run = find.run_of(source) if several is None else None
-    planned = find.plan_of(source) if run is None and several is None else None
+    run = run_of(source) if several is None else None
+    planned = plan_of(source) if run is None and several is None else None
     if delta is None and at is None:  # a plan or a run has its own
         delta = _own_delta(several, run, planned)
     figures = {name: path for name, path in (("curve", curve), ("tradeoff", tradeoff)) if path is not None}
@@ -83,19 +106,19 @@ def epsilon_command(
         _check_figure(f"--{name}", path)
     beside: Beside | None = several or (None if run is None else One(run=run))
     if several is not None:
-        ledger = find.ledger_together(several, relation, steps)
+        ledger = ledger_together(several, relation, steps)
         relation, unit = several.planned.relation, several.planned.unit
         size = size or max(one.header.size for one in several.runs)
     elif run is not None:
-        ledger, relation, unit = find.spent_ledger(run, source, relation, steps), run.header.relation, run.header.unit
+        ledger, relation, unit = spent_ledger(run, source, relation, steps), run.header.relation, run.header.unit
         size = size or run.header.size
     elif planned is not None:
-        ledger = find.planned_ledger(planned, source, relation, steps)
+        ledger = planned_ledger(planned, source, relation, steps)
         relation, unit = planned.guarantee.relation, planned.guarantee.unit
         size = size or planned.recipe.size
     else:
-        ledger = find.ledger_of(source, size, steps)
-        relation, unit = relation or ("replace" if find.fixed_size(ledger) else "zero-out"), "example"
+        ledger = ledger_of(source, size, steps)
+        relation, unit = relation or ("replace" if fixed_size(ledger) else "zero-out"), "example"
     if at is not None:
         answer.answer_delta(ledger, at, relation, as_json, beside)
         return
@@ -139,3 +162,152 @@ def _check_figure(option: str, path: Path) -> None:
     from privet.reporting.figures import check_path
 
     check_path(path, option=option)
+
+
+def _same_epsilon(sources: tuple[str, ...], names: str, given: dict[str, Any], *, as_json: bool) -> None:
+    if len(sources) != 1:
+        raise click.UsageError("--same-epsilon-by needs --from with one plan (JSON) or recipe (TOML).")
+    _check_nothing_beside(given, "--same-epsilon-by", "the plan says it")
+    answer.answer_same_epsilon(Path(sources[0]), words_of("--same-epsilon-by", names), as_json=as_json)
+
+
+# --- where the ledger is found -----------------------------------------------------------------------
+
+
+def plan_of(source: str | None) -> "Plan | None":
+    """The plan in a file, if it says that it is one; else the file is some other kind of ledger."""
+    if source is None:
+        return None
+    from privet.planning.plan_file import is_plan
+
+    if not is_plan(Path(source)):
+        return None
+    from privet.planning import Plan
+
+    return Plan.load(source)
+
+
+def planned_ledger(planned: "Plan", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
+    """The ledger of a plan; refused if no proof covers its clipping rule, or another relation is asked for."""
+    _check_nothing_beside(given)
+    _check_relation(relation, planned.guarantee.relation, "plan")
+    if planned.is_unsound:
+        raise Unsupported(
+            f"{source}: no accountant covers method={planned.recipe.method!r} as published: its clipping rule "
+            f"{planned.rule!r} does not bound the sensitivity. Plan without --uncertified."
+        )
+    if planned.recipe.tuning is not None:
+        raise Unsupported(
+            f"{source}: its guarantee is for {planned.recipe.tuning.name} together: {planned.guarantee}. "
+            "`privet plan` shows it, and what one run costs."
+        )
+    return planned.ledger()
+
+
+def run_of(source: str | None) -> "OneRun | None":
+    """What a run has spent, if the source is the folder or the ledger of one; it may be going on."""
+    if source is None:
+        return None
+    from privet.training.ledger_reading import is_run
+    from privet.training.runs import read
+
+    return read(source) if is_run(Path(source)) else None
+
+
+def spent_ledger(run: "OneRun", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
+    """The ledger of a run; refused if its noise hides nothing, or another relation is asked for."""
+    _check_nothing_beside(given)
+    from privet.training.runs import refuse_unproven
+
+    _check_relation(relation, run.header.relation, "run")
+    refuse_unproven(str(source), run.reading)
+    return run.reading.ledger
+
+
+def ledger_together(several: "Several", relation: str | None, given: dict[str, Any]) -> "Ledger":
+    """The ledger of several runs; refused if another relation is asked for."""
+    _check_nothing_beside(given)
+    _check_relation(relation, several.planned.relation, "runs")
+    return several.ledger()
+
+
+def _check_relation(relation: str | None, own: str, source: str) -> None:
+    if relation is not None and relation != own:
+        raise Unsupported(
+            f"--relation={relation!r} is not the {source}'s, {own!r}. Its noise was calibrated for that. Leave it out."
+        )
+
+
+def _check_nothing_beside(given: dict[str, Any], option: str = "--from", why: str = "the file says it") -> None:
+    for name, value in given.items():
+        if value is not None and (name, value) != ("sampling", "poisson"):
+            raise click.UsageError(f"--{name.replace('_', '-')} cannot be given with {option}: {why}.")
+
+
+def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "Ledger":
+    """The ledger a user described, from a file or from the options."""
+    from privet.accounting import Ledger, exchange
+
+    if source is not None:
+        _check_nothing_beside(given)
+        ledger = exchange.read(source)
+        if not ledger.steps:
+            raise InvalidValue(f"{source}: has no steps. Its epsilon would be 0. Give the file of a run.")
+        return ledger
+    rate = _rate_of(given["rate"], given["batch"], size)
+    _check.rate(rate=rate)
+    steps = _steps_of(given["steps"], given["epochs"], rate)
+    noise, shape = given["noise"], given["noise_schedule"]
+    if noise is None and shape is None:
+        raise click.UsageError("Give --noise-multiplier (or --noise-schedule, or --from FILE).")
+    if noise is not None:
+        _check.positive(noise=noise)
+    ledger = Ledger()
+    _charge(ledger, 1.0 if noise is None else noise, shape, steps, rate, given["sampling"])
+    return ledger
+
+
+def _charge(ledger: "Ledger", noise: float, shape: str | None, steps: int, rate: float, sampling: str) -> None:
+    from privet.accounting import Step
+    from privet.accounting.sampling import sampling as sampling_of
+
+    chosen = sampling_of(sampling)
+    if shape is None:
+        ledger.add(Step(noise=noise, rate=rate, sampling=chosen), steps)
+        return
+    from privet.schedules import values_of
+
+    check_scheduled(steps)
+    ledger.extend(noise=noise * values_of(shape, steps), rate=rate, sampling=chosen)
+
+
+def _rate_of(rate: float | None, batch: float | None, size: int | None) -> float:
+    if (rate is None) == (batch is None):
+        raise click.UsageError("Give --sample-rate, or --batch-size with --dataset-size (or --from FILE): one of them.")
+    if rate is not None:
+        return rate
+    assert batch is not None
+    if size is None:
+        raise click.UsageError("--batch-size needs --dataset-size.")
+    _check.positive(batch=batch)
+    if batch > size:
+        raise InvalidValue(
+            f"batch={batch:g} must be at most size={size}. An example takes part at most once in a step."
+        )
+    return batch / size
+
+
+def _steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
+    if (steps is None) == (epochs is None):
+        raise click.UsageError("Give --steps or --epochs: one of the two.")
+    if steps is not None:
+        return steps
+    assert epochs is not None
+    _check.positive(epochs=epochs)
+    from privet.planning.recipe import steps_of
+
+    return steps_of(epochs, rate)
+
+
+def fixed_size(ledger: "Ledger") -> bool:
+    return any(kind.name == "fixed-size" for kind in ledger.columns().samplings)

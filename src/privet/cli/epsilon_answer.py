@@ -1,24 +1,28 @@
-"""How `privet epsilon` answers: lines, a table or JSON; figures."""
+"""How `privet epsilon` answers: lines, a table or JSON; figures; and what it says of runs."""
 
-import sys
 import time
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from privet.cli.shell import print_object, warnings_as_lines
+from privet.cli.common import print_object, print_table, warnings_as_lines
+from privet.cli.recipe_options import recipe_in
 from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 
 if TYPE_CHECKING:
     from privet.accounting import EpsilonCurve, Guarantee, Ledger
-    from privet.cli.epsilon_runs import Beside
+    from privet.planning.noise_swap import Swap
+    from privet.training.runs import OneRun
 
 BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accountant
 
 Answer = tuple[str, "Guarantee | str", float]  # name, guarantee or why it is refused, seconds
+Lines = list[tuple[str, str]]
+_SAME = "  {:<12} {:<12} {:>16} {:>8}   {}"
 
 
 def answers_of(
@@ -80,7 +84,7 @@ def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, besi
         f"delta <= {rounded(upper, up=True)} at epsilon {printed(at, up=True)} "
         f"[certified: pld, true value >= {rounded(lower, up=False)}; {relation}]"
     )
-    click.echo(f"  releases  {_described(ledger)}\n  time      {seconds:.3f} s")
+    click.echo(f"  training  {_described(ledger)}\n  time      {seconds:.3f} s")
     print_beside(beside)
 
 
@@ -93,7 +97,7 @@ def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delt
     click.echo(str(guarantee))
     click.echo(f"  interval  {_interval(guarantee)}")
     click.echo(f"  sampling  {terms(guarantee)}")
-    click.echo(f"  releases  {_described(ledger)}")
+    click.echo(f"  training  {_described(ledger)}")
     click.echo(f"  time      {seconds:.3f} s")
 
 
@@ -104,7 +108,7 @@ def print_beside(beside: "Beside | None") -> None:
 
 def terms(guarantee: "Guarantee") -> str:
     """What an epsilon is for."""
-    return f"{guarantee.sampling}; neighbours: {guarantee.relation}; unit: {guarantee.unit}"
+    return f"{guarantee.sampling}; adjacency: {guarantee.relation}; unit: {guarantee.unit}"
 
 
 def _interval(guarantee: "Guarantee") -> str:
@@ -124,34 +128,28 @@ def _described(ledger: "Ledger") -> str:
     spans = [
         f"{name} {low:.6g}" + (f" to {high:.6g}" if high > low else "")
         for name, low, high in (
-            ("noise", columns.noise.min(), columns.noise.max()),
-            ("rate", columns.rate.min(), columns.rate.max()),
+            ("noise multiplier", columns.noise.min(), columns.noise.max()),
+            ("sample rate", columns.rate.min(), columns.rate.max()),
         )
     ]
     return f"{ledger.steps} steps, {', '.join(spans)}"
 
 
 def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from privet.accounting.guarantee import MEANING, printed, rounded
 
-    table = Table(title=f"epsilon at delta {printed(delta, up=True)} after {_described(ledger)}", title_justify="left",
-                  title_style="bold", box=box.SIMPLE_HEAD)  # fmt: skip
-    for name in ("method", "label"):
-        table.add_column(name, no_wrap=True)
-    for name in ("lower", "epsilon", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what the label means")
+    rows = []
     for name, found, seconds in answers:
         if isinstance(found, str):
-            table.add_row(name, "refused", "", "", f"{seconds:.3f}", found)
+            rows.append([name, "refused", "", "", f"{seconds:.3f}", found])
             continue
         lower = "" if found.epsilon_lower is None else rounded(found.epsilon_lower, up=False)
-        table.add_row(name, found.label, lower, rounded(found.epsilon, up=True), f"{seconds:.3f}", MEANING[found.label])
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False).print(table)
+        upper = rounded(found.epsilon, up=True)
+        rows.append([name, found.label, lower, upper, f"{seconds:.3f}", MEANING[found.label]])
+    print_table(
+        ("method", "label", "lower", "epsilon", "seconds", "what the label means"), rows, left=2, width=120,
+        title=f"epsilon at delta {printed(delta, up=True)} after {_described(ledger)}",
+    )  # fmt: skip
     click.echo(f"  sampling  {terms(next(found for _, found, _ in answers if not isinstance(found, str)))}")
 
 
@@ -201,3 +199,185 @@ def draw_tradeoff(ledger: "Ledger", relation: str, path: Path) -> None:
     if not curves:
         raise Unsupported(f"--tradeoff={str(path)!r}: no accountant has a trade-off curve for this ledger.")
     save_tradeoff(curves, path)
+
+
+# --- --same-epsilon-by ------------------------------------------------------------------------------
+
+
+def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> None:
+    """The noise that other accountants allow at the epsilon and delta of a plan, and what is certified of it.
+
+    A noise that is not certified may cost more than the budget: the last column says what it costs.
+    """
+    from privet.accounting.guarantee import printed
+    from privet.planning import Plan, plan
+    from privet.planning.noise_swap import Swap, swap
+    from privet.planning.plan_file import is_plan
+    from privet.planning.question import Question
+
+    with warnings_as_lines():
+        before = Plan.load(source) if is_plan(source) else plan(recipe_in(source, {}))
+        own = Question(before.recipe).accountant
+        same = Swap(before=before, after=before)
+        found = [same, *(swap(before, accountant=name) for name in names if name != own)]
+    if as_json:
+        epsilon, delta = before.guarantee.epsilon, before.guarantee.delta
+        print_object(
+            {"epsilon": epsilon, "delta": delta, "hash": before.hash, "rows": [row.as_dict() for row in found]}
+        )
+        return
+    click.echo(f"the plan: {before.guarantee}")
+    click.echo(_SAME.format("accountant", "label", "noise multiplier", "ratio", "certified epsilon at that noise"))
+    for row in found:
+        label, noise = row.after.guarantee.label, printed(row.after.scale, up=True)
+        click.echo(_SAME.format(row.accountant, label, noise, f"{row.ratio:.4f}", _proven(row)))
+
+
+def _proven(row: "Swap") -> str:
+    """What is certified of a row, and visibly so if it is too much."""
+    from privet.accounting.guarantee import rounded
+
+    if row.after.certified is None or row.excess is None:
+        return "none"
+    found = rounded(row.after.certified.epsilon, up=True)
+    share = rounded(100 * row.excess, up=True, digits=2)
+    return found if not row.excess else f"{found}  OVER BUDGET by {share} %"
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+class Beside(Protocol):
+    """What goes with a figure."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the figure assumes of the loops that made the runs, and of how these were chosen."""
+
+    def lines(self) -> Lines:
+        """For people: name and text."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class One:
+    """One run, going on or not."""
+
+    run: "OneRun"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self.run.assumptions
+
+    def lines(self) -> Lines:
+        reading = self.run.reading
+        header, charged = reading.header, f"{reading.ledger.steps} of {reading.header.length} planned steps"
+        no_plan = "no epsilon of the whole plan is certified"
+        found = [
+            ("charged", f"{charged}; {no_plan if header.planned is None else f'the whole plan: {header.planned}'}")
+        ]
+        if header.together is not None:
+            found.append(("tuning", f"one run of several; all together: {header.together}"))
+        if reading.remark is not None:
+            found.append(("stopping", reading.remark))
+        return [*found, *(("torn", note) for note in reading.notes), *_assumed(self.assumptions)]
+
+    def as_dict(self) -> dict[str, Any]:
+        reading = self.run.reading
+        planned = None if reading.header.planned is None else reading.header.planned.as_dict()
+        return {
+            "planned_steps": reading.header.length, "planned": planned, "together": reading.header.together,
+            "stopping": reading.remark, "torn": list(reading.notes), "dataset": reading.header.dataset,
+            "assumptions": list(self.assumptions),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several:
+    """Runs on the same records. The figure beside is of what they charged; `planned` of all that they may charge."""
+
+    runs: "Sequence[OneRun]"
+    dataset: str | None
+    planned: "Guarantee"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        from privet.training.runs import assumptions_together
+
+        return assumptions_together(self.runs)
+
+    def ledger(self) -> "Ledger":
+        """What they charged; of a run that its outputs ended early, its plan."""
+        from privet.accounting import joined
+
+        return joined(*(run.spent for run in self.runs))
+
+    def lines(self) -> Lines:
+        on = "data without a name" if self.dataset is None else self.dataset
+        found = [("together", f"{len(self.runs)} runs on {on}; their whole plans: {self.planned}")]
+        found += [("run", f"{run.name}: {_state(run)}") for run in self.runs]
+        if any(run.reading.remark is not None and not run.stopped for run in self.runs):
+            remark = "holds if the moments to stop were fixed beforehand; if outputs decided them, the whole plans do"
+            found.append(("stopping", remark))
+        found += [("torn", f"{run.name}: {note}") for run in self.runs for note in run.reading.notes]
+        return [*found, *_assumed(self.assumptions)]
+
+    def as_dict(self) -> dict[str, Any]:
+        rows = [
+            {"name": run.name, "run": run.header.run, "dataset": run.header.dataset, "steps": run.reading.ledger.steps,
+             "planned_steps": run.header.length, "counted_with_its_plan": run.stopped,
+             "planned": None if run.header.planned is None else run.header.planned.as_dict()}
+            for run in self.runs
+        ]  # fmt: skip
+        return {
+            "dataset": self.dataset, "planned": self.planned.as_dict(), "runs": rows,
+            "assumptions": list(self.assumptions),
+        }  # fmt: skip
+
+
+def _state(run: "OneRun") -> str:
+    said = f"{run.reading.ledger.steps} of {run.header.length} steps"
+    if run.stopped:
+        said += ", stopped because of its outputs: its whole plan is counted"
+    if run.header.dataset is None:
+        said += "; no dataset name: counted as on this dataset"
+    return said
+
+
+def _assumed(assumptions: tuple[str, ...]) -> Lines:
+    from privet.training.assumptions import NONE
+
+    return [("assumes", said) for said in assumptions or (NONE,)]
+
+
+def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:
+    """The runs in these folders, those on one dataset; None where there is one source that is not a folder of runs.
+
+    Raises:
+        InvalidValue: they are on several datasets, and none was asked for; or one of them is no run.
+        Unsupported: one of them has no guarantee, or cannot be added up with the others.
+    """
+    from privet.training.ledger_reading import is_run
+    from privet.training.runs import named, on_dataset, only_dataset, together
+
+    folders = [source for source in sources if _holds_runs(Path(source))]
+    if len(sources) < 2 and not folders and dataset is None:
+        return None
+    for source in sources:
+        if not is_run(Path(source)):
+            raise InvalidValue(
+                f"--from={source!r} is not the folder of a run. Only runs are added up. Give each of the others alone."
+            )
+    found = named(sources)
+    chosen = only_dataset(found, dataset)
+    runs = on_dataset(found, chosen)
+    return Several(runs=runs, dataset=chosen, planned=together(runs, planned=True))
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Whether runs lie below a folder that has no ledger itself."""
+    from privet.training.ledger_reading import NAME
+
+    return folder.is_dir() and not (folder / NAME).exists() and next(folder.rglob(NAME), None) is not None

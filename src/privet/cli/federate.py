@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.shell import PATH, integer, number, print_object, progress_bar
+from privet.cli.common import PATH, integer, number, print_object, progress_bar
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:

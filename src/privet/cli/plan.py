@@ -1,29 +1,79 @@
-"""`privet plan`: a budget in, a certified schedule out."""
+"""`privet plan`: a budget in, a certified plan out; `--explore` and `--optimize` for what to plan."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from privet import _check, _registry
-from privet.cli.recipe_options import budget_options, recipe_in, shape_options, with_shapes
-from privet.cli.shell import PATH, print_object, say_written, span, warnings_as_lines
+from privet.cli.common import (
+    PATH,
+    GroupedCommand,
+    grouped,
+    integer,
+    number,
+    print_object,
+    say_written,
+    span,
+    warnings_as_lines,
+)
+from privet.cli.recipe_options import (
+    JSON,
+    option,
+    plan_options,
+    profile_options,
+    recipe_in,
+    value_or_list,
+    with_shapes,
+)
 
 if TYPE_CHECKING:
     from privet.planning import Plan
 
+EXPLORE = (
+    option("--explore", is_flag=True, help="Show the noise for many numbers of steps and batch sizes. --steps and "
+           "--epochs may then be lists: 100,1000 or 100:100000:7 (first, last, count)."),
+    option("--batches", type=value_or_list(integer), metavar="LIST", help="Batch sizes: 64,256,1024 or 64:4096:4."),
+    option("--more", type=value_or_list(integer), metavar="LIST",
+           help="What this many more steps of the plan in RECIPE cost."),
+    option("--within", type=number, help="With --more: the larger epsilon that the whole run must stay within."),
+    option("--plot", type=PATH, metavar="FILE", help="Draw the view (.png, .svg, .pdf) or write it (.csv)."),
+)  # fmt: skip
+OPTIMIZE = (
+    option("--optimize", is_flag=True, help="Find the parameters of a schedule that an estimate of utility prefers."),
+    option("--over", metavar="NAMES", help="What is varied: rho-noise, rho-clip, steps, batch; with limits as "
+           "steps=100..5000. Default: rho-noise,rho-clip."),
+    option("--most", type=integer, help="Largest number of candidates. Default: 150."),
+)  # fmt: skip
+_EXPLORE = ("batches", "more", "within", "plot")
+_OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 
-@click.command("plan", short_help="A budget in, a certified schedule out.")
+
+def _explore_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return grouped(command, EXPLORE, "Explore (with --explore)")
+
+
+def _optimize_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return grouped(command, OPTIMIZE, "Optimize (with --optimize)")
+
+
+@click.command("plan", cls=GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
 @click.argument("recipe", required=False, type=PATH)
-@budget_options
-@shape_options
+@plan_options(lists=True)
+@_explore_options
+@_optimize_options
+@profile_options
 @click.option("--out", type=PATH, metavar="FILE", help="Write the plan (JSON).")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
-def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flags: Any) -> None:
-    """The noise that meets a budget, for every step, before any data is touched.
+@JSON
+def plan_command(
+    *, recipe: Path | None, explore: bool, optimize: bool, out: Path | None, as_json: bool, **flags: Any
+) -> None:
+    """Find the noise multiplier of every training step that meets a privacy budget, before any data is read.
 
-    RECIPE is a TOML file with the same keys as the options (rho_noise for --rho-noise); options win over it.
+    RECIPE is a TOML file with the same keys as the options (rho_noise for --rho-noise); options win over it. With
+    --explore it may also be a plan (JSON): the view is then around its steps and batch size.
 
     \b
     Examples:
@@ -32,13 +82,47 @@ def plan_command(*, recipe: Path | None, out: Path | None, as_json: bool, **flag
       privet plan recipe.toml --epsilon 2
       privet plan --size 60000 --batch 256 --noise 1.1 --epsilon 2 --solve steps
       privet plan --size 60000 --epochs 15 --epsilon 2 --trials-mean 10 --trials-law geometric
+      privet plan --explore --size 60000 --epsilon 2 --batches 64,256,1024 --epochs 1:100:5
+      privet plan --explore plan.json --more 500,1000,2000 --within 3
+      privet plan --optimize recipe.toml --over batch=64..2048
     """
-    from privet.planning import plan
+    _check_mode(flags, explore=explore, optimize=optimize)
+    searched = {name: flags.pop(name) for name in _OPTIMIZE}
+    explored = {name: flags.pop(name) for name in _EXPLORE}
+    if explore:
+        from privet.cli.explore import print_frontier
 
-    start = time.perf_counter()
+        if out is not None:
+            raise click.UsageError("--out cannot be combined with --explore: it makes no plan. Leave one of them out.")
+        print_frontier(recipe, flags, **explored, as_json=as_json)
+        return
+    for name in ("steps", "epochs"):
+        if isinstance(flags[name], list):
+            raise click.UsageError(f"--{name} takes one value. A list needs --explore.")
     if out is not None:
         _check.writable(out, name="--out")
     given = with_shapes(flags)
+    if optimize:
+        from privet.cli.explore import print_best
+
+        print_best(recipe, given, searched, out=out, as_json=as_json)
+    else:
+        _plan(recipe, given, out=out, as_json=as_json)
+
+
+def _check_mode(flags: dict[str, Any], *, explore: bool, optimize: bool) -> None:
+    if explore and optimize:
+        raise click.UsageError("--explore and --optimize are both given. Give one of them.")
+    for wanted, is_given, names in (("--explore", explore, _EXPLORE), ("--optimize", optimize, _OPTIMIZE)):
+        for name in names:
+            if flags[name] is not None and not is_given:
+                raise click.UsageError(f"--{name.replace('_', '-')} needs {wanted}.")
+
+
+def _plan(recipe: Path | None, given: dict[str, Any], *, out: Path | None, as_json: bool) -> None:
+    from privet.planning import plan
+
+    start = time.perf_counter()
     with warnings_as_lines():
         found = plan(recipe_in(recipe, given))
         closed = _closed_form(found)
@@ -95,41 +179,43 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
-    from privet.accounting.guarantee import WHO, printed, rounded
+    from privet.accounting.guarantee import rounded
 
-    recipe, steps = found.recipe, found.steps
     click.echo(str(found.guarantee))
+    lines = []
     if found.is_unsound:
-        click.echo(
-            f"  guarantee none: no proof covers the clipping rule {found.rule!r} (privet methods {recipe.method})"
-        )
+        lines.append(("guarantee", f"none: no proof covers the clipping rule {found.rule!r} "
+                      f"(see `privet list methods {found.recipe.method}`)"))  # fmt: skip
     elif found.certified is not None and found.certified != found.guarantee:
-        click.echo(f"  certified {found.certified}")
-    _print_tuning(found)
+        lines.append(("certified", str(found.certified)))
+    if found.recipe.tuning is not None:
+        lines += [] if found.one_run is None else [("one run", str(found.one_run))]
+        lines.append(("tuning", found.recipe.tuning.rule(found.guarantee.epsilon)))
     if closed is not None and closed.certified is not None:
         verdict = "holds" if _holds(closed) else "fails"
         proven = rounded(closed.certified.epsilon, up=True)
-        click.echo(f"  formula   noise {closed.scale:.6g}; its condition {verdict} here: certified epsilon {proven}")
-    click.echo(
-        f"  noise     {span(steps[0].noise, steps[-1].noise)} ({_shown(steps.noise)}, height "
-        f"{printed(found.scale, up=True)})"
-    )
-    click.echo(f"  clip      {span(steps[0].clip, steps[-1].clip)}, rule {found.rule}")
-    epochs, who = len(steps) * steps[0].rate, WHO[recipe.budget.unit]
+        lines.append(("closed form", f"noise multiplier {closed.scale:.6g}; its condition {verdict} here: certified "
+                      f"epsilon {proven}"))  # fmt: skip
+    lines += described(found)
+    print_lines([*lines, ("time", f"{seconds:.3f} s")])
+
+
+def described(found: "Plan") -> list[tuple[str, str]]:
+    """What a plan does, as names and texts."""
+    from privet.accounting.guarantee import printed
+
+    recipe, steps = found.recipe, found.steps
+    shape = _registry.shortened(steps.noise, 60)
+    shape = shape if shape == "constant" else f"{printed(found.scale, up=True)} x {shape}"
     each = "" if recipe.tuning is None else " in each run"
-    click.echo(
-        f"  releases  {len(steps)} steps of {found.batch:.6g} of {recipe.size} {who}s ({epochs:.4g} epochs){each}"
-    )
-    click.echo(f"  time      {seconds:.3f} s")
+    return [
+        ("noise multiplier", f"{span(steps[0].noise, steps[-1].noise)} ({shape})"),
+        ("clipping norm", f"{span(steps[0].clip, steps[-1].clip)}, rule {found.rule}"),
+        ("training", f"{len(steps)} steps, expected batch size {found.batch:.6g}, {recipe.size:,} "
+         f"{recipe.budget.unit}s ({len(steps) * steps[0].rate:.4g} epochs){each}"),
+    ]  # fmt: skip
 
 
-def _print_tuning(found: "Plan") -> None:
-    if found.recipe.tuning is None:
-        return
-    if found.one_run is not None:
-        click.echo(f"  one run   {found.one_run}")
-    click.echo(f"  tuning    {found.recipe.tuning.rule(found.guarantee.epsilon)}")
-
-
-def _shown(shape: str) -> str:
-    return _registry.shortened(shape, 60)
+def print_lines(lines: list[tuple[str, str]]) -> None:
+    for name, text in lines:
+        click.echo(f"  {name:<18}{text}")

@@ -1,74 +1,141 @@
 """The options that describe recipes and profiles, for all commands that plan."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from privet._registry import number as number_of
-from privet.cli.shell import integer, number
+from privet.cli.common import Command, Option, adjacency_of, grouped, integer, number
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from privet.planning import Recipe
     from privet.planning.utility import Profile
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+N = TypeVar("N", int, float)
+MOST_VALUES = 1000
+option = partial(click.option, cls=Option)
 
 BUDGET = (
-    click.option("--epsilon", type=number, help="The budget."),
-    click.option("--delta", type=number, help="The delta of the budget. Default: 1 / (10 size)."),
-    click.option("--size", type=integer, help="Number of records n (public)."),
-    click.option("--batch", type=number, help="Expected batch size. Default: 256."),
-    click.option("--rate", type=number, help="In place of --batch: chance that a record takes part in a step."),
-    click.option("--steps", type=integer, help="Number of steps T."),
-    click.option("--epochs", type=number, help="In place of --steps: T = ceil(epochs * size / batch)."),
-    click.option("--rho-noise", type=number, help="First noise over last noise, for growing-mu and dynamic."),
-    click.option("--rho-clip", type=number, help="First clip over last clip, for sensitivity-decay and dynamic."),
-    click.option("--clip", type=number, help="Clip C, the bound on one record's share. Default: 1."),
-    click.option("--accountant", metavar="NAME", help="Who prices the plans. Default: pld, certified."),
-    click.option("--relation", metavar="NAME", help="Neighbours: zero-out (default), add-remove or replace."),
-    click.option("--unit", metavar="NAME", help="Whom a record stands for: example (default), client or user."),
-    click.option("--sampling", metavar="NAME", help="poisson (default), truncated-poisson:..., fixed-size, shuffled."),
+    option("--epsilon", type=number, help="Epsilon of the budget."),
+    option("--delta", type=number, help="Delta of the budget. Default: 1 / (10 dataset size)."),
+    option("--adjacency", "--relation", "relation", metavar="NAME", type=adjacency_of,
+           help="Neighbouring datasets: zero-out (default), add-remove or replace-one."),
+    option("--unit", metavar="NAME", help="Unit of privacy: example (default), client or user."),
+    option("--accountant", metavar="NAME", help="Accountant that computes epsilon. Default: pld, certified."),
 )  # fmt: skip
+
+
+def value_or_list(one: Callable[[str], N]) -> Callable[[str], "N | list[N]"]:
+    """Reads `256`, a list `64,256`, or a range in equal ratios `64:4096:4` (first, last, count)."""
+
+    def read(text: str) -> "N | list[N]":
+        if "," not in text and ":" not in text:
+            return one(text)
+        return list(dict.fromkeys(one(found) for found in _values(text, whole=one is integer)))
+
+    return read
+
+
+def _values(text: str, *, whole: bool) -> list[str]:
+    if ":" not in text:
+        return text.split(",")
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise click.BadParameter(f"{text!r} is not a list such as 64,256 or a range first:last:count such as 64:4096:4")
+    first, last, count = number(parts[0]), number(parts[1]), integer(parts[2])
+    if not 0 < first <= last or count > MOST_VALUES:
+        raise click.BadParameter(f"{text!r} must rise from above 0, with at most {MOST_VALUES} values")
+    ratios = [math.log(last / first) * k / max(1, count - 1) for k in range(count)]
+    found = [min(last, first * math.exp(ratio)) for ratio in ratios]
+    return [repr(round(value) if whole else value) for value in found]
+
+
+def _sampling(*, lists: bool = False) -> "tuple[Callable[[Command], Command], ...]":
+    """How examples are sampled; with `lists`, several numbers of steps or epochs may be given."""
+    return (
+        option("--dataset-size", "--size", "size", type=integer, help="Number of examples n (public)."),
+        option("--batch-size", "--batch", "batch", type=number, help="Expected batch size. Default: 256."),
+        option("--sample-rate", "--rate", "rate", type=number,
+               help="In place of --batch-size: probability that an example is in the batch of a step."),
+        option("--steps", type=value_or_list(integer) if lists else integer, metavar="INTEGER",
+               help="Number of steps T."),
+        option("--epochs", type=value_or_list(number) if lists else number, metavar="NUMBER",
+               help="In place of --steps: T = ceil(epochs * size / batch)."),
+        option("--sampling", metavar="NAME", help="poisson (default), truncated-poisson:..., fixed-size, shuffled."),
+    )  # fmt: skip
+
+
+RHO = (
+    option("--rho-noise", type=number, help="First noise multiplier over the last, for growing-mu and dynamic."),
+    option("--rho-clip", type=number, help="First clipping norm over the last, for sensitivity-decay and dynamic."),
+)  # fmt: skip
+CLIP = option("--clipping-norm", "--clip", "clip", type=number,
+              help="Clipping norm C: bound on the gradient norm of one example. Default: 1.")  # fmt: skip
 SHAPES = (
-    click.option("--batch-schedule", metavar="SHAPE", help="Shape that multiplies --batch over the steps."),
-    click.option("--method", metavar="NAME", help="A method of the papers; see `privet methods`."),
-    click.option("--noise", type=number, help="Noise multiplier, when another knob is solved for."),
-    click.option("--noise-schedule", metavar="SHAPE", help="Shape of the noise; see `privet schedules`."),
-    click.option("--clip-schedule", metavar="SHAPE", help="Shape that multiplies --clip over the steps."),
-    click.option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip."),
-    click.option("--solve", metavar="KNOB", help="noise (default), steps, batch or epsilon, given the other three."),
-    click.option("--trials", type=integer, help="The budget is for so many runs together; see --trials-law."),
-    click.option("--trials-mean", type=number, help="The budget is for the best of a random number of runs: its mean."),
-    click.option("--trials-law", metavar="LAW", help="geometric, poisson (with a mean); fixed, disjoint (a number)."),
-    click.option("--as-published", is_flag=True, default=None, help="The paper's own rule, formula and label."),
+    option("--method", metavar="NAME", help="A published method; see `privet list methods`."),
+    option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip."),
+    option("--noise-multiplier", "--noise", "noise", type=number,
+           help="Noise multiplier (standard deviation over sensitivity), where something else is solved for."),
+    option("--noise-schedule", metavar="SHAPE", help="Schedule of the noise multiplier over the steps; see `privet "
+           "list schedules`."),
+    option("--clip-schedule", metavar="SHAPE", help="Schedule that multiplies --clipping-norm over the steps."),
+    option("--batch-schedule", metavar="SHAPE", help="Schedule that multiplies --batch-size over the steps."),
+)  # fmt: skip
+UNCERTIFIED = option(
+    "--uncertified", "as_published", former=("--as-published",), is_flag=True, default=None,
+    help="The method as its paper published it, with its own clipping rule, formula and label: there may be no "
+    "guarantee.",
+)  # fmt: skip
+SOLVING = (
+    option("--solve", metavar="NAME", help="Solve for noise (default), steps, batch or epsilon, given the other "
+           "three."),
+    option("--trials", type=integer, help="The budget covers this many runs together (hyperparameter tuning)."),
+    option("--trials-mean", type=number, help="The budget covers the best of a random number of runs with this mean."),
+    option("--trial-count-distribution", "--trials-law", "trials_law", metavar="NAME",
+           help="geometric, poisson (with a mean); fixed, disjoint (with a number)."),
+    UNCERTIFIED,
 )  # fmt: skip
 PROFILE = (
-    click.option("--profile", metavar="FILE", help="For the estimate: norms of one example's gradient over the run, "
-                 "measured on public data, as a CSV or a list such as 2,1,0.5."),
-    click.option("--dimension", type=integer, help="For the estimate: number of parameters. Default: 26010."),
-    click.option("--half-life", type=number, help="For the estimate: steps that halve the loss without noise. "
-                 "Default: 200."),
+    option("--profile", metavar="FILE", help="Norms of one example's gradient over the run, measured on public data: "
+           "a CSV or a list such as 2,1,0.5."),
+    option("--dimension", type=integer, help="Number of parameters. Default: 26010."),
+    option("--half-life", type=number, help="Steps that halve the loss without noise. Default: 200."),
 )  # fmt: skip
+JSON = option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 
 
 def budget_options(command: Command) -> Command:
-    """The options of `privet plan` that describe a budget and a run."""
-    return decorated(command, BUDGET)
+    """The options that describe a budget and a run."""
+    command = grouped(command, (*RHO, CLIP), "Method, clipping and noise")
+    return grouped(grouped(command, _sampling(), "Data, sampling and steps"), BUDGET, "Budget")
 
 
 def shape_options(command: Command) -> Command:
-    """The other options of `privet plan`: shapes, method, rule, what is solved for, trials."""
-    return decorated(command, SHAPES)
+    """Method, clipping rule, noise multiplier and schedules."""
+    return grouped(command, SHAPES, "Method, clipping and noise")
+
+
+def plan_options(*, lists: bool = False) -> Callable[[Command], Command]:
+    """All options that are keys of a recipe."""
+
+    def decorate(command: Command) -> Command:
+        command = shape_options(grouped(command, SOLVING, "What is solved for"))
+        command = grouped(command, (*RHO, CLIP), "Method, clipping and noise")
+        return grouped(grouped(command, _sampling(lists=lists), "Data, sampling and steps"), BUDGET, "Budget")
+
+    return decorate
 
 
 def with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags as a recipe's keys: a number and its shape are one schedule."""
     given = dict(flags)
     if given["batch_schedule"] is not None and given["batch"] is None:
-        raise click.UsageError("--batch-schedule needs --batch, the height of the shape.")
+        raise click.UsageError("--batch-schedule needs --batch-size, which it multiplies.")
     for name in ("noise", "clip", "batch"):
         shape = given.pop(f"{name}_schedule")
         if shape is not None:
@@ -99,7 +166,7 @@ def recipe_in(file: Path | None, given: dict[str, Any]) -> "Recipe":
 
 def profile_options(command: Command) -> Command:
     """The options of the utility estimate."""
-    return decorated(command, PROFILE)
+    return grouped(command, PROFILE, "Utility estimate")
 
 
 def profile_of(flags: dict[str, Any]) -> "Profile":
@@ -127,10 +194,3 @@ def _numbers(text: str) -> tuple[float, ...] | None:
         return tuple(float(number_of(part)) for part in text.split(","))
     except ValueError:
         return None
-
-
-def decorated(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
-    """The command with these options, in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command

@@ -4,26 +4,26 @@ from pathlib import Path
 
 import click
 
-from privet.cli.shell import PATH, print_object, progress_bar, warnings_as_lines
+from privet.cli.common import PATH, print_object, progress_bar, warnings_as_lines
 
 
-@click.command("report", short_help="One page about a run, for people.")
-@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN [RIVAL]...")
+@click.command("report", short_help="Write a privacy report about a run.")
+@click.argument("runs", nargs=-1, required=True, type=PATH, metavar="RUN [BASELINE]...")
 @click.option("--out", type=PATH, multiple=True, metavar="FILE", help="Where to: .html, .md, .json, or .pdf (if "
               "Chromium is there); may be given several times. Default: report.html in the run's folder, "
               "with --show-private raw_report.html.")  # fmt: skip
 @click.option("--title", metavar="TEXT", help="The heading.")
-@click.option("--show-private", is_flag=True, help="Also show what comes from training records without noise: attack "
-              "successes, pictures, training loss, a rival without privacy.")  # fmt: skip
+@click.option("--show-private", is_flag=True, help="Also show what is computed from training data without noise: "
+                                                   "attack successes, pictures, training loss, a baseline without "
+                                                   "privacy.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def report_command(
     *, runs: tuple[Path, ...], out: tuple[Path, ...], title: str | None, show_private: bool, as_json: bool
 ) -> None:
-    """Write what a run guarantees, what that means, what it is worth, and what audits and attacks found.
+    """Write a report about a run: its guarantee and what it means, accuracy, and what audits and attacks found.
 
-    One page that needs nothing else: no script, no outside request; light and dark, narrow and printed. Further runs
-    are rivals that the first is compared with. Run `privet audit --run` and `privet attack --run` first, and the report
-    has their evidence.
+    The report is one self-contained page without scripts. Further runs are baselines that the first is compared with.
+    Run `privet audit --run` and `privet attack --run` first to have their results in it.
 
     \b
     Examples:
@@ -52,4 +52,4 @@ def report_command(
     for place in written:
         click.echo(f"  wrote {click.format_filename(place)}")
     if show_private:
-        click.echo("privet: the report shows figures that are not private. Mind who gets it.", err=True)
+        click.echo("privet: the report shows figures that are not private. Share it with care.", err=True)

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import click
 
-from privet.cli.shell import PATH
+from privet.cli.common import PATH
 from privet.errors import MissingExtra
 
 
 @click.command("serve", short_help="The planner in the browser, on this machine.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; all but this machine's "
-              "own needs a token.")  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; any but this machine's "
+                                                                     "own needs a token.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0 takes a free one.")
-@click.option("--token", metavar="WORD", help="What a client must know. Off this machine one is made if not given.")
+@click.option("--token", metavar="WORD", help="Access token. Made automatically where other machines can connect.")
 @click.option("--runs", type=PATH, default=Path("runs"), show_default=True, metavar="FOLDER",
               help="The folder whose runs are shown.")  # fmt: skip
 @click.option("--open/--no-open", "opened", default=False, help="Open the page in a browser.")
 def serve_command(*, host: str, port: int, token: str | None, runs: Path, opened: bool) -> None:
-    """Plan in the browser: move a budget, a batch or a rho, and see the certified noise and what it means at once.
+    """Plan in the browser: change the budget, batch size or rho, and see the certified noise multiplier at once.
 
-    Nothing is sent anywhere, and nothing is loaded from anywhere else. Ctrl-C stops it.
+    Everything runs on this machine, and the page loads nothing from elsewhere. Ctrl-C stops it.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def serve_command(*, host: str, port: int, token: str | None, runs: Path, opened
         place = address(door, host, listening.getsockname()[1])
         click.echo(f"the planner is at {place} (Ctrl-C stops it)")
         if door.token is not None:
-            click.echo("  the token opens it for whoever has it; the way there is not encrypted", err=True)
+            click.echo("  anyone with the token can open it; the connection is not encrypted", err=True)
         if opened:
             click.launch(place)
         server(door=door, runs=runs).run(sockets=[listening])

@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import Command, budget_options, decorated, shape_options, with_shapes, words_of
-from privet.cli.shell import PATH, integer, number, print_object, warnings_as_lines
+from privet.cli.common import (
+    PATH,
+    Command,
+    GroupedCommand,
+    grouped,
+    integer,
+    number,
+    print_object,
+    warnings_as_lines,
+)
+from privet.cli.recipe_options import JSON, option, plan_options, with_shapes, words_of
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
@@ -21,70 +30,90 @@ def _listed(_: click.Context, option: click.Parameter, text: str | None) -> list
     return None if text is None else words_of(option.opts[0], text)
 
 
-TRAINING = (
-    click.option("--task", metavar="NAME", help="What to train on: digits (default), mnist, ..., or my.module:task."),
-    click.option("--model", metavar="NAME", help="Another network than the task's: cnn, ..., or my.module:Net."),
-    click.option("--weights", metavar="FILE", help="Fine-tuning: first weights from a safetensors file."),
-    click.option("--train", metavar="PATTERNS", callback=_listed, help="With --weights: the parameters that learn, by "
-                 "patterns of their names: fc3.*,*.bias. Default: all."),
-    click.option("--fresh", metavar="PATTERNS", callback=_listed, help="With --weights: what is not taken from the "
-                 "file, such as the last layer for other classes. Default: nothing."),
-    click.option("--optimizer", metavar="NAME", help="sgd (default), adam, adamw, adagrad, rmsprop, or any other of "
-                 "torch, with options: sgd:nesterov=true."),
-    click.option("--lr", type=number, help="Learning rate. Default: 0.1 for sgd, 0.005 for adam."),
-    click.option("--momentum", type=number, help="Momentum of the optimizer. Default: 0.9 for sgd."),
-    click.option("--weight-decay", type=number, help="Weight decay of the optimizer."),
-    click.option("--scheduler", metavar="NAME", help="cosine, polynomial (a linear decay), step:step_size=10, "
-                 "exponential:gamma=0.9, one-cycle, reduce-on-plateau, or any other of torch."),
-    click.option("--average", type=number, help="Decay of a moving average of the weights, 0.999 say. It is free."),
-    click.option("--views", type=integer, help="Rows of each record, for a dataset that augments. Default: 1."),
-    click.option("--max-physical-batch", type=integer, help="Rows in memory at a time; the result is the same."),
-    click.option("--workers", type=click.IntRange(0), help="Processes that read records. Default: 0."),
-    click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1. Default: a GPU if there is one."),
-    click.option("--evaluate-every", type=integer, help="Steps between evaluations. Default: an epoch."),
-    click.option("--save-every", type=integer, help="Steps between checkpoints. Default: at evaluations, 30 s apart."),
-    click.option("--stop-at", metavar="MEASURE=VALUE", help="Stop once the held-out set says so: accuracy=0.97."),
-    click.option("--patience", type=integer, help="Stop after so many evaluations without a better one."),
-    click.option("--keep", metavar="WHICH", help="Weights to keep: last (default) or best, on the held-out set."),
-    click.option("--dataset-name", metavar="NAME", help="Name of the records, people-2026 say: runs on the same "
-                 "records are found by it. Default: the name of a task of Privet's."),
-    click.option("--reserve", type=integer, help="Steps that one line of the ledger charges. Default: measured."),
+MODEL = (
+    option("--task", metavar="NAME", help="Dataset and network: digits (default), mnist, ..., or my.module:task."),
+    option("--model", metavar="NAME", help="Another network than the task's: cnn, ..., or my.module:Net."),
+    option("--weights", metavar="FILE", help="Fine-tuning: initial weights from a safetensors file."),
+    option("--train", metavar="PATTERNS", callback=_listed, help="With --weights: the parameters to train, by patterns "
+           "of their names: fc3.*,*.bias. Default: all."),
+    option("--fresh", metavar="PATTERNS", callback=_listed, help="With --weights: parameters not taken from the file, "
+           "such as the last layer for other classes. Default: none."),
+    option("--dataset-name", metavar="NAME", help="Name of the dataset, people-2026 say: runs on the same data are "
+           "found by it. Default: the name of a task of Privet's."),
+)  # fmt: skip
+OPTIMIZER = (
+    option("--optimizer", metavar="NAME", help="sgd (default), adam, adamw, adagrad, rmsprop, or any other of "
+           "torch, with options: sgd:nesterov=true."),
+    option("--lr", type=number, help="Learning rate. Default: 0.1 for sgd, 0.005 for adam."),
+    option("--momentum", type=number, help="Momentum of the optimizer. Default: 0.9 for sgd."),
+    option("--weight-decay", type=number, help="Weight decay of the optimizer."),
+    option("--scheduler", metavar="NAME", help="cosine, polynomial (a linear decay), step:step_size=10, "
+           "exponential:gamma=0.9, one-cycle, reduce-on-plateau, or any other of torch."),
+    option("--ema-decay", "--average", "average", type=number,
+           help="Decay of an exponential moving average of the weights, such as 0.999. It costs no privacy."),
+    option("--augmentations", "--views", "views", type=integer,
+           help="Augmentation multiplicity: augmented copies of each example, for a dataset that augments. "
+           "Default: 1."),
+)  # fmt: skip
+RUNNING = (
+    option("--max-physical-batch-size", "--max-physical-batch", "max_physical_batch", type=integer,
+           help="Largest physical batch in memory at a time; the result is the same."),
+    option("--workers", type=click.IntRange(0), help="Processes that load data. Default: 0."),
+    option("--device", metavar="NAME", help="cpu, cuda, cuda:1. Default: a GPU if there is one."),
+    option("--evaluate-every", type=integer, help="Steps between evaluations. Default: an epoch."),
+    option("--save-every", type=integer, help="Steps between checkpoints. Default: at evaluations, 30 s apart."),
+    option("--stop-at", metavar="MEASURE=VALUE", help="Early stopping at this value on the held-out set: "
+           "accuracy=0.97."),
+    option("--patience", type=integer, help="Early stopping after this many evaluations without improvement."),
+    option("--keep", metavar="WHICH", help="Weights to keep: last (default) or best, on the held-out set."),
+    option("--steps-per-line", "--reserve", "reserve", type=integer,
+           help="Steps charged by one line of the ledger. Default: measured."),
 )  # fmt: skip
 
 
 def training_options(command: Command) -> Command:
     """The options that are keys of a recipe's [training] table."""
-    return decorated(command, TRAINING)
+    command = grouped(command, RUNNING, "Batches, evaluation and checkpoints")
+    return grouped(grouped(command, OPTIMIZER, "Optimizer"), MODEL, "Dataset and model")
 
 
-@click.command("train", short_help="A plan and a task in, a run's folder out.")
+RUN = (
+    option("--recipe", "named", metavar="NAME", help="A recipe that ships with Privet: `privet recipes` lists them."),
+    option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan of `privet plan`."),
+    option("--resume", type=PATH, metavar="FOLDER", help="Resume the run in a folder."),
+    option("--out", type=PATH, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name."),
+    option("--data-dir", type=PATH, metavar="FOLDER", help="Folder with the files of datasets."),
+    option("--total-epsilon", type=number, help="Epsilon that all runs on this dataset in --ledger-dir may cost "
+           "together; a run that would exceed it does not start."),
+    option("--ledger-dir", type=PATH, metavar="FOLDER", help="The folder of those runs; --out lies in it."),
+    option("--seed", type=click.IntRange(0), help="A reproducible run, which is not private."),
+    option("--secure-noise", is_flag=True, help="Noise that is safe against floating-point attacks."),
+    option("--show-private", is_flag=True, help="Also show loss and accuracy on training data: not private."),
+    option("--plain", is_flag=True, help="A line for each evaluation, as in a log, instead of a progress display."),
+)  # fmt: skip
+
+
+def _run_options(command: Command) -> Command:
+    return grouped(command, RUN, "Run")
+
+
+@click.command("train", cls=GroupedCommand, short_help="Train a model with differential privacy.")
 @click.argument("recipe", required=False, type=PATH)
-@click.option("--recipe", "named", metavar="NAME", help="A recipe that ships with Privet: `privet recipes` lists them.")
-@click.option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan of `privet plan`.")
-@click.option("--resume", type=PATH, metavar="FOLDER", help="Go on with the run in a folder.")
-@click.option("--out", type=PATH, metavar="FOLDER", help="The run's folder. Default: runs/ and the task's name.")
+@_run_options
 @training_options
-@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
-@click.option("--total-epsilon", type=number, help="What all runs on these records in --ledger-dir may cost together; "
-              "one that would exceed it does not begin.")  # fmt: skip
-@click.option("--ledger-dir", type=PATH, metavar="FOLDER", help="The folder of those runs; --out lies in it.")
-@click.option("--seed", type=click.IntRange(0), help="A reproducible run, which is not private.")
-@click.option("--secure-noise", is_flag=True, help="Noise that no rounding of floating-point numbers gives away.")
-@click.option("--show-private", is_flag=True, help="Also show loss and accuracy on training records: not private.")
-@click.option("--plain", is_flag=True, help="A line for each evaluation, as in a log, in place of a live line.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
-@budget_options
-@shape_options
+@plan_options()
+@JSON
 def train_command(
     *, recipe: Path | None, named: str | None, plan_file: Path | None, resume: Path | None, out: Path | None,
     data_dir: Path | None, total_epsilon: float | None, ledger_dir: Path | None, as_published: bool | None,
     seed: int | None, secure_noise: bool, show_private: bool, plain: bool, as_json: bool, **flags: Any,
 ) -> int:  # fmt: skip
-    """Train privately: spend exactly a plan on a task, with a ledger on disk that no crash can overspend.
+    """Train with differential privacy (DP-SGD): exactly the steps of a plan, each charged to a ledger on disk before
+    its noise is drawn, so that no crash can exceed the budget.
 
     The plan comes from --plan, or is made from RECIPE (a TOML file) and the options of `privet plan`; options win over
-    the file, and its [training] table has the keys of the options below. Ctrl-C stops after the step, saves, and tells
-    how to go on. Without --size the plan is for the size of the task.
+    the file, and its [training] table has the same keys as the options. Ctrl-C stops after the current step, saves, and
+    prints how to resume. Without --dataset-size the plan is for the size of the task's dataset.
 
     \b
     Examples:
@@ -111,7 +140,7 @@ def train_command(
         given = settings | flags | {"recipe": recipe, "plan": plan_file, "out": out, "seed": seed}
         given |= {"total_epsilon": total_epsilon, "ledger_dir": ledger_dir}
         _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
-                "The run goes on as it began")  # fmt: skip
+                "A resumed run keeps its settings")  # fmt: skip
         run, was_over = _resumed(resume, where, watcher, show_private=show_private or None)
     else:
         from privet.training.loop import train
@@ -145,11 +174,11 @@ def _watcher(*, plain: bool) -> "Watcher":
 
 
 def _refuse(given: dict[str, Any], beside: str, why: str) -> None:
-    """Raise if an option is given that has no say here."""
+    """Raise if an option is given that does not apply."""
     for key, value in given.items():
         if value is not None:
             name = "RECIPE" if key == "recipe" else f"--{key.replace('_', '-')}"
-            raise InvalidValue(f"{name} is given beside {beside}. {why}. Leave it out.")
+            raise InvalidValue(f"{name} cannot be given with {beside}. {why}. Leave it out.")
 
 
 def _plan(
@@ -185,7 +214,7 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
         return None
     wanted = settings["task"] or own.get("task") or Settings().task
     if not isinstance(wanted, str):
-        raise InvalidValue(f'{recipe}: training.task={wanted!r} must be a word. Write task = "digits", say.')
+        raise InvalidValue(f'{recipe}: training.task={wanted!r} must be a word. Write task = "digits", for example.')
     return task(wanted, where=where).size
 
 
@@ -222,8 +251,8 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
         print_object(_object(run))
         return
     planned = len(run.plan.steps)
-    said = "was over already" if was_over else "is over" if run.is_over else "was stopped"
-    click.echo(f"the run {said}: {run.steps} of {planned} steps of {run.settings.task}")
+    said = "had finished already" if was_over else "finished" if run.is_over else "stopped"
+    click.echo(f"the run {said}: {run.steps} of {planned} steps on {run.settings.task}")
     for name, text in _lines(run):
         click.echo(f"  {name:<10}{text}")
 
@@ -238,20 +267,19 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
         found += [("assumes", said) for said in listed(run.guarantee)]
     found += _totals(run)
     if run.about["secure_noise"]:
-        found.append(("noise", "secure: no rounding of floating-point numbers gives it away"))
+        found.append(("noise", "secure: safe against floating-point attacks"))
     if run.seed is not None:
         found.append(("seed", f"{run.seed}: reproducible, not private"))
     if run.about["weights"] is not None:
         file, sha = run.settings.weights, run.about["weights"][:12]
-        found.append(("weights", f"from {file}, SHA-256 {sha}...: the guarantee is for what was trained since, not for "
-                      "that file"))  # fmt: skip
+        found.append(("weights", f"from {file}, SHA-256 {sha}...: the guarantee covers this training, not the file"))
     if run.together is not None:
         found.append(("together", run.together))
     if run.steps < len(run.plan.steps):
-        so_far = "" if run.is_over else ", if the moment to stop was fixed beforehand"
+        so_far = "" if run.is_over else ", if the number of steps was fixed beforehand"
         found.append(("ledger", f"{run.spent}{so_far}"))
         if run.is_over:
-            holds = "" if run.why_none else ": the plan's epsilon is what holds"
+            holds = "" if run.why_none else ": the plan's epsilon holds"
             found.append(("stopped", f"{run.end}, on the held-out set{holds}"))
     found += [("torn", note) for note in run.notes]
     if run.scores is not None:
@@ -267,7 +295,7 @@ def _totals(run: "Run") -> list[tuple[str, str]]:
     try:
         every = standings(run.folder, run.dataset)
     except PrivetError as error:
-        return [("total", f"cannot be told: {error}")]
+        return [("total", f"cannot be computed: {error}")]
     return [
         row
         for one in every
@@ -276,7 +304,7 @@ def _totals(run: "Run") -> list[tuple[str, str]]:
 
 
 def _next(run: "Run") -> str:
-    """A command that goes on from here; no accountant prices a run without a guarantee."""
+    """A command to run next; a run without a guarantee has no epsilon to show."""
     if not run.is_over:
         return f"privet train --resume {run.folder}"
     return f"privet audit --run {run.folder}" if run.why_none else f"privet epsilon --from {run.folder}"
@@ -297,7 +325,7 @@ def _totals_object(run: "Run") -> "list[dict[str, Any]] | None":
     try:
         return [one.as_dict() for one in standings(run.folder, run.dataset)]
     except PrivetError as error:
-        click.echo(f"privet: warning: the total cannot be told: {error}", err=True)
+        click.echo(f"privet: warning: the total cannot be computed: {error}", err=True)
         return None
 
 

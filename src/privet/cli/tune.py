@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.recipe_options import SHAPES, Command, budget_options, decorated, with_shapes
-from privet.cli.shell import PATH, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.common import (
+    PATH,
+    Command,
+    GroupedCommand,
+    grouped,
+    number,
+    print_object,
+    progress_bar,
+    warnings_as_lines,
+)
+from privet.cli.recipe_options import JSON, budget_options, option, shape_options, with_shapes
 from privet.cli.train import training_options
 from privet.errors import InvalidValue
 
@@ -21,51 +30,54 @@ _PARTS = 1000  # of a trial, on the bar
 _OWN = ("space", "out", "task", "charge", "trials", "judges", "public", "seed", "where", "watch", "tell")  # of `tune`
 
 
-def _shape_options(command: Command) -> Command:
-    """The options of a plan that are not said by the tuning itself: not solve, trials and as published."""
-    return decorated(command, SHAPES[:6])
+TUNING = (
+    option("--try", "tried", multiple=True, required=True, metavar="KEY=VALUES",
+           help="What to try: lr=0.05,0.1,0.2 or lr=0.01..1 (log-uniform). Repeat it for other keys of a recipe or its "
+           "[training] table."),
+    option("--trials", type=number, help="Number of candidates, drawn at random if there are more. For geometric and "
+           "poisson: the mean. Default: every candidate once."),
+    option("--selection", "--charge", "charge", metavar="NAME", help="Private selection, so that the budget covers the "
+           "whole tuning: geometric, poisson, fixed or disjoint. Default: none, and the result says so."),
+    option("--validation-fraction", "--judges", "judges", type=number,
+           help="Fraction of the training examples used for validation. Default: 0.1."),
+    option("--public", metavar="TASK", help="A task whose training examples are public: it is the validation set, and "
+           "all others train."),
+    option("--out", type=PATH, metavar="FOLDER", help="Folder of the tuning. Default: runs/tune- and the task's "
+           "name."),
+    option("--plot", type=PATH, metavar="FILE", help="Draw the scores: .png, .svg, .pdf or .csv."),
+    option("--data-dir", type=PATH, metavar="FOLDER", help="Folder with the files of datasets."),
+    option("--seed", type=click.IntRange(0), help="A reproducible tuning, which is not private."),
+)  # fmt: skip
 
 
-@click.command("tune", short_help="Settings tried and judged on training records; charged if asked.")
+def _tuning_options(command: Command) -> Command:
+    return grouped(command, TUNING, "Tuning")
+
+
+@click.command("tune", cls=GroupedCommand, short_help="Search hyperparameters; privately, if asked.")
 @click.argument("recipe", required=False, type=PATH)
-@click.option("--try", "tried", multiple=True, required=True, metavar="KEY=VALUES",
-              help="What is tried: lr=0.05,0.1,0.2 or lr=0.01..1 (drawn, by factors). Repeat it for other keys of a "
-              "recipe or its [training] table.")  # fmt: skip
-@click.option("--trials", type=number, help="How many candidates are tried, at random if there are more. For geometric "
-              "and poisson: the mean. Default: every candidate once.")  # fmt: skip
-@click.option("--charge", metavar="LAW", help="The budget is for the whole tuning: geometric, poisson, fixed or "
-              "disjoint. Default: nothing is charged, and the answer says so.")  # fmt: skip
-@click.option("--judges", type=number, help="Share of the training records that judges. Default: 0.1.")
-@click.option(
-    "--public", metavar="TASK", help="A task whose training records are public: they judge, all others train."
-)
-@click.option(
-    "--out", type=PATH, metavar="FOLDER", help="The tuning's folder. Default: runs/tune- and the task's name."
-)
-@click.option("--plot", type=PATH, metavar="FILE", help="Draw the scores: .png, .svg, .pdf or .csv.")
+@_tuning_options
 @training_options
-@click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
-@click.option("--seed", type=click.IntRange(0), help="A reproducible tuning, which is not private.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 @budget_options
-@_shape_options
+@shape_options
+@JSON
 def tune_command(
     *, recipe: Path | None, tried: tuple[str, ...], trials: float | None, charge: str | None, judges: float | None,
     public: str | None, out: Path | None, plot: Path | None, data_dir: Path | None, seed: int | None, as_json: bool,
     **flags: Any,
 ) -> None:  # fmt: skip
-    """Find the best settings by trying them. Each trial is a private run on a part of the training records; the rest of
-    them judge, and the held-out set is not looked at.
+    """Search hyperparameters. Each trial is a private run on a part of the training examples and is scored on the rest;
+    the held-out set is not used.
 
-    Without --charge the epsilon is that of one run, and the answer says how many runs were looked at; train the chosen
-    settings on all records by `privet train FOLDER/best.toml`. With --charge the budget is for the whole: trials,
-    scores and choice, and the best run is the result. The same command goes on where it stopped.
+    Without --selection epsilon is that of one run, and the result says how many runs were compared; train the best
+    settings on all examples by `privet train FOLDER/best.toml`. With --selection the budget covers everything: trials,
+    scores and selection, and the best run is the result. The same command resumes where it stopped.
 
     \b
     Examples:
       privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --try clip=0.5,1 --plot scores.png
       privet tune recipe.toml --try lr=0.01..1 --try momentum=0,0.9 --trials 20
-      privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --charge geometric --trials 5
+      privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --selection geometric --trials 5
     """
     from dataclasses import fields
 
@@ -99,7 +111,7 @@ def _told_how_to_go_on() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("stopped. The same command goes on with it.", err=True)
+        click.echo("stopped. The same command resumes it.", err=True)
         raise
 
 
@@ -128,7 +140,7 @@ def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any])
     for key in table:
         if key in _OWN:
             raise InvalidValue(
-                f"{recipe}: {key}={table[key]!r} is said by the tuning itself. Leave it out of the recipe."
+                f"{recipe}: {key}={table[key]!r} is set by the tuning itself. Leave it out of the recipe."
             )
     given = overridden(table, flags)
     own = given.get("training", {})
@@ -145,7 +157,7 @@ def _check_plot(plot: Path | None, charge: str | None) -> None:
     if plot is None:
         return
     if charge in ("geometric", "poisson", "disjoint"):
-        raise InvalidValue(f"--plot is given beside --charge {charge}, whose scores nobody may see. Leave it out.")
+        raise InvalidValue(f"--plot cannot be given with --selection {charge}, whose scores are private. Leave it out.")
     from privet.reporting.figures import check_path
 
     check_path(plot, option="--plot")
@@ -190,14 +202,14 @@ def _plot(found: "Tuned", path: Path) -> None:
     assert found.trials is not None
     save_trials(
         found.trials, path, measure=found.measure, higher_is_better=found.higher_is_better,
-        title=f"{found.runs} runs, each on {found.size:,} of {found.records:,} records", note=found.scored,
+        title=f"{found.runs} runs, each on {found.size:,} of {found.records:,} examples", note=found.scored,
     )  # fmt: skip
 
 
 def _print(found: "Tuned", task: str) -> None:
     from privet.training.tune_space import shown
 
-    click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} records")
+    click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} examples")
     for trial in sorted(found.trials or (), key=lambda t: _rank(t.score, found.higher_is_better))[:MOST_SHOWN]:
         if trial.score is not None:
             click.echo(f"  {found.measure} {trial.score:.4f}  {shown(trial.candidate)}")

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet import _check
-from privet.accounting.guarantee import WHO
 from privet.accounting.sampling import FixedSize, Poisson, Sampling, Shuffled, TruncatedPoisson
 from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
@@ -92,7 +91,7 @@ class Sampler:
                 f"plan's, {plan.steps.sampling} over {len(plan.steps)} from {plan.steps.rate:g}. The guarantee would "
                 "not hold. Make it with sampler(plan, ...)."
             )
-        relation, who = plan.recipe.budget.relation, WHO[plan.recipe.budget.unit] + "s"
+        relation, who = plan.recipe.budget.relation, plan.recipe.budget.unit + "s"
         if relation != "add-remove" and self.size != plan.recipe.size:
             raise InvalidValue(
                 f"{who}={self.size} must be the plan's size={plan.recipe.size}. Under relation={relation!r} the "

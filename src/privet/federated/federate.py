@@ -160,7 +160,9 @@ def go_on(
     elif found.is_over:
         return found
     if task is None and about.get("own_task"):
-        raise InvalidValue(f"{out}: task={chosen.task!r} was given as an object. It cannot be made again. Give it.")
+        raise InvalidValue(
+            f"{out}: task={chosen.task!r} was given as an object. It cannot be rebuilt from a file. Give it."
+        )
     loaded = task_of(chosen.task if task is None else task, where=where)
     parts = _Parts(
         found.plan, loaded, chosen, weights_seed=about["weights_seed"], seed=found.seed, folder=found.folder,
@@ -273,7 +275,7 @@ def _given(settings: Settings) -> dict[str, Any]:
 def _check_unit(plan: Plan) -> None:
     if plan.recipe.budget.unit == "user":
         raise InvalidValue(
-            "unit='user' of the plan has no meaning here. A federation protects clients or their records. Plan with "
+            "unit='user' of the plan does not apply here. A federation protects clients or their examples. Plan with "
             "--unit client and --split user, where each user is a client; or with --unit example."
         )
 
@@ -283,12 +285,12 @@ def _check_training(plan: Plan, task: str | None) -> None:
     table = plan.recipe.training
     if "weights" in table:
         raise InvalidValue(
-            f"training.weights={table['weights']!r} of the plan has no part in a federation. It begins with weights "
-            "made at random, all of which learn. Plan without it."
+            f"training.weights={table['weights']!r} of the plan does not apply to a federation. It starts from random "
+            "weights, all of which are trained. Plan without it."
         )
     if task is not None and table.get("task", task) != task:
         raise InvalidValue(
-            f"task={task!r} is not training.task={table['task']!r} of the plan. The plan may be for other records. "
+            f"task={task!r} is not training.task={table['task']!r} of the plan. The plan may be for another dataset. "
             "Give that one, or plan again."
         )
 
@@ -296,6 +298,6 @@ def _check_training(plan: Plan, task: str | None) -> None:
 def _check_new(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidValue(
-            f"out={str(folder)!r} is not an empty folder. A federation has one of its own. Go on with it by "
-            f"`privet federate --resume {folder}`, or choose another."
+            f"out={str(folder)!r} is not an empty folder. A federation needs its own folder. Resume it by `privet "
+            f"federate --resume {folder}`, or choose another."
         )

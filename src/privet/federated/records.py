@@ -54,7 +54,7 @@ class RecordClient:
     ) -> None:
         if plan.recipe.budget.unit != "example":
             raise InvalidValue(
-                f"unit={plan.recipe.budget.unit!r} of the plan must be 'example'. A client protects its own records. "
+                f"unit={plan.recipe.budget.unit!r} of the plan must be 'example'. A client protects its own examples. "
                 "Plan with --unit example."
             )
         self.folder, self.plan, self._data = Path(folder), plan, data
@@ -83,8 +83,8 @@ class RecordClient:
         _check.whole(steps=steps)
         if not self.left:
             raise BudgetExceeded(
-                f"steps={steps} are asked of a client whose plan is spent. More would exceed its budget. "
-                "Go on without it, or let it plan more rounds."
+                f"steps={steps} are asked of a client whose plan is used up. More would exceed its budget. Continue "
+                "without it, or plan more rounds for it."
             )
         before = {name: p.detach().clone() for name, p in trainable(model).items()}
         with self._training(model, optimizer) as training:
@@ -112,8 +112,8 @@ class RecordClient:
         found = ledger_reading.read(self.folder)
         if found.header.plan != self.plan.hash:
             raise InvalidValue(
-                f"{self.folder}: its ledger is of another plan. What that one spent would be priced by this one. Go on "
-                "with the plan and as many records as it began with, or refuse."
+                f"{self.folder}: its ledger belongs to another plan. Its cost would be computed with the wrong plan. "
+                "Continue with its own plan and number of examples, or refuse."
             )
         return found.ledger.steps
 

@@ -56,7 +56,7 @@ class Records:
         if len(self.sizes) != self.clients:
             raise InvalidValue(
                 f"sizes has {len(self.sizes)} numbers and must have {self.clients}, one for each client. They are the "
-                "weights of the average. Give the records that each has registered with, or leave it out."
+                "weights of the average. Give the number of examples that each registered, or leave it out."
             )
         for size in self.sizes:
             _check.whole(least=0, sizes=size)
@@ -194,6 +194,6 @@ def check_rounds(settings: Settings, guarantee: Guarantee, planned: int) -> int:
     if settings.rounds is not None and settings.rounds > planned:
         raise InvalidValue(
             f"rounds={settings.rounds} must be at most {planned}, those of the plan. Its epsilon of "
-            f"{guarantee.epsilon:.4g} ({guarantee.label}) pays for no more. Plan with --steps {settings.rounds}."
+            f"{guarantee.epsilon:.4g} ({guarantee.label}) does not cover more. Plan with --steps {settings.rounds}."
         )
     return planned if settings.rounds is None else settings.rounds

@@ -150,8 +150,8 @@ class Server:
                 yield chosen
                 if self._chosen is not None:
                     raise InvalidValue(
-                        f"round={self.number - 1} was not ended. Leaving rounds out as one likes changes what the "
-                        "guarantee is for. Call server.step once for each, also if nobody has answered."
+                        f"round={self.number - 1} was not ended. Skipping rounds changes the guarantee. Call "
+                        "server.step once for each round, also if no client answered."
                     )
             finally:
                 self._chosen = None  # a round that was left is charged, and over
@@ -199,8 +199,8 @@ def _asked(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Ite
         if client not in chosen or client in seen:
             why = "answered twice" if client in seen else "was not asked"
             raise InvalidValue(
-                f"client={client!r} {why} in this round. It would move the sum by more than was charged. Give one "
-                "update of each client that was chosen."
+                f"client={client!r} {why} in this round. The sum would change by more than was charged. Give one "
+                "update for each sampled client."
             )
         seen.add(client)
         yield client, update
@@ -213,9 +213,11 @@ def save(server: Server, *, extra: "dict[str, Any] | None" = None) -> str:
     """Replace the checkpoint beside the ledger: weights, the optimizer's memory, the clipping rule's."""
     mark = server.mark
     if server.out is None or mark is None:
-        raise InvalidValue("out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/f', say.")
+        raise InvalidValue(
+            "out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/f', for example."
+        )
     if server.is_busy:
-        raise InvalidValue("a round is at hand. Its clients have not answered. Save between two rounds.")
+        raise InvalidValue("a round is in progress. Its clients have not answered. Save between two rounds.")
     return checkpoint.save(
         server.out, model=server.model, optimizer=server.optimizer,
         rule_state=server.rule.state() if is_adaptive(server.rule) else None,

@@ -61,7 +61,7 @@ class Settings:
         if self.momentum is not None:
             _check.fraction(momentum=self.momentum)
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
-            raise InvalidValue(f"dropout={self.dropout!r} must be from 0 to 1. It is a chance.")
+            raise InvalidValue(f"dropout={self.dropout!r} must be from 0 to 1. It is a probability.")
         self.local  # noqa: B018  raises if one of the local ones cannot be
 
     @property
@@ -92,7 +92,7 @@ def unread(unit: str, algorithm: str | None) -> dict[str, str]:
     """The settings that a federation of this unit and algorithm passes over, and why."""
     found = dict.fromkeys(READ["example" if unit == "client" else "client"], f"is not for a plan with unit={unit!r}")
     if unit == "client" and algorithm == "fedsgd":
-        found |= dict.fromkeys(("local_epochs", "local_batch", "local_lr"), "is not for algorithm='fedsgd'")
+        found |= dict.fromkeys(("local_epochs", "local_batch", "local_lr"), "does not apply to algorithm='fedsgd'")
     return found
 
 

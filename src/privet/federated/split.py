@@ -71,12 +71,12 @@ class ByUser:
     def parts(self, task: Task, clients: int, numbers: np.random.Generator) -> list[Part]:
         if task.users is None:
             raise InvalidValue(
-                f"split='user' needs the owner of each record, and task={task.name!r} has none. Use iid or dirichlet."
+                f"split='user' needs the owner of each example, and task={task.name!r} has none. Use iid or dirichlet."
             )
         owners, place = np.unique(task.users.cpu().numpy(), return_inverse=True)
         if len(owners) != clients:
             raise InvalidValue(
-                f"clients={clients} must be {len(owners)}, the owners of the records of {task.name!r}. With "
+                f"clients={clients} must be {len(owners)}, the owners of the examples of {task.name!r}. With "
                 f"split='user' each is a client. Give --clients {len(owners)}."
             )
         order = np.argsort(place, kind="stable")
@@ -101,7 +101,7 @@ def split(task: Task, clients: int, *, way: str = "iid", seed: int = 0) -> list[
     _check.whole(clients=clients)
     if clients > task.size:
         raise InvalidValue(
-            f"clients={clients} must be at most {task.size}, the records of {task.name!r}. Others would have none. "
+            f"clients={clients} must be at most {task.size}, the examples of {task.name!r}. Others would have none. "
             "Use fewer."
         )
     name, text = registry.split(way)
@@ -113,6 +113,6 @@ def labels_of(task: Task) -> NDArray[np.int64]:
     """The class of each training record."""
     _, targets = gather(task.train, torch.arange(task.size))
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() != 1:
-        raise InvalidValue(f"split='dirichlet' needs one class for each record of {task.name!r}. Use iid.")
+        raise InvalidValue(f"split='dirichlet' needs one class for each example of {task.name!r}. Use iid.")
     found: NDArray[np.int64] = targets.cpu().numpy().astype(np.int64)
     return found

@@ -171,21 +171,29 @@ def _base(
     if recipe is None:
         for name in ("batch", "rate", "solve"):
             if name in given:
-                hint = "Leave it out." if name == "solve" else "Give batches=[64, 256], say."
+                hint = "Leave it out." if name == "solve" else "Give batches=[64, 256], for example."
                 raise InvalidValue(
-                    f"{name}={given[name]!r} has no place here: it is what ahead varies or finds. {hint}"
+                    f"{name}={given[name]!r} does not apply here: it is what the exploration varies or finds. {hint}"
                 )
         return Recipe.of(**given, batch=1, steps=1)
     if given:
-        raise InvalidValue(f"{next(iter(given))} is given beside a recipe. Use dataclasses.replace, or keywords alone.")
+        raise InvalidValue(
+            f"{next(iter(given))} cannot be given with a recipe. Use dataclasses.replace, or keywords alone."
+        )
     if not isinstance(recipe, Recipe):
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
     if recipe.solve != "noise":
-        raise InvalidValue(f"solve={recipe.solve!r} asks for {recipe.solve}, but ahead finds the noise. Leave it out.")
+        raise InvalidValue(
+            f"solve={recipe.solve!r} asks for {recipe.solve}, but the exploration finds the noise. Leave it out."
+        )
     if recipe.as_published:
-        raise InvalidValue("as_published has no place here: ahead certifies the noise it shows. Leave it out.")
+        raise InvalidValue(
+            "as_published does not apply here: the exploration certifies the noise it shows. Leave it out."
+        )
     if isinstance(recipe.batch, str):
-        raise InvalidValue(f"batch={recipe.batch!r} changes over the steps. ahead compares batch sizes. Give a number.")
+        raise InvalidValue(
+            f"batch={recipe.batch!r} changes over the steps. The exploration compares batch sizes. Give a number."
+        )
     return recipe
 
 
@@ -193,7 +201,9 @@ def _check_values(name: str, values: Sequence[float] | None) -> None:
     if values is None:
         return
     if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
-        raise InvalidValue(f"{name}={values!r} must be a list of at least one number. Give {name}=[64, 256], say.")
+        raise InvalidValue(
+            f"{name}={values!r} must be a list of at least one number. Give {name}=[64, 256], for example."
+        )
     for value in values:
         if name == "steps":
             _check.whole(steps=value)  # type: ignore[arg-type]
@@ -219,8 +229,8 @@ def _places(
     for batch in batches:
         if batch > size:
             raise InvalidValue(
-                f"batches={batch:g} must be at most size={size}. A {WHO[base.budget.unit]} takes part at most once in "
-                "a step. Use a smaller batch."
+                f"batches={batch:g} must be at most size={size}. Each {base.budget.unit} takes part at most once "
+                "in a step. Use a smaller batch."
             )
     if steps is None and epochs is None:
         steps = STEPS if centre is None else [max(1, round(centre[1] * by)) for by in STEPS_AROUND]

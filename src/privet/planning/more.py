@@ -65,13 +65,17 @@ def more(plan: Plan, rounds: Sequence[int], *, within: float | None = None) -> O
         Unsupported: no proof covers the plan's clipping rule, or the plan charges for several runs.
     """
     if isinstance(rounds, (str, bytes)) or not isinstance(rounds, Sequence) or not rounds:
-        raise InvalidValue(f"more={rounds!r} must be a list of at least one number of rounds. Give [500, 1000], say.")
+        raise InvalidValue(
+            f"more={rounds!r} must be a list of at least one number of rounds. Give [500, 1000], for example."
+        )
     for count in rounds:
         _check.whole(more=count)
         if count + len(plan.steps) > MOST_STEPS:
             raise InvalidValue(f"more={count!r} must keep the steps within {MOST_STEPS:.0e}. Use fewer.")
     if plan.is_unsound:
-        raise Unsupported(f"rule={plan.rule!r} has no guarantee, so more rounds have no price. Plan a sound rule.")
+        raise Unsupported(
+            f"rule={plan.rule!r} has no guarantee, so the cost of more rounds is unknown. Plan a sound rule."
+        )
     if plan.recipe.tuning is not None:
         raise Unsupported("trials: the plan charges for several runs, and rounds of one are asked for. Plan one run.")
     planned = _priced(plan, 0)

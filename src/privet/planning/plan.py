@@ -129,7 +129,9 @@ def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
         NoSolution: nothing meets it; names what blocks and the nearest value of each knob that does.
     """
     if recipe is not None and given:
-        raise InvalidValue(f"{next(iter(given))} is given beside a recipe. Use dataclasses.replace, or keywords alone.")
+        raise InvalidValue(
+            f"{next(iter(given))} cannot be given with a recipe. Use dataclasses.replace, or keywords alone."
+        )
     if recipe is not None and not isinstance(recipe, Recipe):
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
     question = Question(Recipe.of(**given) if recipe is None else recipe)

@@ -171,25 +171,27 @@ def _check_method(recipe: Recipe, row: Method | None) -> None:
     for name in ("rho_noise", "rho_clip"):
         given, needed = getattr(recipe, name) is not None, row is not None and name in row.needs
         if needed and not given:
-            raise InvalidValue(f"{name} is missing. method={recipe.method!r} needs it. Give {name}=3.3, say.")
+            raise InvalidValue(f"{name} is missing. method={recipe.method!r} needs it. Give {name}=3.3, for example.")
         if given and not needed:
             raise InvalidValue(
-                f"{name}={getattr(recipe, name)!r} has no meaning for method={recipe.method!r}. Leave it out, or use "
+                f"{name}={getattr(recipe, name)!r} does not apply to method={recipe.method!r}. Leave it out, or use "
                 f"method={'growing-mu' if name == 'rho_noise' else 'sensitivity-decay'!r}."
             )
     if row is None:
         if recipe.as_published:
-            raise InvalidValue("as_published needs a method. It stands for a paper. Give method='dynamic', say.")
+            raise InvalidValue(
+                "as_published needs a method. It stands for a paper. Give method='dynamic', for example."
+            )
         return
     for name in ("noise", "clip"):
         own = getattr(recipe, name)
         if isinstance(own, str) and name not in row.free:
             raise InvalidValue(
-                f"{name}={own!r} has no place in method={row.name!r}, which says it is "
+                f"{name}={own!r} does not apply to method={row.name!r}, which says it is "
                 f"{row.noise_says if name == 'noise' else row.clip_says}. Leave out {name}, or the method."
             )
     if recipe.as_published and row.claim is not None and recipe.accountant is not None:
         raise InvalidValue(
-            f"accountant={recipe.accountant!r} has no place in method={row.name!r} as published: its price is a closed "
-            "form. Leave out the accountant."
+            f"accountant={recipe.accountant!r} does not apply to method={row.name!r} as published: its epsilon is a "
+            "closed form. Leave out the accountant."
         )

@@ -5,7 +5,7 @@ delta = 1e-5             # left out: 1 / (10 size)
 size = 60000
 batch = 256              # or rate = "256/60000"; also a schedule: "256 * linear:end=2"
 epochs = 60              # or steps = 14063
-method = "dynamic"       # `privet methods` lists them; or your own shapes in `noise` and `clip`
+method = "dynamic"       # `privet list methods` lists them; or your own shapes in `noise` and `clip`
 rho_noise = 3.3
 rho_clip = 3.3
 clip = 1.0
@@ -26,7 +26,6 @@ from typing import Any, Literal, TypeAlias, get_args
 from privet import _check
 from privet.accounting import Budget
 from privet.accounting.base import registry as accountants
-from privet.accounting.guarantee import WHO
 from privet.accounting.sampling import TruncatedPoisson
 from privet.accounting.sampling import sampling as sampling_of
 from privet.errors import InvalidValue, PrivetError
@@ -55,6 +54,7 @@ MOST_SIZE = 10**12
 DEFAULT_BATCH = 256
 
 
+@_check.known_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """What is wanted: a budget, a dataset size, and all but one of noise, steps, batch and epsilon.
@@ -250,7 +250,7 @@ def _check_numbers(recipe: Recipe) -> None:
     if recipe.epochs is not None:
         _check.positive(epochs=recipe.epochs)
         if isinstance(recipe.batch, str):
-            raise InvalidValue(f"epochs={recipe.epochs!r} has no meaning when the batch changes. Give steps.")
+            raise InvalidValue(f"epochs={recipe.epochs!r} is undefined when the batch changes. Give steps.")
     for name in ("rho_noise", "rho_clip"):
         rho = getattr(recipe, name)
         if rho is not None:
@@ -259,8 +259,8 @@ def _check_numbers(recipe: Recipe) -> None:
                 raise InvalidValue(f"{name}={rho!r} must be >= 1: the largest over the least value. Try {1 / rho:g}.")
     if isinstance(recipe.batch, float) and recipe.batch > recipe.size:
         raise InvalidValue(
-            f"batch={recipe.batch:g} must be at most size={recipe.size}. A {WHO[recipe.budget.unit]} takes part at "
-            "most once in a step. Use a smaller batch."
+            f"batch={recipe.batch:g} must be at most size={recipe.size}. Each {recipe.budget.unit} takes "
+            "part at most once in a step. Use a smaller batch."
         )
     _ = recipe.count  # refuses an endless number of epochs
 
@@ -270,11 +270,11 @@ def _check_sampling(recipe: Recipe) -> None:
     chosen = sampling_of(recipe.sampling)
     object.__setattr__(recipe, "sampling", str(chosen))
     joins = recipe.budget.relation == "add-remove"  # then a neighbour may have one record more
-    least, who = recipe.size + joins, WHO[recipe.budget.unit]
+    least, who = recipe.size + joins, recipe.budget.unit
     if isinstance(chosen, TruncatedPoisson) and chosen.size < least:
         raise InvalidValue(
             f"sampling={str(chosen)!r} has a size below {least}, the number of {who}s{' and one more' * joins}. Its "
-            f"cap would overflow more often than was priced. Write size={least}."
+            f"cap would overflow more often than was charged. Write size={least}."
         )
 
 

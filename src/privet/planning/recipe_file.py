@@ -1,6 +1,5 @@
 """Recipes as people write them: TOML, its [budget] unfolded, flags that win over it, and flat keywords."""
 
-import difflib
 import json
 import tomllib
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from typing import Any
 from privet import _check, _registry
 from privet._files import read_file
 from privet.accounting import Budget
-from privet.accounting.guarantee import WHO
 from privet.errors import InvalidValue, PrivetError
 
 VERSION = 1
@@ -83,8 +81,7 @@ def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
     """Raise at the first key that a recipe does not have; the nearest one is named."""
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = _check.suggestion(key.replace("-", "_"), known, cutoff=0.5)
             raise InvalidValue(
                 f"{_registry.shortened(key)!r} is not known in a recipe.{hint} Known: {', '.join(known)}."
             )
@@ -93,8 +90,7 @@ def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
 def size_in(given: Mapping[str, Any], unit: str = "example") -> Any:
     """The size that was given."""
     if given.get("size") is None:
-        who = WHO.get(unit, "record")
-        raise InvalidValue(f"size is missing. It is the public number of {who}s. Give size=60000, say.")
+        raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
     return given["size"]
 
 
@@ -108,7 +104,7 @@ def budget_of(given: dict[str, Any]) -> Budget:
             )
         wanted["epsilon"] = NO_LIMIT
     elif "epsilon" not in wanted:
-        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, say, or solve='epsilon'.")
+        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
     if "delta" not in wanted:
         _check.whole(size=size_in(given, str(wanted.get("unit", "example"))))
         wanted["delta"] = 1 / (10 * given["size"])

@@ -273,9 +273,9 @@ def _check_recipe(recipe: Recipe) -> None:
     if not isinstance(recipe, Recipe):
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.of, or Recipe.load for a file.")
     if recipe.solve != "noise":
-        raise InvalidValue(f"solve={recipe.solve!r} has no place in a search, which finds the noise. Leave it out.")
+        raise InvalidValue(f"solve={recipe.solve!r} does not apply to a search, which finds the noise. Leave it out.")
     if recipe.as_published:
-        raise Unsupported("as_published has no place in a search: it returns what is certified. Leave it out.")
+        raise Unsupported("as_published does not apply to a search: it returns what is certified. Leave it out.")
 
 
 def _limits(recipe: Recipe, over: "Iterable[str] | Mapping[str, tuple[float, float] | None]") -> Limits:
@@ -293,7 +293,7 @@ def _limit(recipe: Recipe, name: str, limits: tuple[float, float] | None) -> tup
         row = None if recipe.method is None else method(recipe.method)
         if row is None or name not in row.needs:
             raise InvalidValue(
-                f"over={name!r} has no meaning for method={recipe.method!r}. Leave it out, or use method='dynamic'."
+                f"over={name!r} does not apply to method={recipe.method!r}. Leave it out, or use method='dynamic'."
             )
     if name == "batch" and isinstance(recipe.batch, str):
         raise InvalidValue(f"over='batch' needs one batch size, but batch={recipe.batch!r} changes. Give a number.")

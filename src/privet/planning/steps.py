@@ -63,8 +63,8 @@ class Steps(Sequence[Step]):
         if (some > 1).any():
             worst = int(np.argmax(some > 1))
             raise InvalidValue(
-                f"batch={self.batch!r} makes rate={found[worst]:.6g} at step {worst}, above 1. A record takes part at "
-                "most once in a step. Use a smaller batch."
+                f"batch={self.batch!r} makes rate={found[worst]:.6g} at step {worst}, above 1. An example takes part "
+                "at most once in a step. Use a smaller batch."
             )
         return found
 

@@ -84,11 +84,11 @@ def tuning_of(*, trials: int | None, trials_mean: float | None, trials_law: str 
     given = {"trials": trials, "trials_mean": trials_mean}
     if given[other] is not None:
         raise InvalidValue(
-            f"{other}={given[other]!r} has no meaning for trials_law={law!r}, whose number of runs is "
+            f"{other}={given[other]!r} does not apply to trials_law={law!r}, whose number of runs is "
             f"{'drawn at random' if law in RANDOM else 'fixed'}. Give {needed} alone."
         )
     if given[needed] is None:
-        raise InvalidValue(f"{needed} is missing. trials_law={law!r} needs it. Give {needed}=10, say.")
+        raise InvalidValue(f"{needed} is missing. trials_law={law!r} needs it. Give {needed}=10, for example.")
     return Tuning(law=law, runs=_checked(trials, trials_mean))
 
 

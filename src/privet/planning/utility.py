@@ -44,11 +44,15 @@ class Profile:
     def __post_init__(self) -> None:
         object.__setattr__(self, "norms", Table(rows=tuple(self.norms)).rows if self.norms else ())
         if not self.norms:
-            raise InvalidValue("norms=() is empty. A profile needs one norm or more. Give (2.0, 1.0, 0.5), say.")
+            raise InvalidValue(
+                "norms=() is empty. A profile needs one norm or more. Give (2.0, 1.0, 0.5), for example."
+            )
         _check.whole(dimension=self.dimension)
         _check.positive(half_life=self.half_life, alignment=self.alignment)
         if self.half_life < 1:
-            raise InvalidValue(f"half_life={self.half_life!r} must be at least 1. It counts steps. Give 200, say.")
+            raise InvalidValue(
+                f"half_life={self.half_life!r} must be at least 1. It counts steps. Give 200, for example."
+            )
         if self.alignment > 1:
             raise InvalidValue(f"alignment={self.alignment!r} must be at most 1. A mean is no longer than its parts.")
 

@@ -118,15 +118,15 @@ def _read_csv(file: Path, column: str | None) -> list[float]:
     try:
         text = read_file(file, most=MOST_BYTES, advice="A schedule has a number for each step.").decode("utf-8-sig")
         if "\0" in text:
-            raise InvalidValue(f"byte {text.index(chr(0))} is no text.")
+            raise InvalidValue(f"byte {text.index(chr(0))} is not text.")
         lines = [row for row in csv.reader(io.StringIO(text, newline="")) if any(cell.strip() for cell in row)]
     except UnicodeDecodeError as error:
-        raise InvalidValue(f"file={str(file)!r} cannot be read as UTF-8 CSV: byte {error.start} is no text.") from None
+        raise InvalidValue(f"file={str(file)!r} cannot be read as UTF-8 CSV: byte {error.start} is not text.") from None
     except (OSError, ValueError, csv.Error) as error:
         raise InvalidValue(f"file={str(file)!r} cannot be read as UTF-8 CSV: {one_line(error)}. Check it.") from None
     head = [" ".join(cell.split()) for cell in lines[0]] if lines else [""]
     if column is None and len(head) > 1:
-        raise InvalidValue(f"file={str(file)!r} has {len(head)} columns. Say which by its name: column=noise.")
+        raise InvalidValue(f"file={str(file)!r} has {len(head)} columns. Name one of them: column=noise.")
     if column is not None and column not in head:
         raise InvalidValue(
             f"column={column!r} is not one of the {len(head)} columns that the first line of {str(file)!r} names."

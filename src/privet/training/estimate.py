@@ -220,7 +220,7 @@ def random_rows(dataset: Any, facts: Mapping[str, Any], model: nn.Module) -> Row
     shaped = gather(dataset, torch.empty(0, dtype=torch.int64))
     if not isinstance(shaped, (tuple, list)) or len(shaped) != 2:
         raise InvalidValue(
-            f"dataset={type(dataset).__name__} must have records that are pairs (inputs, targets). The loss takes "
+            f"dataset={type(dataset).__name__} must have examples that are pairs (inputs, targets). The loss takes "
             "both. Give such pairs."
         )
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]

@@ -51,7 +51,7 @@ def evaluate(model: nn.Module, task: Task, *, rows: int = ROWS, device: torch.de
     data = task.held_out
     size = len(data[0]) if isinstance(data, tuple) else len(data)
     if not size:
-        raise InvalidValue(f"task={task.name!r} has no held-out record. Nothing can be judged. Give it some.")
+        raise InvalidValue(f"task={task.name!r} has no held-out example. Nothing can be evaluated. Give it some.")
     loss = measure = torch.zeros((), dtype=torch.float64)
     with quiet(model):
         for indices in torch.split(torch.arange(size), rows):

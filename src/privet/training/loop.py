@@ -238,7 +238,8 @@ def _check_task(run: Run, task: Task) -> None:
     if task.evaluation != run.evaluation:
         raise InvalidValue(
             f"task={task.name!r} is judged by {task.evaluation!r}, and the run in {str(run.folder)!r} began with "
-            f"{run.evaluation!r}. What judged may be trained on now. Give the records of its beginning, or begin anew."
+            f"{run.evaluation!r}. Held-out examples may now be in the training set. Use the dataset it began with, or "
+            "start a new run."
         )
 
 
@@ -289,8 +290,8 @@ def _keep_within(
         )
     if dataset is None:
         raise InvalidValue(
-            "dataset_name is missing. Runs on the same records are found by it, and only you know which your own are. "
-            "Give dataset_name='people-2026', say."
+            "dataset_name is missing. Runs on the same dataset are found by it, and for your own data only you know "
+            "it. Give dataset_name='people-2026', for example."
         )
     if epsilon is not None:
         set_total(ledger_dir, epsilon, dataset=dataset, plan=plan, seeded=seeded)
@@ -305,13 +306,13 @@ def _check_new(folder: Path, plan: Plan) -> None:
     if (folder / ledger_reading.NAME).exists():
         raise InvalidValue(
             f"out={str(folder)!r} holds a {'federation' if is_federation(folder) else 'run'} already. Its steps are "
-            f"spent. Go on with it by `{going_on(folder)}`, or choose another folder."
+            f"spent. Resume it by `{going_on(folder)}`, or choose another folder."
         )
     left = [name for name in (checkpoint.NAME, f"{BEST}/{checkpoint.NAME}", metrics.NAME) if (folder / name).exists()]
     if left:
         raise InvalidValue(
-            f"out={str(folder)!r} holds {left[0]} of a run whose ledger is gone. It would pass for this run's, and "
-            "what it cost is not in its ledger. Choose another folder."
+            f"out={str(folder)!r} holds {left[0]} of a run whose ledger is gone. It would be taken for this run's, "
+            "and its cost is not in the ledger. Choose another folder."
         )
     if (folder / NAME).exists() or ((folder / PLAN).exists() and not _holds(folder / PLAN, plan)):
         name = NAME if (folder / NAME).exists() else PLAN

@@ -80,8 +80,8 @@ def check_sound(plan: Plan, *, as_published: bool) -> None:
     """Raise if the plan's rule has no guarantee, unless that was asked for."""
     if plan.is_unsound and not as_published:
         raise Unsupported(
-            f"rule={plan.rule!r} of the plan has no guarantee. A run with it proves nothing. Plan the method without "
-            "--as-published, or train with --as-published to see what it does."
+            f"rule={plan.rule!r} of the plan has no guarantee, and neither has a run with it. Plan the method without "
+            "--uncertified, or train with --uncertified to see what it does."
         )
 
 
@@ -93,8 +93,8 @@ def check_size(plan: Plan, task: Task) -> None:
     found = records_of(task.train)
     if found != plan.recipe.size:
         raise InvalidValue(
-            f"task={task.name!r} has {found} records, the plan is for size={plan.recipe.size}. Its rate and noise are "
-            f"for that size. Give all of the set, or plan again with --size {found}."
+            f"task={task.name!r} has {found} examples, the plan is for size={plan.recipe.size}. Its sample rate and "
+            f"noise are for that size. Use the whole dataset, or plan again with --dataset-size {found}."
         )
 
 

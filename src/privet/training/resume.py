@@ -41,9 +41,11 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
     if training.group is not None and not training.group.is_first:
         return ""
     if training.out is None or mark is None:
-        raise InvalidValue("out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/a', say.")
+        raise InvalidValue(
+            "out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/a', for example."
+        )
     if training.is_busy:
-        raise InvalidValue("a batch is at hand, or the averaged weights are in place. Save between two steps.")
+        raise InvalidValue("a batch is pending, or the averaged weights are in place. Save between two steps.")
     training.check_state()
     training.note()
     average = training.average

@@ -140,7 +140,7 @@ def folders_in(root: Path) -> Iterator[Path]:
         left = [name for name in _LEFT if name in files]
         if left and not (here != root and (here.parent / ledger_reading.NAME).exists()):  # best/ has weights alone
             raise InvalidValue(
-                f"{here}: has {left[0]} of a run, and no {ledger_reading.NAME}. What it spent could not be told. "
+                f"{here}: has {left[0]} of a run, and no {ledger_reading.NAME}. What it spent cannot be determined. "
                 "Restore the ledger, or move the folder away and count its plan yourself."
             )
 
@@ -183,12 +183,12 @@ def only_dataset(runs: Sequence[OneRun], dataset: str | None = None) -> str | No
     names = sorted({run.header.dataset for run in runs if run.header.dataset is not None})
     if dataset is not None and dataset not in names and all(run.header.dataset for run in runs):
         raise InvalidValue(
-            f"dataset_name={dataset!r} is the name of no run here; there are {', '.join(names)}. Give one of them."
+            f"dataset_name={dataset!r} is not the name of a run here; there are {', '.join(names)}. Give one of them."
         )
     if dataset is None and len(names) > 1:
         raise InvalidValue(
             f"dataset_name is missing: the runs are on {', '.join(names)}. What they cost adds up for each by itself. "
-            f"Give --dataset-name {names[0]}, say."
+            f"Give --dataset-name {names[0]}, for example."
         )
     return dataset if dataset is not None else names[0] if names else None
 
@@ -207,8 +207,8 @@ def refuse_unproven(name: str, reading: Reading) -> None:
     if not header.sound:
         why = "something was read off the records without noise, before the first step"
         if is_unsound(header.rule):
-            why = f"its clipping rule {header.rule!r} bounds nothing that is charged"
-        raise Unsupported(f"{name}: no accountant covers the run: {why}. Train without --as-published.")
+            why = f"its clipping rule {header.rule!r} does not bound the sensitivity"
+        raise Unsupported(f"{name}: no accountant covers the run: {why}. Train without --uncertified.")
     if reading.loop is not None and reading.loop.why_void:
         raise Unsupported(f"{name}: guarantee: none, {reading.loop.why_void}. No epsilon holds for it. Train anew.")
 
@@ -234,7 +234,7 @@ def kind_of(runs: Sequence[OneRun]) -> tuple[Relation, Unit]:
         if ours != theirs:
             raise Unsupported(
                 f"{run.name}: protects each {theirs[1]} under {theirs[0]}, and {first.name} each {ours[1]} under "
-                f"{ours[0]}. Such guarantees have no sum. Ask for each kind by itself."
+                f"{ours[0]}. Such guarantees cannot be added. Compute each kind separately."
             )
     return first.header.relation, first.header.unit
 

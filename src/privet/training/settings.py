@@ -34,7 +34,7 @@ _ELSEWHERE = {  # keys that people look for here
     "epochs": "It belongs to the recipe, above the table.",
     "steps": "It belongs to the recipe, above the table.",
     "show_private": "Give --show-private to the command: what it shows is not private.",
-    "as_published": "Give --as-published to the command: such a run has no guarantee.",
+    "as_published": "Give --uncertified to the command: such a run has no guarantee.",
 }
 _WORDS = ("task", "model", "weights", "optimizer", "scheduler", "stop_at", "device")
 

@@ -61,6 +61,7 @@ from privet.training.loop_guard import LoopGuard
 from privet.training.state_guard import StateGuard
 
 
+@_check.known_keywords
 class Training:
     """The steps of a plan, one Poisson batch after the other, for a loop of your own.
 

@@ -222,7 +222,7 @@ def _totals_for(place: Path, header: Header) -> list[Total]:
     if known and header.dataset is None:
         raise InvalidValue(
             f"dataset_name is missing. {place} has a total epsilon for {', '.join(known)}, and a run without a name "
-            "could not be counted. Name its records, or choose a folder elsewhere."
+            "could not be counted. Give its dataset a name, or choose a folder elsewhere."
         )
     return [total for name, total in known.items() if name == header.dataset]
 
@@ -256,7 +256,7 @@ def _check_fits(place: Path, total: Total, header: Header) -> None:
     if kind != (total.relation, total.unit):
         raise Unsupported(
             f"relation={kind[0]!r}, unit={kind[1]!r} of the plan are not those of the total of {total.dataset!r} in "
-            f"{place}, {total.relation!r} and {total.unit!r}. Such guarantees have no sum. Plan for those."
+            f"{place}, {total.relation!r} and {total.unit!r}. Such guarantees cannot be added. Plan for those."
         )
     after = _cost(place, total, [*rest, *new])
     if after <= total.epsilon:
@@ -276,7 +276,7 @@ def _cost(place: Path, total: Total, runs: list[OneRun]) -> float:
     try:
         return total.filter.cost([run.planned for run in runs], relation=total.relation)
     except PrivetError as error:
-        raise Unsupported(f"{place}: the total of {total.dataset!r} cannot be told: {error}") from None
+        raise Unsupported(f"{place}: the total of {total.dataset!r} cannot be computed: {error}") from None
 
 
 def _counted(place: Path, total: Total) -> list[OneRun]:
@@ -321,7 +321,7 @@ def read(folder: Path) -> dict[str, Total]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, PrivetError):
         pass
     raise InvalidValue(
-        f"{file}: is not as it was written. What may still be spent could not be told. Restore a copy of it."
+        f"{file}: is not as it was written. What may still be spent cannot be determined. Restore a copy of it."
     )
 
 

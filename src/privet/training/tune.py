@@ -175,7 +175,7 @@ def _check_fit(job: Job, model: nn.Module) -> None:
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise InvalidValue(
             f"public={job.public.name!r} does not fit the network of task={job.task.name!r}: "
-            f"{shortened(one_line(error))}. Give records of the same kind."
+            f"{shortened(one_line(error))}. Give examples of the same kind."
         ) from None
 
 

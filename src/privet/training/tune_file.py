@@ -57,8 +57,8 @@ def read(file: Path) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
         pass
     raise InvalidValue(
-        f"{file}: is not as it was written. What was drawn or spent could not be told. Restore a copy of it, or tune "
-        "in another folder."
+        f"{file}: is not as it was written. What was drawn or spent cannot be determined. Restore a copy of it, or "
+        "tune in another folder."
     )
 
 
@@ -79,8 +79,8 @@ def check_same(out: Path, asked: Mapping[str, Any]) -> None:
     if found is None:
         if out.is_dir() and {entry.name for entry in out.iterdir()} - {LOCK, f"{ASKED}.new"}:
             raise InvalidValue(
-                f"out={str(out)!r} holds other files, and no {ASKED}. What is spent there could not be told. Choose "
-                "another folder."
+                f"out={str(out)!r} holds other files, and no {ASKED}. What is spent there cannot be determined. "
+                "Choose another folder."
             )
         return
     for key in sorted(wanted.keys() | found.keys()):
@@ -100,7 +100,9 @@ def score_of(folder: Path, number: int) -> float | None:
     """The score of trial `number`, which has one; None if it is not finite."""
     found = read(folder / f"{number:03}.json")
     if found is None:
-        raise InvalidValue(f"{folder / f'{number:03}.json'}: is gone. What was chosen could not be told. Restore it.")
+        raise InvalidValue(
+            f"{folder / f'{number:03}.json'}: is gone. What was chosen cannot be determined. Restore it."
+        )
     score: float | None = found["score"]
     return score
 

@@ -136,7 +136,7 @@ def job_for(
     count = _trials(law, trials, space)
     if law == "disjoint" and public is not None:
         raise InvalidValue(
-            "public is given beside charge='disjoint', which chooses on a part of the records. Give one."
+            "public is given beside charge='disjoint', which chooses on a part of the examples. Give one."
         )
     if public is not None:
         parts, judging = [task], public.train
@@ -165,7 +165,9 @@ def _trials(law: str | None, trials: float | None, space: Space) -> float:
         _check.one_of(LAWS, charge=law)
     if law in RANDOM:
         if trials is None:
-            raise InvalidValue(f"trials is missing. charge={law!r} needs the mean number of runs. Give trials=10, say.")
+            raise InvalidValue(
+                f"trials is missing. charge={law!r} needs the mean number of runs. Give trials=10, for example."
+            )
         return float(trials)
     if trials is None and space.size is None:
         raise InvalidValue("trials is missing. A range has no end of candidates. Say how many are drawn: trials=20.")
@@ -182,7 +184,7 @@ def _check_recipe(recipe: dict[str, Any], task: Task) -> None:
     own = {"trials": "trials", "trials_mean": "trials", "trials_law": "charge"}
     for key, other in own.items():
         if key in recipe:
-            raise InvalidValue(f"{key}={recipe[key]!r} is said by the tuning itself. Leave it out, and give {other}.")
+            raise InvalidValue(f"{key}={recipe[key]!r} is set by the tuning itself. Leave it out, and give {other}.")
     if recipe.get("as_published"):
         raise InvalidValue("as_published=True cannot be tuned. Its trials have no guarantee. Leave it out.")
     if recipe.get("solve", "noise") != "noise":
@@ -198,8 +200,8 @@ def _check_recipe(recipe: dict[str, Any], task: Task) -> None:
 def _check_budget(budget: Budget) -> None:
     if budget.unit != "example" or budget.relation == "add-remove":
         raise Unsupported(
-            f"unit={budget.unit!r}, relation={budget.relation!r}: parts are made by counting records, each somebody's "
-            "own, and their number is public. Use unit='example' and relation='zero-out'."
+            f"unit={budget.unit!r}, relation={budget.relation!r}: the split assumes that every example belongs to "
+            "another person, and that their number is public. Use unit='example' and relation='zero-out'."
         )
 
 
@@ -208,8 +210,8 @@ def _check_public(job: Job) -> None:
         return
     if job.public.name == job.task.name:
         raise InvalidValue(
-            f"public={job.public.name!r} is the task itself. Its records are what is protected, and its held-out set "
-            "is for the end. Give a task whose training records are public."
+            f"public={job.public.name!r} is the task itself. Its examples are the private ones, and its held-out set "
+            "is for the final evaluation. Give a task whose training examples are public."
         )
     if job.public.measure.name != job.task.measure.name:
         raise InvalidValue(
@@ -230,25 +232,25 @@ def _check_charged(job: Job) -> None:
     for key in ("stop_at", "patience", "keep"):
         if job.training.get(key, "last") != "last":
             raise InvalidValue(
-                f"{key}={job.training[key]!r} decides on the held-out set, which judges nothing in a charged tuning. "
+                f"{key}={job.training[key]!r} decides on the held-out set, which is not used in a private selection. "
                 "Leave it out."
             )
     spelled = [job.training.get("scheduler"), *job.space.as_dict().get("scheduler", [])]
     if any("plateau" in str(word).lower() for word in spelled):
         raise InvalidValue(
-            "scheduler='reduce-on-plateau' reads the held-out set, which judges nothing in a charged tuning. "
-            "Use cosine."
+            "scheduler='reduce-on-plateau' reads the held-out set, which is not used in a private selection. Use "
+            "cosine."
         )
     if job.public is not None:
         return
-    why = "Trials are judged by private records, whose score is charged as a run is"
+    why = "Trials are judged by private examples, whose score is charged as a run is"
     if recipe.budget.relation != "zero-out":
         raise Unsupported(
             f"relation={recipe.budget.relation!r}: {why}. That holds for relation='zero-out'. Give public."
         )
     if job.task.measure.name != ACCURACY:
         raise Unsupported(
-            f"task={job.task.name!r} is judged by {job.task.measure.name}, which one record can move by any amount. "
+            f"task={job.task.name!r} is judged by {job.task.measure.name}, which one example can move by any amount. "
             f"{why}. Give public."
         )
     if job.law != "disjoint" and not isinstance(sampling_of(recipe.sampling), Poisson):

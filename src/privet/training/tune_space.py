@@ -25,7 +25,7 @@ _FIXED = {
     "epsilon": "candidates are compared at one budget",
     "delta": "candidates are compared at one budget",
     "size": "it is that of the part that is trained on",
-    "seed": "the luckiest seed is no setting",
+    "seed": "the seed is not a hyperparameter",
     "task": "candidates are compared on one task",
 }
 
@@ -76,7 +76,7 @@ class Space:
             InvalidValue: a key cannot be tuned, or has no values, or one of them twice.
         """
         if not given:
-            raise InvalidValue("space is empty. Nothing would be tuned. Give lr=0.05,0.1,0.2, say.")
+            raise InvalidValue("space is empty. Nothing would be tuned. Give lr=0.05,0.1,0.2, for example.")
         found = {key: _values(key, wanted) for key, wanted in given.items()}
         if {"batch", "rate"} <= found.keys() or {"steps", "epochs"} <= found.keys():
             raise InvalidValue("batch and rate, or steps and epochs, are both tuned. They say the same. Tune one.")

@@ -34,8 +34,8 @@ def judged_apart(task: Task, *, judges: float = JUDGES) -> tuple[Task, Any]:
     count = int(size * judges)
     if not 0 < count < size:
         raise InvalidValue(
-            f"judges={judges!r} leaves {count} of {size} training records to judge by. Some must judge, some train. "
-            "Give another share."
+            f"judges={judges!r} leaves {count} of {size} training examples for validation. Both parts need examples. "
+            "Give another fraction."
         )
     order = _order(size)
     return _with(task, order[count:]), picked(task.train, order[:count])
@@ -46,8 +46,8 @@ def in_parts(task: Task, parts: int) -> list[Task]:
     each = records_of(task.train) // parts
     if not each:
         raise InvalidValue(
-            f"task={task.name!r} has {records_of(task.train)} training records, fewer than the {parts} parts that are "
-            "needed. Try fewer candidates."
+            f"task={task.name!r} has {records_of(task.train)} training examples, fewer than the {parts} parts that "
+            "are needed. Try fewer candidates."
         )
     order = _order(records_of(task.train))
     return [_with(task, order[k * each : (k + 1) * each]) for k in range(parts)]
@@ -59,8 +59,8 @@ def picked(data: Any, indices: Tensor) -> Any:
         return tuple(part[indices] for part in data)
     if not hasattr(data, "__getitem__") or isinstance(data, (tuple, Tensor)):
         raise Unsupported(
-            f"train={type(data).__name__} cannot be split. Some of its records must judge. Give tensors or a map-style "
-            "dataset."
+            f"train={type(data).__name__} cannot be split. A part of it is needed for validation. Give tensors or a "
+            "map-style dataset."
         )
     wanted: Sequence[int] = indices.tolist()
     return Subset(data, wanted)

@@ -75,7 +75,7 @@ def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     """The noise of the same budget around the recipe's own batch and steps, and which choices stand out."""
     start = time.perf_counter()
     if recipe.as_published:
-        raise NoSolution("as_published has no view ahead: it shows certified noise alone. Untick it.")
+        raise NoSolution("as_published cannot be explored: only certified noise is shown. Untick it.")
     count, batch = recipe.count or 1, float(recipe.batch)
     batches = sorted({min(recipe.size, max(1, round(batch * by))) for by in BATCHES})
     steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})

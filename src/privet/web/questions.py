@@ -46,7 +46,7 @@ def recipe_of(given: Any) -> Recipe:
     # The page keeps both rhos while the method changes; one that the method does not need is left aside.
     kept = {key: value for key, value in asked.items() if not key.startswith("rho_") or key in needs}
     if "size" not in kept:
-        raise InvalidValue("size is missing. The chance to be drawn depends on it. Give the number of records.")
+        raise InvalidValue("size is missing. The sample rate depends on it. Give the number of examples.")
     recipe = Recipe.of(**kept)
     _check_reach(recipe)
     return recipe
@@ -145,6 +145,6 @@ def _check_reach(recipe: Recipe) -> None:
         )
     if recipe.budget.delta >= 1 / recipe.size:
         raise InvalidValue(
-            f"delta={recipe.budget.delta:g} must be below 1/size={1 / recipe.size:g}. A whole record may leak "
-            "otherwise. Use a smaller delta."
+            f"delta={recipe.budget.delta:g} must be below 1/size={1 / recipe.size:g}. Otherwise one whole example may "
+            "be published. Use a smaller delta."
         )

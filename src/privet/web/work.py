@@ -122,7 +122,7 @@ async def _in_process(work: Callable[[], Any], is_gone: IsGone) -> Any:
         try:
             answered, found = await asyncio.to_thread(receiver.recv)
         except EOFError:
-            raise Broken("the process ended, perhaps for want of memory") from None
+            raise Broken("the process ended, perhaps because memory ran out") from None
     finally:
         if process.pid is not None:
             process.kill()

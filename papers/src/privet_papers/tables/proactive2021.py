@@ -1,7 +1,7 @@
 """van Dijk et al. 2021, Bringing Differential Private SGD to Practice: the planning view, from its abstract.
 
 The paper's closed form for the noise does not mention the number of rounds. Each row takes that noise and asks the
-certified accountant what it costs; `privet ahead` gives the same view for a budget of your own.
+certified accountant what it costs; `privet plan --explore` gives the same view for a budget of your own.
 """
 
 from functools import partial

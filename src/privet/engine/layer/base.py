@@ -49,6 +49,11 @@ def register(*functions: Function) -> Callable[[type[Rule]], type[Rule]]:
     return add
 
 
+def functions_of(kind: type) -> list[Function]:
+    """The functions that a class of rules is registered for."""
+    return [func for func, rule in _rules.items() if type(rule) is kind]
+
+
 def rule_of(func: Function, args: Sequence[Any], kwargs: dict[str, Any], *, forced: bool = False) -> Rule:
     """The rule for a function; the general one, if there is none or it is forced, is a vmap of the function's vjp."""
     rule = None if forced else _rules.get(func)

@@ -21,15 +21,15 @@ export function showPlan(found) {
   const own = found.guarantee;
   const isProof = own.label === "certified";
   const first = promise(isProof ? "This plan" : "The paper says", own, { main: true });
-  const proof = isProof ? null : promise("What is proven of it", found.certified, { none: `nothing: no proof covers the clipping rule ${found.rule}` });
+  const proof = isProof ? null : promise("Certified epsilon of the same steps", found.certified, { none: `none: no proof covers the clipping rule ${found.rule}` });
   const beside = [promise("Rényi (rdp)", found.beside.renyi)];
   if (!(own.method === "gdp" && proof)) beside.unshift(promise("CLT (gdp)", found.beside.clt));
   fill("promises", first, proof, ...(proof ? beside.slice(-1) : beside));
-  fill("meaning", found.unsound ? "A claim is all there is: the clipping rule does not bound what is charged for a record."
+  fill("meaning", found.unsound ? "No guarantee, only a claim: the clipping rule does not bound the sensitivity."
     : found.over_budget ? "The proven epsilon is above the budget that the formula promises." : "");
   const { ends, batch } = found.schedule;
-  const facts = [["Noise multiplier", span(ends.noise)], ["Clip", span(ends.clip)], ["Steps", found.steps.toLocaleString("en")],
-    ["Records per step", figure(batch)], ["It learns (estimate)", found.utility == null ? "–" : `${(100 * found.utility).toFixed(1)} %`]];
+  const facts = [["Noise multiplier", span(ends.noise)], ["Clipping norm", span(ends.clip)], ["Steps", found.steps.toLocaleString("en")],
+    ["Expected batch size", figure(batch)], ["Utility (estimate)", found.utility == null ? "–" : `${(100 * found.utility).toFixed(1)} %`]];
   fill("facts", ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
   const label = own.label === "claimed" ? "" : ` ${own.label}`;
   fill("spoken", `${epsilon(own)}${label}, noise ${span(found.schedule.ends.noise)}, planned in ${found.seconds.toFixed(2)} s`);
@@ -58,7 +58,7 @@ export function showAttacker({ lines, best, why }) {
   if (!lines.length) { blank("chart-tradeoff", why); return; }
   const shown = lines.map((line) => lineOf(line, line.method === "pld" ? "certified: no test lies below" : `CLT, ${line.label}`));
   shown.push({ name: "a coin", colour: "soft", x: [0, 1], y: [1, 0], dash: [2, 5], width: 1.4 });
-  draw("chart-tradeoff", { x: "false alarms", y: "misses", lines: shown, range: { y: [0, 1.02] }, said: "Misses against false alarms. " + words(best) });
+  draw("chart-tradeoff", { x: "false-positive rate", y: "false-negative rate", lines: shown, range: { y: [0, 1.02] }, said: "False-negative rate against false-positive rate. " + words(best) });
   if (best) fill("meaning", words(best), " ", tag(best.label));
 }
 

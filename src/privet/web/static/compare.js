@@ -29,7 +29,7 @@ const LINES = [
   ["clip", ({ found }) => [span(found.schedule.ends.clip)]],
   ["noise × clip", ({ found }) => [span(found.schedule.ends.std)]],
   ["steps", ({ found }) => [found.steps.toLocaleString("en")]],
-  ["it learns (estimate)", ({ found }) => [found.utility == null ? "–" : `${(100 * found.utility).toFixed(1)} %`]],
+  ["utility (estimate)", ({ found }) => [found.utility == null ? "–" : `${(100 * found.utility).toFixed(1)} %`]],
 ];
 
 function heading(plan) {

@@ -16,7 +16,7 @@ function card(run) {
 }
 
 function sum(row) {
-  const on = row.dataset ?? "records without a name";
+  const on = row.dataset ?? "data without a name";
   if (row.error) return make("li", { class: "quiet" }, row.runs === null ? `What runs cost together cannot be told: ${row.error}` : `${on}: ${row.runs} runs together: ${row.error}`);
   const total = row.total ? `, of a total of ${row.total} for whole plans` : "";
   return make("li", {}, make("p", {}, make("span", { class: "number" }, `${on}: together ${epsilon(row.guarantee)}`), " ", tag(row.guarantee.label), ` over ${row.runs} runs${total}`),

@@ -1,4 +1,4 @@
-"""`privet swap`, as a user types it."""
+"""`privet epsilon --same-epsilon-by`, as a user types it."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ RECIPE = (
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    folder = tmp_path_factory.mktemp("swap")
+    folder = tmp_path_factory.mktemp("same")
     (folder / "recipe.toml").write_text(RECIPE)
     words = ["plan", str(folder / "recipe.toml"), "--out", str(folder / "plan.json")]
     assert run(*words).exit_code == 0
@@ -23,7 +23,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_a_table_with_labels_and_what_is_proven(files: tuple[str, str]) -> None:
     recipe, plan = files
-    result = run("swap", plan, "--to", "gdp,pld")
+    result = run("epsilon --from", plan, "--same-epsilon-by", "gdp,pld")
     assert result.exit_code == 0, result.output
     _, head, own, gdp, pld = result.stdout.splitlines()
     assert "certified epsilon at that noise" in head
@@ -31,11 +31,11 @@ def test_a_table_with_labels_and_what_is_proven(files: tuple[str, str]) -> None:
     assert gdp.split()[:2] == ["gdp", "approximate"]
     assert gdp.endswith("1.41749  OVER BUDGET by 5.1 %")
     assert "OVER" not in own + pld
-    assert run("swap", recipe, "--to", "gdp,pld").stdout == result.stdout
+    assert run("epsilon --from", recipe, "--same-epsilon-by", "gdp,pld").stdout == result.stdout
 
 
 def test_json_has_the_same(files: tuple[str, str]) -> None:
-    found = json.loads(run("swap", files[1], "--to", "gdp", "--json").stdout)
+    found = json.loads(run("epsilon --from", files[1], "--same-epsilon-by", "gdp", "--json").stdout)
     own, gdp = found["rows"]
     assert own["ratio"] == 1
     assert (gdp["accountant"], gdp["label"], gdp["certified"]["label"]) == ("gdp", "approximate", "certified")
@@ -46,19 +46,20 @@ def test_json_has_the_same(files: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere.json"], "there is no such file"),
-        (["{plan}", "--to", "pdl"], "Did you mean 'pld'"),
-        (["{plan}", "--to", " , "], "--to names no accountant"),
-        (["{plan}", "--to", "no.where:Mine"], "cannot be imported"),
-        (["{plan}", "--tu", "gdp"], "No such option"),
-        (["{torn}"], "torn or edited"),
-        (["{text}"], "not TOML"),
-        ([], "Missing argument 'PLAN'"),
+        (["--from", "nowhere.json", "--same-epsilon-by", "gdp"], "there is no such file"),
+        (["--from", "{plan}", "--same-epsilon-by", "pdl"], "Did you mean 'pld'"),
+        (["--from", "{plan}", "--same-epsilon-by", " , "], "has an empty name"),
+        (["--from", "{plan}", "--same-epsilon-by", "no.where:Mine"], "cannot be imported"),
+        (["--from", "{plan}", "--same-epsilon-by", "gdp", "--noise", "1"], "--noise cannot be given with --same-ep"),
+        (["--from", "{plan}", "{plan}", "--same-epsilon-by", "gdp"], "needs --from with one plan"),
+        (["--from", "{torn}", "--same-epsilon-by", "gdp"], "torn or edited"),
+        (["--from", "{text}", "--same-epsilon-by", "gdp"], "not TOML"),
+        (["--same-epsilon-by", "gdp"], "needs --from with one plan"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(files: tuple[str, str], tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "torn.json").write_bytes(Path(files[1]).read_bytes()[:500])
     (tmp_path / "text").write_text("hello there")
     places = {"{plan}": files[1], "{torn}": str(tmp_path / "torn.json"), "{text}": str(tmp_path / "text")}
-    result = run("swap", *(places.get(word, word) for word in words))
+    result = run("epsilon", *(places.get(word, word) for word in words))
     refused(result, said)

@@ -1,4 +1,4 @@
-"""`privet ahead`, as a user types it."""
+"""`privet plan --explore`, as a user types it."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from privet.planning import Plan, ahead
 from typed import answer, refused, run
 
-BASE = "ahead --size 60000 --epsilon 2 --delta 1e-5"
+BASE = "plan --explore --size 60000 --epsilon 2 --delta 1e-5"
 GRID = f"{BASE} --batches 256,600 --steps 60000"
 
 
@@ -25,7 +25,9 @@ def test_the_view_is_a_table_with_its_label(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("noise for epsilon 2 at delta 1e-05 [certified: pld; poisson, zero-out, per example]")
+    assert lines[0].startswith(
+        "noise multiplier for epsilon 2 at delta 1e-05 [certified: pld; poisson, zero-out, per example]"
+    )
     assert lines[1].endswith("closed form 3.676")
     assert lines[2].split() == ["*", "60000", "256", "256", "2.2034", "0.00861", "95", "%", "holds,", "1.092"]
     assert lines[3].split() == ["60000", "600", "600", "4.9411", "0.00824", "99", "%", "fails,", "2.817"]
@@ -41,14 +43,14 @@ def test_json_says_the_same_as_python() -> None:
 
 
 def test_a_range_goes_in_equal_ratios() -> None:
-    found = answer("ahead --size 1000 --epsilon 2 --batches 10:1000:3 --steps 1000:1000:1")
+    found = answer("plan --explore --size 1000 --epsilon 2 --batches 10:1000:3 --steps 1000:1000:1")
     assert [cell["batch"] for cell in found["cells"]] == [10, 100, 1000]
-    found = answer("ahead --size 1000 --epsilon 2 --batches 1000 --epochs 1:4:3")
+    found = answer("plan --explore --size 1000 --epsilon 2 --batches 1000 --epochs 1:4:3")
     assert [cell["steps"] for cell in found["cells"]] == [1, 2, 4]
 
 
 def test_a_method_moves_the_noise() -> None:
-    line = "ahead --size 1000 --epsilon 2 --batches 100 --steps 2000 --method growing-mu --rho-noise 2"
+    line = "plan --explore --size 1000 --epsilon 2 --batches 100 --steps 2000 --method growing-mu --rho-noise 2"
     (cell,) = answer(line)["cells"]
     assert cell["noise"] / cell["noise_last"] == pytest.approx(2, rel=1e-3)
     text = run(line).stdout
@@ -57,44 +59,46 @@ def test_a_method_moves_the_noise() -> None:
 
 
 def test_a_cell_without_an_answer_is_a_row_that_says_why() -> None:
-    text = run("ahead --size 100 --epsilon 2 --batches 100 --steps 5,50 --noise-schedule linear:decay=0.1").stdout
+    text = run(
+        "plan --explore --size 100 --epsilon 2 --batches 100 --steps 5,50 --noise-schedule linear:decay=0.1"
+    ).stdout
     assert "none" in text.splitlines()[3]
     assert "is 0 at step 10" in text.splitlines()[3]
 
 
 def test_the_view_around_a_plan_and_a_recipe(plan_file: str, tmp_path: Path) -> None:
-    found = answer("ahead", plan_file, "--batches", "100")
+    found = answer("plan --explore", plan_file, "--batches", "100")
     assert [cell["steps"] for cell in found["cells"]] == [100, 300, 1000, 3000, 10000]
     own = next(cell for cell in found["cells"] if cell["steps"] == 1000)
     assert own["guarantee"] == Plan.load(plan_file).guarantee.as_dict()
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("size = 1000\nepsilon = 2.0\ndelta = 1e-5\n")  # the grid says the rest
-    cells = answer("ahead --batches 100 --steps 1000", str(recipe))["cells"]
+    cells = answer("plan --explore --batches 100 --steps 1000", str(recipe))["cells"]
     assert [cell["noise"] for cell in cells] == [own["noise"]]
-    richer = answer("ahead --batches 100 --steps 1000 --epsilon 4", plan_file)
+    richer = answer("plan --explore --batches 100 --steps 1000 --epsilon 4", plan_file)
     assert richer["cells"][0]["noise"] < own["noise"]
 
 
 def test_more_rounds_of_a_plan(plan_file: str) -> None:
-    result = run("ahead --more 100,500 --within 2.5", plan_file)
+    result = run("plan --explore --more 100,500 --within 2.5", plan_file)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0].startswith("epsilon <= 1.99")
-    assert lines[0].endswith("per client] after the 1000 rounds planned")
+    assert lines[0].endswith("per client] after the 1000 planned steps")
     assert [line.split()[:2] for line in lines[2:4]] == [["100", "1100"], ["500", "1500"]]
     assert "certified: pld" in lines[4]
-    found = answer("ahead --more 100,500 --within 2.5", plan_file)
-    assert f"at most {found['most']} more rounds" in lines[5]
+    found = answer("plan --explore --more 100,500 --within 2.5", plan_file)
+    assert f"at most {found['most']} more steps" in lines[5]
     for row, line in zip(found["rows"], lines[2:4], strict=True):
         low, _, high, noise = line.split()[2:]
         assert float(low) <= row["guarantee"]["epsilon_lower"] <= row["guarantee"]["epsilon"] <= float(high)
         assert row["noise"] <= float(noise) <= row["noise"] * 1.001
         assert row["within"]["epsilon"] <= 2.5
-    assert "noise for" not in run("ahead --more 100", plan_file).stdout
+    assert "noise for" not in run("plan --explore --more 100", plan_file).stdout
 
 
 def test_a_large_delta_draws_one_warning() -> None:
-    result = run("ahead --size 100 --delta 0.01 --epsilon 1 --batches 100 --steps 10 --json")
+    result = run("plan --explore --size 100 --delta 0.01 --epsilon 1 --batches 100 --steps 10 --json")
     assert result.exit_code == 0
     assert result.stderr.startswith("privet: warning: delta=0.01 is at least 1/size")
     assert result.stderr.count("\n") == 1
@@ -102,20 +106,23 @@ def test_a_large_delta_draws_one_warning() -> None:
 
 def test_a_table_is_written_for_programs(tmp_path: Path) -> None:
     out = tmp_path / "ahead.csv"
-    assert answer("ahead --size 100 --epsilon 1 --batches 100 --steps 10,20", "--plot", str(out))["plot"] == str(out)
+    assert answer("plan --explore --size 100 --epsilon 1 --batches 100 --steps 10,20", "--plot", str(out))[
+        "plot"
+    ] == str(out)
     assert out.read_text().count("\n") == 3
 
 
 # --- bad input: one line, exit 2 --------------------------------------------------------------------
 
 FLAGS = {
-    "nothing": ("ahead", "epsilon is missing"),
-    "no size": ("ahead --epsilon 2 --delta 1e-5", "size is missing"),
-    "no budget": ("ahead --size 60000", "epsilon is missing"),
+    "nothing": ("plan --explore", "epsilon is missing"),
+    "no size": ("plan --explore --epsilon 2 --delta 1e-5", "size is missing"),
+    "no budget": ("plan --explore --size 60000", "epsilon is missing"),
     "epsilon 0": (f"{BASE} --epsilon 0", "epsilon=0.0 must be finite and > 0"),
     "epsilon nan": (f"{BASE} --epsilon nan", "'nan' is not a finite number"),
     "delta 1": (f"{BASE} --delta 1", "delta=1.0 must lie strictly between"),
-    "out of reach": ("ahead --size 9 --epsilon 1e-12 --delta 1e-200 --batches 9 --steps 9", "cannot be reached"),
+    "out of reach": ("plan --explore --size 9 --epsilon 1e-12 --delta 1e-200 --batches 9 --steps 9",
+                     "cannot be reached"),
     "batch above size": (f"{BASE} --batches 256,70000", "batches=70000 must be at most size=60000"),
     "batch 0": (f"{BASE} --batches 0", "'0' is not a whole number"),
     "batch a word": (f"{BASE} --batches 64,big", "'big' is not a whole number"),
@@ -137,9 +144,9 @@ FLAGS = {
     "unit unknown": (f"{BASE} --unit person", "unit='person' must be one of"),
     "plot of no kind": (f"{BASE} --plot ahead.gif", "must end in .png, .svg, .pdf, .csv"),
     "plot nowhere": (f"{BASE} --plot no/such/folder/ahead.png", "directory that does not exist"),
-    "file nowhere": ("ahead nowhere.toml", "there is no such file"),
-    "more of nothing": ("ahead --more 500", "--more needs a plan"),
-    "more of nowhere": ("ahead nowhere.json --more 500", "there is no such file"),
+    "file nowhere": ("plan --explore nowhere.toml", "there is no such file"),
+    "more of nothing": ("plan --explore --more 500", "--more needs a plan"),
+    "more of nowhere": ("plan --explore nowhere.json --more 500", "there is no such file"),
     "within without more": (f"{BASE} --within 3", "--within needs --more"),
     "option misspelt": (f"{BASE} --bathces 64", "No such option"),
 }  # fmt: skip
@@ -156,25 +163,25 @@ MORE = {
     "more without end": ("--more 1e12", "must keep the steps within"),
     "within what is spent": ("--more 5 --within 1.5", "within=1.5 must be above"),
     "within a word": ("--more 5 --within lots", "'lots' is not a finite number"),
-    "another budget": ("--more 5 --epsilon 3", "--epsilon has no place beside --more"),
-    "another batch": ("--more 5 --batches 3", "--batches has no place beside --more"),
-    "another noise": ("--more 5 --noise-schedule cosine", "--noise-schedule has no place beside --more"),
-    "a figure": ("--more 5 --plot more.png", "--plot has no place beside --more"),
+    "another budget": ("--more 5 --epsilon 3", "--epsilon cannot be combined with --more"),
+    "another batch": ("--more 5 --batches 3", "--batches cannot be combined with --more"),
+    "another noise": ("--more 5 --noise-schedule cosine", "--noise-schedule cannot be combined with --more"),
+    "a figure": ("--more 5 --plot more.png", "--plot cannot be combined with --more"),
 }
 
 
 @pytest.mark.parametrize("case", MORE)
 def test_bad_questions_about_a_plan_are_one_line_and_exit_2(case: str, plan_file: str) -> None:
     more, words = MORE[case]
-    refused(run("ahead", plan_file, *more.split()), words)
+    refused(run("plan --explore", plan_file, *more.split()), words)
 
 
 def test_a_torn_plan_and_a_plan_without_a_guarantee_are_refused(plan_file: str, tmp_path: Path) -> None:
     torn, unsound = tmp_path / "torn.json", tmp_path / "unsound.json"
     torn.write_text(Path(plan_file).read_text()[:700])
-    refused(run("ahead --more 5", str(torn)), "torn or edited")
-    refused(run("ahead", str(torn)), "torn or edited")
+    refused(run("plan --explore --more 5", str(torn)), "torn or edited")
+    refused(run("plan --explore", str(torn)), "torn or edited")
     line = "plan --size 100 --batch 10 --steps 10 --epsilon 2 --method auto-linear --as-published --out"
     assert run(line, str(unsound)).exit_code == 0
-    refused(run("ahead --more 5", str(unsound)), "has no guarantee")
-    refused(run("ahead", str(unsound)), "as_published has no place here")
+    refused(run("plan --explore --more 5", str(unsound)), "has no guarantee")
+    refused(run("plan --explore", str(unsound)), "as_published does not apply here")

@@ -1,8 +1,10 @@
-"""What every command shares: one line for each failure, numbers as people write them, JSON on standard output."""
+"""What every command shares: errors in one line, numbers, options, progress, tables, JSON."""
 
+import copy
 import json
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -11,19 +13,30 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from privet import _registry
+from privet import _check, _registry
 from privet.errors import InvalidValue, PrivetError
 
 MOST_STEPS = 10**12
 LONGEST_PATH, LONGEST_NAME = 4095, 255  # characters; some systems take fewer, and say so
 OFTEN = 10.0  # seconds between two lines of progress in a log; a tenth of the time so far once that is more
 GROUP = "privet.commands"  # entry points
-WITH_PAPERS = ("reproduce", "recipes", "swap")
+WITH_PAPERS = ("reproduce", "recipes")
+UNITS = ("B", "KiB", "MiB", "GiB")
 MOST_SCHEDULED = 10**7  # one value is held for each
+RENAMED = {
+    "ahead": "plan --explore",
+    "search": "plan --optimize",
+    "swap": "epsilon --from PLAN --same-epsilon-by ACCOUNTANT",
+    "methods": "list methods",
+    "schedules": "list schedules",
+}
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Commands(click.Group):
@@ -66,15 +79,55 @@ class Commands(click.Group):
             _fail(_usage(error), 2)
         except Exception as error:
             _debug()
-            _fail(*_told(error))
+            _fail(*_explain(error))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order of a project, not of the alphabet
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; one that is gone or misspelt is answered with the one to use."""
+        name = args[0]
+        if name in RENAMED and self.get_command(ctx, name) is None:
+            raise click.UsageError(f"`privet {name}` is now `privet {RENAMED[name]}`.", ctx)
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise click.UsageError(
+                f"No such command {_registry.shortened(name)!r}.{_check.suggestion(name, self.list_commands(ctx))}", ctx
+            )
+        return super().resolve_command(ctx, args)
 
 
-def _told(error: Exception) -> tuple[str, int]:
-    """What to say of a failure, and whose it is: 2 the user's, who can mend it, 1 ours."""
+class GroupedCommand(click.Command):
+    """A command whose help has a heading above each group of options; `grouped` says which belongs where."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                groups.setdefault(getattr(param, "heading", "Other options"), []).append(record)
+        for heading, records in sorted(groups.items(), key=lambda group: group[0] == "Other options"):
+            with formatter.section(heading):
+                formatter.write_dl(records, col_max=34)
+
+
+def grouped(command: Command, options: "Sequence[Callable[[Command], Command]]", heading: str = "") -> Command:
+    """The command with these options, in this order, below one heading of its help."""
+    for option in reversed(options):
+        command = option(command)
+        if heading:
+            added: Any = command.params if isinstance(command, click.Command) else vars(command)["__click_params__"]
+            added[-1].heading = heading
+    return command
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """The message of a failure and its exit code: 2 for a user's mistake, 1 for a fault of ours."""
     if isinstance(error, PrivetError):
         return str(error), 2
     if isinstance(error, MemoryError):
-        return "there is not enough memory for this. Use fewer or smaller records, or a smaller network.", 2
+        return "there is not enough memory for this. Use fewer or smaller examples, or a smaller network.", 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}. Check its name and permissions, or free some space.", 2
     return f"internal error: {type(error).__name__}: {error} (PRIVET_DEBUG=1 shows where)", 1
@@ -83,7 +136,13 @@ def _told(error: Exception) -> tuple[str, int]:
 def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     hint = f" See {context.command_path} --help." if context is not None else ""
-    return error.format_message().rstrip(".") + "." + hint
+    if isinstance(error, click.NoSuchOption) and context is not None:
+        names = [name for param in context.command.params for name in (*param.opts, *param.secondary_opts)]
+        word = _check.known_word(error.option_name, [name.removeprefix("--") for name in names])
+        if word is not None:  # a word of another library, or of this one in another command
+            return f"No such option: {error.option_name}. Privet calls it --{word}.{hint}"
+    text = error.format_message()
+    return text + ("" if text.endswith((".", "?")) else ".") + hint
 
 
 def _debug() -> None:
@@ -181,7 +240,7 @@ class Place(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip():
             self.fail(
-                f"{value!r} is not a name. It would be the current folder. Give one: `.` for that folder", param, ctx
+                f"{value!r} is not a name. It would mean the current folder. Write `.` for that folder", param, ctx
             )
         if (
             "\0" in str(value)
@@ -193,6 +252,44 @@ class Place(click.Path):
 
 
 PATH = Place(path_type=Path)
+
+
+class Option(click.Option):
+    """An option with `former` names, which are accepted and not shown."""
+
+    def __init__(self, names: Sequence[str], *, former: tuple[str, ...] = (), **how: Any) -> None:
+        super().__init__([*names, *former], **how)
+        self._shown = copy.copy(self)
+        self._shown.opts = [name for name in self.opts if name not in former]
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return click.Option.get_help_record(self._shown, ctx)
+
+
+def adjacency_of(text: str) -> str:
+    """A name of neighbouring datasets as the library has it; it is checked where it is used."""
+    from privet.accounting.guarantee import adjacency
+
+    return str(adjacency(text))
+
+
+def size_in_bytes(text: str) -> int:
+    """A size of memory: 500M, 4G, 1.5GiB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), flags=re.IGNORECASE)
+    size = 0.0 if found is None else float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")
+    if not 1 <= size < 2**60:
+        raise click.BadParameter(f"{text!r} is not a size such as 500M or 4G")
+    return int(size)
+
+
+def in_words(size: int | None) -> str:
+    """Bytes as people read them."""
+    amount = float(size or 0)
+    for unit in UNITS:
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:.3g} TiB"
 
 
 def check_scheduled(steps: int) -> None:
@@ -208,6 +305,22 @@ def span(first: float, last: float, *, digits: int = 6) -> str:
 
     one, other = (printed(value, up=True, digits=digits) for value in (first, last))
     return one if one == other else f"{one} to {other}"
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, width: int, title: str | None = None
+) -> None:
+    """A table as wide as the terminal, or `width` elsewhere; the first `left` columns are aligned on the left."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=bool(title))
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="left" if place < left else "right", no_wrap=place < left)
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False).print(table)
 
 
 def say_written(*files: Path | None, as_json: bool) -> None:
