@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _check
-from privet.cli.recipe_options import recipe_in
 from privet.cli.common import PATH, integer, print_object, say_written, warnings_as_lines
 from privet.errors import InvalidValue
 

@@ -45,9 +45,6 @@ class Commands(click.Group):
     Other distributions bring commands by entry points, which are not read for a command of our own.
     """
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_registry.entry_points(GROUP)})
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = super().get_command(ctx, cmd_name)
         if found is None and (cmd_name in WITH_PAPERS or cmd_name in _registry.entry_points(GROUP)):
@@ -82,7 +79,8 @@ class Commands(click.Group):
             _fail(*_explain(error))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order of a project, not of the alphabet
+        own = list(self.commands)  # in the order of a project, not of the alphabet
+        return [*own, *sorted(set(_registry.entry_points(GROUP)) - set(own))]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -14,7 +14,6 @@ import numpy as np
 from privet import _check
 from privet.accounting import Budget, Guarantee, Ledger, Step, gdp, spent
 from privet.accounting.base import warn_large_delta
-from privet.accounting.guarantee import WHO
 from privet.errors import InvalidValue, NoSolution, PrivetError
 from privet.planning.calibrate import proactive_noise
 from privet.planning.question import Question

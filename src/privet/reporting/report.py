@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from privet._registry import shortened
-from privet.accounting.guarantee import MEANING, WHO
+from privet.accounting.guarantee import MEANING
 from privet.errors import InvalidValue
 from privet.reporting import words
 from privet.reporting.evidence import ATTACK, write_plainly
@@ -110,7 +110,7 @@ def compose(every: Sequence[RunFacts], *, show_private: bool = False, title: str
     page = Page({
         "title": title, "facts": facts, "baselines": baselines, "every": named, "show_private": show_private,
         "run": run, "about": run.about, "plan": run.plan, "recipe": run.plan.recipe, "steps": run.plan.steps,
-        "g": run.guarantee, "unit": WHO[run.guarantee.unit], "WHO": WHO, "MEANING": MEANING, "ATTACK": ATTACK,
+        "g": run.guarantee, "unit": run.guarantee.unit, "MEANING": MEANING, "ATTACK": ATTACK,
         "NONE": NONE, "ends": ends, "assumptions": listed(run.guarantee), "versions": versions_of(run),
         "folder": str(run.folder), "sampling": str(run.plan.steps.sampling), "version": versions()["privet"],
         "source": str(run.about["source"]), "words": words,
