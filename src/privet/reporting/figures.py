@@ -67,8 +67,9 @@ def is_csv(path: Path) -> bool:
 def write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
     """Write rows as CSV."""
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    _write(path, text.getvalue().encode())
+    with _refusal(path):
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        write_file(path, text.getvalue().encode())
 
 
 def save(figure: Any, path: Path) -> None:
@@ -76,12 +77,15 @@ def save(figure: Any, path: Path) -> None:
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=160, metadata=metadata, format=path.suffix[1:].lower())
-    _write(path, drawn.getvalue())
+    with _refusal(path):
+        write_file(path, drawn.getvalue())
 
 
-def _write(path: Path, content: bytes) -> None:
+@contextmanager
+def _refusal(path: Path) -> Iterator[None]:
+    """What the system says of a file that cannot be written, in one line."""
     try:
-        write_file(path, content)
+        yield
     except OSError as error:
         raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
 
