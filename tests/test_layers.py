@@ -1,7 +1,7 @@
 """A module imports only from its left; up to planning there is no torch; a new module is placed here.
 
-`published` lies beside: it imports from the left of `training`, and nothing imports it, but for the registries, by name.
-The papers are right of everything.
+`published` lies beside: it imports from the left of `training`, and nothing imports it but the registries, by name. The
+papers are right of everything.
 """
 
 import ast

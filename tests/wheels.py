@@ -48,7 +48,7 @@ def needed(wheel: Path, *, but: frozenset[str] = frozenset()) -> set[str]:
     found: dict[str, frozenset[str]] = {}
     while todo:
         one = todo.pop()
-        if one.name in but or (found.get(one.name, frozenset()) >= one.extras and one.name in found):
+        if one.name in but or (one.name in found and found[one.name] >= one.extras):
             continue
         found[one.name] = found.get(one.name, frozenset()) | one.extras
         todo += _required(distribution(one.name).requires, found[one.name])

@@ -80,7 +80,7 @@ def test_a_table_for_people_is_no_part_of_a_recipe(tmp_path):
 # --- ablation -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ablation.paper().tables)
+@pytest.mark.parametrize("name", ablation.ablation_paper().tables)
 def test_each_row_of_an_ablation_changes_one_part(name):
     whole, *others = ablation.rows_of(name)
     assert whole.as_recipe() == recipes.best(name).recipe()
