@@ -25,7 +25,7 @@ from privet.accounting import Step
 from privet.training.loop_guard import ALWAYS_CHECKED, LoopGuard
 
 SOURCE = Path(privet.__file__).parent
-CEILINGS = {"step": (315, 24, 151), "batch": (89, 19, 31)}  # calls, files, changes of file
+CEILINGS = {"step": (110, 19, 48), "batch": (86, 20, 32)}  # calls, files, changes of file
 
 
 class Trace:

@@ -19,6 +19,8 @@ LAYERS = (
     ("schedules",),
     ("accounting",),
     ("planning",),
+    ("ledger",),
+    ("noise",),
     ("engine",),
     ("models",),
     ("data",),
