@@ -33,9 +33,10 @@ from _measure import one_core
 from _models import Workload
 from accounting import environment
 from privet import Training, plan, train
-from privet.accounting import Guarantee, Step
+from privet.accounting import Guarantee
 from privet.data import Task, task
 from privet.errors import PrivetError
+from privet.ledger.charge import Charge
 from privet.planning import Plan
 from privet.training import steps as training_steps
 from privet.training.account import Account
@@ -102,11 +103,12 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._account, name)
 
-    def charge(self, number: int, step: Step) -> None:
+    def charge(self, number: int, *given: Any) -> Charge:
         work, wall = now()
-        self._account.charge(number, step)
+        found = self._account.charge(number, *given)
         then = now()
         self._charges.append((then[0] - work, then[1] - wall))
+        return found
 
 
 def gathering(name: str, made: Task) -> Timed:

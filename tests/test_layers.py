@@ -25,6 +25,8 @@ LAYERS = (
     ("schedules",),
     ("accounting",),
     ("planning",),
+    ("ledger",),
+    ("noise",),
     ("engine",),
     ("models",),
     ("data",),

@@ -1,7 +1,6 @@
 """No example adds more than a rule's bound, whatever the rule says: those of the package, and those of users."""
 
 import math
-import sys
 
 import pytest
 import torch
@@ -12,11 +11,11 @@ from outside_parts import HELD, REFUSED, Asks, Careful, Fails, HalfAdaptive, NoO
 from privet import Step, Training, plan
 from privet.engine import clipped_sum
 from privet.engine.clip import bounded_factors, registry, rule_for
-from privet.engine.clip.bounded import LEAST_NORM, bound_of
+from privet.engine.clip.bounded import LEAST_NORM, bounded
 from privet.engine.randomness import seeded
 from privet.engine.release import release
 from privet.engine.share import Dense
-from privet.engine.summing import clipped
+from privet.engine.summing import Clipper, clipped
 from privet.errors import InvalidValue, Unsupported
 from privet.federated.aggregate import clipped_updates
 from privet.planning.rules import SOUND_RULES
@@ -35,7 +34,7 @@ def made(kind):
 
 
 def factors(rule, norms, clip=CLIP):
-    bound = bound_of(rule, clip, norms.shape[1])
+    bound = bounded(rule).bound(clip, norms.shape[1])
     return bounded_factors(rule, norms, clip, bound=bound, dtype=norms.dtype)
 
 
@@ -101,10 +100,9 @@ def test_factors_of_a_row_are_the_same_to_the_bit_in_any_batch(kind):
 
 def test_without_the_projection_the_same_contributions_are_far_above_the_bound(monkeypatch):
     """So the tests above do see a rule that is not held."""
-    from privet.engine import summing
-
-    monkeypatch.setattr(summing, "bounded_factors", lambda rule, norms, *_, **__: rule.factors(norms, CLIP))
-    total, found = summed(torch.full((1, 8), 7.0), made(NoOp))
+    rule = made(NoOp)
+    monkeypatch.setattr(type(bounded(rule)), "factors", lambda held, norms, *_, **__: held.say(norms, CLIP).float())
+    total, found = summed(torch.full((1, 8), 7.0), rule)
     assert float(total.norm()) > 30 * found.norm_bound
 
 
@@ -222,16 +220,16 @@ def test_it_is_released_and_an_empty_batch_too():
 @pytest.mark.parametrize("kind", ["outside_parts:NoOp", "outside_parts:ByLayer", "outside_parts:Remembers"])
 def test_training_with_a_hostile_rule_keeps_every_contribution_within_the_bound(kind, monkeypatch):
     """Records a thousand times too loud, each clipped alone as it was in its batch."""
-    seen = []
+    seen, add_up = [], Clipper.sum
 
-    def watched(shares, named, size, rule, clip):
+    def watched(clipper, shares, size, clip):
         for i in range(size):
             part = {name: share.part(torch.tensor([i]), torch.float32) for name, share in shares.items()}
-            alone = clipped(part, named, 1, rule, clip)
+            alone = add_up(clipper, part, 1, clip)
             seen.append(float(sum(grad.square().sum() for grad in alone.grads.values()) ** 0.5))
-        return clipped(shares, named, size, rule, clip)
+        return add_up(clipper, shares, size, clip)
 
-    monkeypatch.setattr(sys.modules["privet.engine.recording"], "clipped", watched)
+    monkeypatch.setattr(Clipper, "sum", watched)
     x = 1000 * torch.randn(SIZE, 4, generator=torch.Generator().manual_seed(4))
     p = plan(epsilon=8.0, delta=1e-3, size=SIZE, batch=8, steps=3, clip=CLIP, rule=kind)
     assert (p.rule, p.is_unsound, p.guarantee.label) == (kind, False, "certified")

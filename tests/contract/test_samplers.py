@@ -12,6 +12,8 @@ from scipy import stats
 from privet.accounting.sampling import registry, sampling
 from privet.engine.randomness import seeded
 from privet.engine.sampling import Sampler
+from privet.engine.sampling import _drawings as drawings
+from privet.errors import InvalidValue
 from privet.planning.steps import Steps
 
 SIZE, RATE, LENGTH = 200, 0.1, 2000
@@ -80,6 +82,59 @@ def test_records_are_drawn_as_often_as_the_rate_says(name):
     lost = sum((k - CAP) * law.pmf(k) for k in range(CAP + 1, SIZE)) if name == "truncated-poisson" else 0.0
     room = float(stats.norm.isf(ALARM / 2)) * math.sqrt(LENGTH * SIZE * RATE * (1 - RATE))
     assert abs(total - LENGTH * (SIZE * RATE - lost)) <= room
+
+
+def pairs(found, size=SIZE):
+    """sum_ij (r_ij - mean)^2 T over pairs of records, r their correlation over T batches: near chi-square, or below."""
+    there = np.zeros((len(found), size))
+    for row, batch in zip(there, found, strict=True):
+        row[batch] = 1
+    r = np.corrcoef(there.T)[np.triu_indices(size, 1)]
+    return float(((r - r.mean()) ** 2).sum() * len(found)), len(r) - 1
+
+
+@every_sampling
+def test_no_two_records_come_together_more_often_than_others(name):
+    """Fails once in a million. In an epoch a pair meets once or never, which spreads its count by 7 % more."""
+    found, degrees = pairs(batches(name, 6))
+    if name == "shuffled":
+        meet, epochs = (SIZE * RATE - 1) / (SIZE - 1), LENGTH * RATE
+        found /= epochs * meet * (1 - meet) / (LENGTH * (RATE * (1 - RATE)) ** 2)
+    assert found <= stats.chi2.isf(ALARM, df=degrees)
+
+
+def test_records_that_always_come_together_are_caught():
+    couples = [np.union1d(batch, batch[batch == 7] + 1) for batch in batches("poisson", 6)]
+    couples = [batch[(batch != 8) | np.isin(7, batch)] for batch in couples]
+    found, degrees = pairs(couples)
+    assert found > stats.chi2.isf(ALARM, df=degrees)
+
+
+WRONG = {
+    "beyond the last": lambda found, _: np.append(found, SIZE),
+    "below zero": lambda found, _: np.append([-1], found),
+    "twice": lambda found, _: np.sort(np.append(found, found[:1])),
+    "not in order": lambda found, _: found[::-1].copy(),
+    "no indices": lambda found, _: found.astype(np.int32),
+    "too many": lambda found, _: np.arange(SIZE),
+    "none": lambda found, _: found[:0],
+}
+
+
+@every_sampling
+@pytest.mark.parametrize("way", WRONG)
+def test_a_batch_that_cannot_be_is_refused(name, way, monkeypatch):
+    """Of fixed sizes and under a cap as well; a right batch is refused less than once in 1e11."""
+    kind = type(sampling(name + OPTIONS.get(name, "")))
+    drawing = drawings[kind]
+    draw = drawing.batches
+
+    def wrong(*given):
+        return (WRONG[way](found, given) for found in draw(*given))
+
+    monkeypatch.setattr(type(drawing), "batches", lambda _, *given: wrong(*given))
+    with pytest.raises(InvalidValue, match="drew what it cannot draw"):
+        batches(name, 7, rate=0.2, length=5)
 
 
 @pytest.mark.parametrize("way", ["the first half a fifth too often", "one record left out", "the first ones of a cap"])

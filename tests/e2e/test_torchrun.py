@@ -26,7 +26,7 @@ from privet.engine import release
 from privet.errors import PrivetError
 from privet.planning import Plan
 from privet.training.distributed import group
-from privet.training.joint import checksum
+from privet.training.distributed import checksum
 from privet.training.resume import resume, save
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])

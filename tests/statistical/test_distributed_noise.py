@@ -8,7 +8,7 @@ from torch import nn
 
 from privet import Training, plan
 from privet.engine.randomness import seeded
-from privet.training import joint_release, steps
+from privet.training import distributed, steps
 from ranks import fine, on_ranks
 
 ALARM = 1e-6  # how often one statistic raises a false alarm
@@ -79,7 +79,7 @@ def test_the_sum_over_ranks_has_the_noise_of_one(size, given, std):
     ],
 )
 def test_shares_of_another_size_are_caught(monkeypatch, wrong):
-    monkeypatch.setattr(joint_release, "share", wrong)
+    monkeypatch.setattr(distributed, "share", wrong)
     assert not right_spread(steps_of(2, generator=seeded(11)), NOISE * CLIP)
 
 
@@ -117,7 +117,7 @@ def test_ranks_together_toss_one_coin_for_each_record():
         training = Training(model, optimizer, (x, Y[:records]), planned, group=g, generator=seeded(3))
         seen = np.zeros((rounds, records), int)
         for inputs, targets in training:
-            number, is_lent = training.number, training._turn.is_lent
+            number, is_lent = training.number, training._is_lent
             training.step(LOSS(model(inputs), targets))
             seen[number] += 0 if is_lent else inputs.sum(0).int().numpy()
         return seen

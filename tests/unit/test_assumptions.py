@@ -127,7 +127,7 @@ def test_a_note_is_on_the_disk_charges_nothing_and_the_last_holds(tmp_path: Path
 
 def test_that_there_is_no_guarantee_stays(tmp_path: Path) -> None:
     with LedgerFile.create(tmp_path, PLAN) as ledger:
-        for account in (OnDisk(tmp_path, ledger), InMemory(PLAN)):
+        for account in (OnDisk(tmp_path, ledger, PLAN), InMemory(PLAN)):
             account.note(VOID)
             account.note(LoopFacts(steps=200))
             assert account.facts == LoopFacts(steps=200, void_from=7, void_reason=VOID.void_reason)

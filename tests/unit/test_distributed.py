@@ -10,13 +10,16 @@ import torch
 from torch import nn
 
 from privet import Training, plan
+from privet.engine import ClippedSum
 from privet.engine import release as engine_release
+from privet.engine.clip import rule_for
+from privet.engine.clip.bounded import bounded
 from privet.engine.noise import share
 from privet.engine.randomness import seeded
 from privet.errors import BudgetExceeded, InvalidValue, Unsupported
-from privet.training import append_file, joint, joint_release
-from privet.training.distributed import group
-from privet.training.joint import checksum
+from privet.ledger.charge import uncharged
+from privet.training import append_file, batches, joint
+from privet.training.distributed import checksum, group
 from privet.training.ledger_reading import NAME, read
 from privet.training.loop_guard import LoopGuard
 from privet.training.resume import resume, save
@@ -171,7 +174,7 @@ def test_a_part_that_is_lent_is_alone_in_its_piece_and_every_record_is_in_one_pa
 
     for size in (2, 3, 5):
         for most in (None, 1, 2, 3):
-            parts = [joint.Part(on, most).of(Whole()) for on in on_ranks(size, lambda g: g)]
+            parts = [batches.Part(on, most).of(Whole()) for on in on_ranks(size, lambda g: g)]
             for n, pieces in enumerate(zip(*parts, strict=True)):
                 cut = [piece.split(most) if most else (piece,) for piece in pieces]
                 assert len({len(c) for c in cut}) == 1
@@ -249,7 +252,7 @@ def test_the_budget_ends_on_every_rank(tmp_path):
         with pytest.raises(BudgetExceeded, match="beyond the plan's 6"):
             training.step(LOSS(training.model(X), Y))
         with pytest.raises(BudgetExceeded, match="beyond the plan's 6"):
-            training._account.charge(6, PLAN.steps[5])
+            training._account.charge(6)
         return training.number
 
     assert fine(on_ranks(2, work)) == [6, 6]
@@ -309,8 +312,8 @@ def test_weights_that_come_apart_stop_every_rank(monkeypatch):
 
 
 def test_samples_that_come_apart_stop_every_rank_before_noise(monkeypatch, drawn):
-    coins = joint.coins
-    monkeypatch.setattr("privet.training.steps.coins", lambda gen, g, n: (coins(gen, g, n), seeded(g.rank))[1])
+    coins = batches.coins
+    monkeypatch.setattr(batches, "coins", lambda gen, g, n: (coins(gen, g, n), seeded(g.rank))[1])
     told = on_ranks(2, lambda g: run(a_training(g)))
     assert all("sample is not the same on all ranks at step 0" in str(error) for error in told)
     assert not drawn
@@ -444,10 +447,10 @@ def test_one_of_many_processes_must_be_in_the_group(monkeypatch):
     a_training()
 
 
-def test_a_process_that_is_alone_has_no_group(monkeypatch):
-    assert group() is None
+def test_a_process_that_is_alone_has_a_group_of_one(monkeypatch):
+    assert group().size == 1
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert group() is None
+    assert group().size == 1
 
 
 @pytest.mark.slow
@@ -482,9 +485,12 @@ def test_checksums_tell_tensors_apart():
 
 
 def test_a_sum_over_ranks_that_overflows_is_refused(monkeypatch):
-    monkeypatch.setattr(joint_release, "_noisy", lambda *_, **__: {"w": torch.tensor([3e38]), ".std": torch.ones(())})
+    monkeypatch.setattr(engine_release, "add_noise", lambda *_, **__: {"w": torch.tensor([3e38])})
+    rule, step = bounded(rule_for("flat")), PLAN.steps[0]
+    total = ClippedSum(grads={"w": torch.zeros(1)}, norm_bound=step.clip, raw_norms=torch.zeros(0), raw_batch=0)
 
     def work(g):
-        return joint_release.joint_release(g, None, object(), step=PLAN.steps[0], batch=1.0)
+        releaser = engine_release.Releaser(rule=rule, groups=1, randomness=seeded(1), ranks=g)
+        return releaser.release(total, uncharged(step), batch=1.0)
 
     assert all("not finite" in str(error) for error in on_ranks(2, work))

@@ -295,9 +295,9 @@ def test_users_take_part_with_one_record_each(rule):
 def order(monkeypatch):
     """What happens on the disk and to the noise, in order."""
     seen = []
-    sync, draw = append_file.sync, engine_noise.draw
+    sync, fill = append_file.sync, engine_noise._fill
     monkeypatch.setattr(append_file, "sync", lambda number: (sync(number), seen.append("sync"))[0])
-    monkeypatch.setattr(engine_noise, "draw", lambda flat, **given: (seen.append("draw"), draw(flat, **given))[1])
+    monkeypatch.setattr(engine_noise, "_fill", lambda *given: (seen.append("draw"), fill(*given))[1])
     return seen
 
 

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from privet._registry import Registry
 from privet.engine.clip import Rule
-from privet.engine.clip.bounded import bound_of, bounded_factors, clip_in_force, factors_of, groups_of, transformed
+from privet.engine.clip.bounded import bounded
 from privet.engine.share import Dense
 from privet.errors import InvalidValue
 from privet.planning.rules import registry as rules
@@ -148,15 +148,16 @@ def gradients(model: nn.Module, state: Grads, inputs: Tensor, labels: Tensor, *,
 
 def clipped(grads: Grads, rule: Rule, clip: float) -> dict[str, Tensor]:
     """Each record's gradient as the rule leaves it, (R, *shape); what an adaptive rule learnt is public."""
-    shares = transformed(rule, {name: Dense(g) for name, g in grads.items()}, {name: g[0] for name, g in grads.items()})
-    moved, threshold = {name: share.dense() for name, share in shares.items()}, clip_in_force(rule, clip)
-    groups = groups_of(rule, list(moved))
+    held = bounded(rule)
+    shares = held.transform({name: Dense(g) for name, g in grads.items()}, {name: g[0] for name, g in grads.items()})
+    moved, threshold = {name: share.dense() for name, share in shares.items()}, held.clip_in_force(clip)
+    groups = held.groups(list(moved))
     sq = torch.stack([sum_of([moved[n].flatten(1).square().sum(1) for n in group]) for group in groups], dim=1)
     norms = sq.clamp(min=1e-30).sqrt()  # (R, G); a root has no slope at zero
-    factors = factors_of(rule, norms, threshold)
+    factors = held.say(norms, threshold)
     if not rules.is_ours(rule):
-        bound = bound_of(rule, threshold, len(groups))
-        factors = bounded_factors(rule, norms, threshold, bound=bound, dtype=norms.dtype)
+        bound = held.bound(threshold, len(groups))
+        factors = held.factors(norms, threshold, bound=bound, dtype=norms.dtype)
     return {
         name: moved[name] * factors[:, g].view(-1, *[1] * (moved[name].dim() - 1))
         for g, group in enumerate(groups) for name in group

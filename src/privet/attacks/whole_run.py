@@ -16,7 +16,7 @@ from privet.attacks.prior import fit, flat_gradients
 from privet.attacks.victims import Victims
 from privet.data.task import Task
 from privet.engine.clip import Rule
-from privet.engine.clip.bounded import bound_of, clip_in_force, groups_of
+from privet.engine.clip.bounded import bounded
 from privet.engine.noise import noise_std
 from privet.errors import Unsupported
 from privet.planning import Plan
@@ -75,8 +75,8 @@ def _likelihoods(
 ) -> Tensor:  # fmt: skip
     """One step's share in log p(k) for all victims, and for as many controls, (2 N, K)."""
     assert seen.rule is not None
-    clip = clip_in_force(seen.rule, step.clip)
-    bound = bound_of(seen.rule, clip, len(groups_of(seen.rule, list(seen.update))))
+    rule = bounded(seen.rule)
+    bound = rule.bound(rule.clip_in_force(step.clip), len(rule.groups(list(seen.update))))
     std = noise_std(step, norm_bound=bound, relation=relation)
     own = torch.cat(list(flat_gradients(seen, victims.inputs[:, 0], victims.labels[:, 0])))
     took_part = torch.rand(len(own), 1, generator=source) < step.rate

@@ -244,8 +244,7 @@ def _resumed(folder: Path, where: "Where", watcher: "Watcher", *, show_private: 
 def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
     from privet.training.distributed import group
 
-    ranks = group()
-    if ranks is not None and not ranks.is_first:
+    if not group().is_first:
         return
     if as_json:
         print_object(_object(run))

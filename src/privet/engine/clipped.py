@@ -1,7 +1,7 @@
-"""clipped_sum: the one entry to per-example gradients. One forward, one backward, then norms and the clipped sum."""
+"""Per-example gradients of a model, a loss and a batch: one forward and one backward, or chunks of examples by vmap."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,12 +14,10 @@ from privet import _check
 from privet.engine import layer as _layer  # registers the rules
 from privet.engine.analysis import MANY
 from privet.engine.batches import kinds, mapped, size_of
-from privet.engine.clip import Rule, rule_for
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import Known, known_of, shares_of, trainable
 from privet.engine.share import Share
 from privet.engine.state import Held
-from privet.engine.summing import ClippedSum, clipped, nothing
 from privet.engine.tape import Facts, Tape, Unforeseen, names_of
 from privet.engine.whole import WAYS, shares_in_chunks
 from privet.errors import InvalidValue, Unsupported
@@ -27,69 +25,7 @@ from privet.errors import InvalidValue, Unsupported
 assert _layer
 
 Loss = Callable[..., Tensor]
-_FLAT = rule_for("flat")  # by far the most used, and it has no state
 Force = Mapping[str, str] | str
-LEAST_CLIP = 1e-12  # entries whose squares vanish in float32 add less than 1e-15 to a norm, for 1e8 parameters
-
-
-def clipped_sum(
-    model: nn.Module,
-    loss_fn: "Loss | Tensor",
-    batch: Sequence[Any],
-    rule: "str | Rule" = "flat",
-    clip: float = 1.0,
-    *,
-    views: int = 1,
-    force: Force = "auto",
-    as_published: bool = False,
-) -> ClippedSum:
-    """The sum over the batch of per-example gradients, each clipped by `rule` to `clip`.
-
-    `batch` is (inputs, targets), every tensor with its examples along dimension 0; inputs may be a tensor, a tuple
-    (positional arguments of the model) or a dict (keyword arguments). `loss_fn(model(inputs), targets)` gives one
-    loss per example; losses computed inside `recording(model)` may be given in its place. An example whose gradient is
-    not finite counts as zero.
-
-    Args:
-        views: rows of each example, lying together; their losses are averaged before clipping, so the bound stays.
-        force: "vmap" or "loop" runs the whole model example by example; {"fc1": "vmap"} takes the general rule there.
-
-    >>> model = nn.Linear(3, 2)
-    >>> x, y = torch.randn(5, 3), torch.randint(2, (5,))
-    >>> c = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), (x, y), rule="flat", clip=1.0)
-    >>> c.norm_bound, sorted(c.grads), bool(c.grads["weight"].norm() <= 5.0)
-    (1.0, ['bias', 'weight'], True)
-
-    Raises:
-        Unsupported: the model couples examples, or does what no rule covers; names the module and the way out.
-    """
-    _check.positive(clip=clip)
-    if clip < LEAST_CLIP:
-        raise InvalidValue(
-            f"clip={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, so norms "
-            "would come out too small. Scale the loss up, and the clip with it."
-        )
-    chosen = _FLAT if rule == "flat" else rule_for(rule, as_published=as_published)
-    if isinstance(loss_fn, Tensor):
-        from privet.engine.recording import recorded
-
-        return recorded(model, loss_fn, views=views, rule=chosen, clip=clip)
-    work = work_on(model, loss_fn, batch, views=views, force=force)
-    if work.size == 0:
-        return nothing(work.named, chosen, clip)
-    for again in (False, True):
-        known = work.known(again=again)
-        if known.facts is None:
-            break
-        with suppress(Unforeseen):  # the model took another way with this batch
-            held = Held(work.model, known.writes)
-            shares = work.shares(known.facts)
-            held.check()
-            return clipped(shares, work.named, work.size, chosen, clip)
-    held = Held(work.model, known.writes)
-    parts = [clipped(shares, work.named, count, chosen, clip) for shares, count in work.in_chunks()]
-    held.check()
-    return sum(parts[1:], parts[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +78,31 @@ class Work:
     def forced(self) -> Mapping[str, str]:
         return {} if isinstance(self.force, str) else self.force
 
+    def parts(self) -> Iterator[tuple[dict[str, Share], int]]:
+        """The shares of some examples, and their number: of all at once, where the rules cover the model.
+
+        All must be asked for: after the last it is looked at whether the model has written where it must not.
+        """
+        for again in (False, True):
+            known = self.known(again=again)
+            if known.facts is None:
+                break
+            with suppress(Unforeseen):  # the model took another way with this batch
+                held = Held(self.model, known.writes)
+                shares = self.shares(known.facts)
+                held.check()
+                yield shares, self.size
+                return
+        held = Held(self.model, known.writes)
+        yield from shares_in_chunks(self, by=self.force if isinstance(self.force, str) else "auto")
+        held.check()
+
     def shares(self, facts: Facts) -> dict[str, Share]:
         """One forward, one backward."""
         tape = Tape(names_of(self.named), facts, self.size, self.size * self.views, self.forced)
         with torch.enable_grad(), tracking(list(self.named.values()), tape):
             losses = self.losses()
         return shares_of(tape.uses, losses / self.views if self.views > 1 else losses, self.named, self.size)
-
-    def in_chunks(self) -> Iterator[tuple[dict[str, Share], int]]:
-        return shares_in_chunks(self, by=self.force if isinstance(self.force, str) else "auto")
 
 
 def work_on(model: nn.Module, loss_fn: Loss, batch: Any, *, views: int = 1, force: Force = "auto") -> Work:

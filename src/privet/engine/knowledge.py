@@ -2,14 +2,14 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
+from torch.autograd.graph import GradientEdge, Node
 
 from privet.engine.analysis import MANY, Call, Run, analyse
 from privet.engine.apart import check_gradients_apart
@@ -19,7 +19,7 @@ from privet.engine.layer.base import TooHard
 from privet.engine.share import Share, without_autocast
 from privet.engine.state import NONE, Writes, writes_of
 from privet.engine.survey import first, same_start, set_aside
-from privet.engine.tape import Facts, Tape, Unforeseen, Use, name_of, names_of, roots
+from privet.engine.tape import Facts, Found, Key, Tape, Unforeseen, Use, name_of, names_of
 from privet.errors import Unsupported
 
 AGREE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a parameter's gradient; coarser types are rough themselves
@@ -82,23 +82,34 @@ def shares_of(uses: list[Use], losses: Tensor, named: Mapping[str, nn.Parameter]
     _check_counts(uses)
     _check_first_derivatives(losses, uses, named)
     _ask_where_needed(uses)
-    asked = [use for use in uses if use.is_asked]
+    found: Found = {}
+    asked: list[Use] = []
+    edges: list[GradientEdge] = []
+    for use in uses:
+        if use.is_asked:
+            asked.append(use)
+            edges += use.edges
+        else:  # no gradient is kept longer than its shares need it
+            use.edges[0].node.register_prehook(partial(_caught, use, found))
     if not asked:
         return {}
-    found: Found = {}
-    for use in uses:
-        if not use.is_asked:  # no gradient is kept longer than its shares need it
-            use.edges[0].node.register_prehook(partial(_caught, use, found))
-    edges = [edge for use in asked for edge in use.edges]
     with torch.no_grad(), without_autocast(losses.device.type):
         grads = list(torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True))
         while asked:
             use = asked.pop()
-            _add_shares(use, [grads.pop() for _ in use.edges][::-1], found)
-    shares = {name: share_of(p, found[id(p)], size) for name, p in named.items() if id(p) in found}
+            first = len(grads) - len(use.edges)
+            of_use = grads[first:]
+            del grads[first:]
+            use.add_shares(of_use, found)
+    shares: dict[str, Share] = {}
+    for name, p in named.items():
+        pairs = found.get(id(p))
+        if pairs is not None:  # used once, as it is: by far the most are
+            shares[name] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] is p else share_of(p, pairs, size)
     found.clear()  # nodes of the graph hold it, and Python cannot see through them to break a circle
     for use in uses:
-        use.let_go()
+        if use.args or use.edges:  # else that was done with its shares
+            use.let_go()
     return shares
 
 
@@ -107,8 +118,11 @@ def _check_first_derivatives(losses: Tensor, uses: list[Use], named: Mapping[str
 
     Per-example gradients are read off the uses, so what comes by another way would be left out, silently.
     """
-    mine = {id(p) for p in named.values()}
-    left, seen = [losses.grad_fn], {edge.node for use in uses for edge in use.edges}
+    mine = set(map(id, named.values()))
+    left, seen = [losses.grad_fn], set[Node]()
+    for use in uses:
+        for edge in use.edges:
+            seen.add(edge.node)
     while left:
         node = left.pop()
         if node is not None and node not in seen:
@@ -118,25 +132,13 @@ def _check_first_derivatives(losses: Tensor, uses: list[Use], named: Mapping[str
                     "losses hold a gradient (create_graph=True, as a gradient penalty has), or a parameter is used "
                     "where it is not seen: what it does there would be left out of the sum"
                 )
-            left += [below for below, _ in node.next_functions]
-
-
-Found = dict[int, list[tuple[Tensor, Share]]]  # by the parameter's identity
+            for below, _ in node.next_functions:
+                left.append(below)
 
 
 def _caught(use: Use, found: Found, grads: tuple[Tensor | None, ...]) -> None:
     if use.edges:
-        _add_shares(use, [grads[use.edges[0].output_nr]], found)
-
-
-def _add_shares(use: Use, grads: Sequence[Tensor | None], found: Found) -> None:
-    if all(g is None for g in grads):
-        return
-    use.check_unchanged()
-    for tensor, share in use.rule.shares(use, list(grads)):  # type: ignore[arg-type]
-        for root in roots(tensor):
-            found.setdefault(root, []).append((tensor, share))
-    use.let_go()
+        use.add_shares([grads[use.edges[0].output_nr]], found)
 
 
 def _ask_where_needed(uses: list[Use]) -> None:
@@ -144,7 +146,10 @@ def _ask_where_needed(uses: list[Use]) -> None:
 
     So it is where the data need gradients for reasons of their own.
     """
-    if all(use.is_asked for use in uses):
+    for use in uses:
+        if not use.is_asked:
+            break
+    else:
         return
     sure = {edge.node for use in uses if use.is_asked for edge in use.edges}
     for use in uses:
@@ -168,10 +173,14 @@ def _leads_to(node: Node, ends: set[Node]) -> bool:
 
 def _check_counts(uses: list[Use]) -> None:
     """Raise if a function was called another number of times than when its calls were told apart by their order."""
-    told = [use for use in uses if use.fact.calls]
-    counts = Counter(use.name for use in told) if told else {}
-    for use in told:
-        if use.fact.calls != counts[use.name]:
+    counts: Counter[Key] = Counter()
+    for use in uses:
+        if use.fact.calls:
+            counts[use.name] += 1
+    if not counts:
+        return
+    for use in uses:
+        if use.fact.calls and use.fact.calls != counts[use.name]:
             raise Unforeseen(f"{name_of(use.name[0])} of {', '.join(use.name[1])} was called another number of times")
 
 

@@ -44,12 +44,22 @@ def noise_std(step: Step, *, norm_bound: float, relation: Relation = "zero-out")
     Raises:
         Unsupported: `replace` at a rate below 1, where only fixed-size sampling has a theorem.
     """
-    if relation == "replace" and step.rate < 1 and step.sampling.name != "fixed-size":
+    sensitivity(norm_bound, relation)  # checks them
+    return std_of(step.noise, norm_bound, step, relation)
+
+
+def std_of(noise: float, norm_bound: float, step: Step, relation: Relation) -> float:
+    """`noise_std` at another multiplier than the step's, as a part of its noise has, for a relation that is checked."""
+    if not 0 < norm_bound < math.inf:
+        _check.positive(norm_bound=norm_bound)
+    if relation != "replace":
+        return math.nextafter(noise * norm_bound, math.inf)
+    if step.rate < 1 and step.sampling.name != "fixed-size":
         raise Unsupported(
             f"relation='replace' at rate={step.rate:g} has no theorem with {step.sampling} sampling. "
             "Use relation='zero-out', rate 1, or fixed-size sampling."
         )
-    return math.nextafter(step.noise * sensitivity(norm_bound, relation), math.inf)
+    return math.nextafter(noise * (2 * norm_bound), math.inf)
 
 
 def share(std: float, world: int) -> float:
@@ -78,7 +88,12 @@ def add_noise(
     >>> noised["w"].shape, noised["w"].dtype
     (torch.Size([2, 3]), torch.float32)
     """
-    _check.positive(std=std, divisor=divisor)
+    if type(std) is not float or not (0 < std < math.inf and 0 < divisor < math.inf):
+        _check.positive(std=std, divisor=divisor)
+    flat = buffer_of(list(grads.values())) if in_place and grads else None
+    if flat is not None:  # one buffer for all of them
+        _noise_on(flat, std, divisor, generator)
+        return dict(grads)
     noised: dict[str, Tensor] = {}
     for (_, precision), names in _groups(grads).items():
         sums = [grads[name] for name in names]
@@ -87,13 +102,19 @@ def add_noise(
             flat = torch.cat([s.detach().reshape(-1).to(precision) for s in sums])
             pieces = torch.split(flat, [s.numel() for s in sums])
             sums = [piece.view(s.shape) for piece, s in zip(pieces, sums, strict=True)]
-        held = flat.new_empty(min(BLOCK, flat.numel()))  # noise for one block at a time
-        source = generator.tensors(flat.device)
-        for block in _blocks(flat):
-            noise = draw(held[: block.numel()], std=std / divisor, generator=source)
-            torch.add(noise, block, alpha=1 / divisor, out=block)
+        _noise_on(flat, std, divisor, generator)
         noised |= zip(names, sums, strict=True)
     return {name: noised[name] for name in grads}
+
+
+def _noise_on(flat: Tensor, std: float, divisor: float, generator: Randomness) -> None:
+    """flat <- flat / divisor + N(0, (std / divisor)^2), by one generator for all of it."""
+    check_range(std / divisor, flat.dtype)
+    held = flat.new_empty(min(BLOCK, flat.numel()))  # noise for one block at a time
+    source = generator.tensors(flat.device)
+    for block in torch.split(flat, BLOCK):
+        noise = _fill(held[: block.numel()], std / divisor, source)
+        torch.add(noise, block, alpha=1 / divisor, out=block)
 
 
 def buffer_of(sums: Sequence[Tensor]) -> Tensor | None:
@@ -142,8 +163,13 @@ def draw(flat: Tensor, *, std: float, generator: "Randomness | torch.Generator")
     _check_drawable(flat, std)
     source = generator.tensors(flat.device) if isinstance(generator, Randomness) else generator
     for block in _blocks(flat.view(-1)):
-        _redraw_tail(block.normal_(0.0, std, generator=source), std, source)
+        _fill(block, std, source)
     return flat
+
+
+def _fill(block: Tensor, std: float, source: torch.Generator) -> Tensor:
+    _redraw_tail(block.normal_(0.0, std, generator=source), std, source)
+    return block
 
 
 def _check_drawable(flat: Tensor, std: float) -> None:

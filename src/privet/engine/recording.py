@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from privet.engine.analysis import MANY
 from privet.engine.batches import kinds, mapped, size_of
-from privet.engine.clip import Rule
 from privet.engine.intercept import tracking
 from privet.engine.knowledge import AGREE, ROUGH, known_of, shares_of, trainable
 from privet.engine.loop_check import LoopCheck
+from privet.engine.share import Share
 from privet.engine.state import Held
-from privet.engine.summing import ClippedSum, clipped
 from privet.engine.tape import Tape, Unforeseen, Use, names_of, tensors_in
 from privet.errors import InvalidValue, Unsupported
 
@@ -46,6 +45,7 @@ class Recording:
     held: Held | None = None
     check: LoopCheck | None = None
     probing: bool = False
+    named: Mapping[str, nn.Parameter] = field(default_factory=dict)  # what is tracked
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Recording":
         return Recording({}, probing=True)  # hooks of a copied model see nothing
@@ -75,7 +75,7 @@ class Recording:
             raise InvalidValue("batch has no example. An empty batch is released without a call of the model.")
         self.probing = True
         try:
-            named = trainable(model)
+            named = self.named
             signature = ("recorded", model.training, tuple(named), tuple(sorted(self.forced)), kinds((args, kwargs)),
                          rows > MANY)  # fmt: skip
 
@@ -120,16 +120,20 @@ def _probe_loss(out: Any, rows: int, take: Callable[[Tensor], Tensor]) -> Tensor
 
 @contextmanager
 def recording(
-    model: nn.Module, *, force: Mapping[str, str] | None = None, check: LoopCheck | None = None
-) -> Iterator[None]:
-    """Watch the model's calls inside, until `clipped_sum(model, losses, ...)` takes what was seen."""
-    watch = Recording(force or {}, check=check)
+    model: nn.Module, *, force: Mapping[str, str] | None = None, check: LoopCheck | None = None,
+    named: Mapping[str, nn.Parameter] | None = None,
+) -> Iterator[None]:  # fmt: skip
+    """Watch the model's calls inside, until `clipped_sum(model, losses, ...)` takes what was seen.
+
+    `named` are its trainable parameters, where they are known already.
+    """
+    watch = Recording(force or {}, check=check, named=trainable(model) if named is None else named)
     hooks = [
         model.register_forward_pre_hook(watch.before, with_kwargs=True),
         model.register_forward_hook(watch.after, with_kwargs=True),
     ]
     try:
-        with tracking(list(trainable(model).values()), watch), nullcontext() if check is None else check.following():
+        with tracking(list(watch.named.values()), watch), nullcontext() if check is None else check.following():
             yield
         _finished[model] = watch
     finally:
@@ -137,8 +141,13 @@ def recording(
             hook.remove()
 
 
-def recorded(model: nn.Module, losses: Tensor, *, views: int, rule: Rule, clip: float) -> ClippedSum:
-    """The clipped sum from losses of a recorded pass, which is then used up."""
+def recorded(
+    model: nn.Module, losses: Tensor, named: Mapping[str, nn.Parameter], *, views: int
+) -> tuple[dict[str, Share], int]:
+    """Shares and the number of examples, from losses of a recorded pass, which is then used up.
+
+    `named` are the model's trainable parameters now.
+    """
     watch = _finished.pop(model, None)
     if watch is None:
         raise InvalidValue("losses were not computed inside `with recording(model):`. Put the forward pass there.")
@@ -147,28 +156,31 @@ def recorded(model: nn.Module, losses: Tensor, *, views: int, rule: Rule, clip: 
         raise InvalidValue(
             f"losses={tuple(losses.shape)} must be one loss for each of {rows} examples. Use reduction='none'."
         )
-    if any(use.rows != rows for use in watch.uses):
-        raise Unsupported(
-            f"the model was called with {sorted({use.rows for use in watch.uses})} rows, so it is not known whose they "
-            f"are. Call it with one row for each example every time. {WAY_OUT}"
-        )
-    _check_rows_apart(model, losses, watch.outputs)
-    size = rows // views
     for use in watch.uses:
-        use.batch = size
+        if use.rows != rows:
+            raise Unsupported(
+                f"the model was called with {sorted({use.rows for use in watch.uses})} rows, so it is not known whose "
+                f"they are. Call it with one row for each example every time. {WAY_OUT}"
+            )
+        if views > 1:
+            use.put_together(views)
+    _check_rows_apart(model, losses, watch.outputs)
     try:
-        named = trainable(model)
-        shares = shares_of(watch.uses, losses / views if views > 1 else losses, named, size)
+        shares = shares_of(watch.uses, losses / views if views > 1 else losses, named, rows // views)
     except Unforeseen as error:
         raise Unsupported(f"the model took another way than before: {error}. {WAY_OUT}") from None
-    return clipped(shares, named, size, rule, clip)
+    return shares, rows // views
 
 
 def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -> None:
     """Raise if the loss of one example depends on another example's output; asked once for each way of computing it."""
-    watched = [t for t in outputs if t.requires_grad and t.dim() and t.shape[0] == len(losses)]
-    nodes = _nodes(losses, {t.grad_fn for t in watched})
-    _check_size(model, nodes, len(losses))
+    rows, watched, ends = len(losses), list[Tensor](), set[Any]()
+    for t in outputs:
+        if t.requires_grad and t.dim() and t.shape[0] == rows:
+            watched.append(t)
+            ends.add(t.grad_fn)
+    nodes = _nodes(losses, ends)
+    _check_size(model, nodes, rows)
     way = _way(nodes)
     if way in _apart.setdefault(model, set()):
         return
@@ -207,13 +219,21 @@ def _nodes(losses: Tensor, ends: set[Any]) -> list[Any]:
         node = left.pop()
         if node is not None and node not in ends:
             found.append(node)
-            left += [below for below, _ in node.next_functions]
+            for below, _ in node.next_functions:
+                left.append(below)
     return found
 
 
 def _way(nodes: list[Any]) -> Way:
     """The nodes' names and the numbers they were given: a mean over dimension 1 and one over 0 are called alike."""
-    return tuple((node.name(), *[_plain(getattr(node, name)) for name in _numbers(node)]) for node in nodes)
+    found: list[Any] = []
+    for node in nodes:
+        kind = type(node)
+        found.append(node.name())
+        for name in _names[kind] if kind in _names else _numbers(kind, node):
+            value = getattr(node, name)
+            found.append(value if type(value) in _SIMPLE else _plain(value))
+    return tuple(found)
 
 
 def _check_size(model: nn.Module, nodes: list[Any], rows: int) -> None:
@@ -235,14 +255,13 @@ def _is_number(value: Any) -> TypeGuard[Tensor]:
 
 
 _names: dict[type, tuple[str, ...]] = {}
+_SIMPLE = {int, float, bool, str, type(None)}
 
 
-def _numbers(node: Any) -> tuple[str, ...]:
+def _numbers(kind: type, node: Any) -> tuple[str, ...]:
     """The names of what a node of this kind keeps and is no tensor."""
-    kind = type(node)
-    if kind not in _names:
-        kept = [name for name in dir(node) if name.startswith("_saved_")]
-        _names[kind] = tuple(name for name in kept if not tensors_in([getattr(node, name)]))
+    kept = [name for name in dir(node) if name.startswith("_saved_")]
+    _names[kind] = tuple(name for name in kept if not tensors_in([getattr(node, name)]))
     return _names[kind]
 
 

@@ -1,23 +1,30 @@
-"""The release: one noise on the clipped sum of a whole step, over a public batch. Nothing else may leave the engine."""
+"""The one way out: charge > noise > divide by the public batch > the rule learns. Nothing else may leave the engine."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privet import _check
 from privet.accounting import Step
-from privet.accounting.guarantee import Relation
-from privet.engine.clip import Adaptive, Published, Rule, is_adaptive, is_published, rule_for
-from privet.engine.clip.bounded import bound_of, clip_in_force, groups_of
-from privet.engine.noise import add_noise, buffer_of, noise_std
+from privet.accounting.guarantee import RELATIONS, Relation
+from privet.accounting.mechanisms import GAUSSIAN, Gaussian
+from privet.engine.clip import Rule, is_adaptive, rule_for
+from privet.engine.clip.bounded import BoundedRule, bounded
+from privet.engine.noise import add_noise, buffer_of, std_of
 from privet.engine.randomness import Randomness
 from privet.engine.secure import add_secure_noise, grid_for
 from privet.engine.summing import ClippedSum
 from privet.errors import InvalidValue, Unsupported
+from privet.ledger.charge import Charge, uncharged
+from privet.noise.mechanism import NoiseMechanism, NoiseState, Noisy, Sums, mechanism_for, register
+
+_BITS, _STD = ".bits", ".std"  # beside the gradients, between ranks; no parameter can have these names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,6 +37,203 @@ class Released:
     std: (
         float | None
     )  # of the noise on each entry of the clipped sum; None where a published rule reads it off the data
+
+
+class Ranks(Protocol):
+    """What a release asks of the processes that make a step together: of one that is alone, or of a group."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def is_first(self) -> bool: ...
+
+    def part_of(self, noise: float) -> float:
+        """What each adds so that the sum of their independent noises has this size."""
+
+    def whole_of(self, std: float) -> float:
+        """The size of the sum of noises of this size."""
+
+    def summed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
+
+    def summed_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
+
+    def from_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
+
+
+class Alone:
+    """One process."""
+
+    size = 1
+    is_first = True
+
+    def part_of(self, noise: float) -> float:
+        return noise
+
+    def whole_of(self, std: float) -> float:
+        return std
+
+    def summed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    summed_on_first = from_first = summed
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Releaser:
+    """Makes the releases of one run, by one rule and one kind of noise. What a step costs is read off its charge.
+
+    Many ranks give every one of them the same outcome to the last bit. Each adds its part of the noise before its sum
+    leaves the rank, from a source of its own: the sum of independent Gaussians is Gaussian with the sum of the
+    variances. If a rank is missing there is no sum, and nothing is released. Secure noise is rounded, so sums of it are
+    another law: there rank 0 adds up what is exact and makes the whole noise. A rule with a memory learns on every
+    rank, the same from the same.
+    """
+
+    rule: BoundedRule
+    groups: int  # of the rule
+    randomness: Randomness
+    relation: Relation = "zero-out"
+    mechanism: NoiseMechanism = field(default_factory=lambda: independent_noise())
+    ranks: Ranks = field(default_factory=Alone)
+    in_place: bool = True  # noise may go on the sums themselves, which are gone then: saves a copy
+    state: NoiseState = None
+    raw_scale: float | None = None  # of a rule without a guarantee: the sensitivity it took last; not private
+
+    def __post_init__(self) -> None:
+        _check.one_of(RELATIONS, relation=self.relation)
+
+    def release(self, total: ClippedSum, charge: Charge, *, batch: float) -> Released:
+        """What the optimizer may see of a step that is charged, also of one without records: called once for each.
+
+        `batch` is the planned (expected) one, rate * size: a public constant, never the realised one.
+        """
+        sums = self._measure(total, charge, batch)
+        if sums is None:  # a published rule that takes its sensitivity for zero
+            charge.spend()
+            plain = {name: grad.detach() / batch for name, grad in total.grads.items()}
+            _check_finite(plain)
+            return Released(grads=plain, clip=charge.clip, batch=batch, std=None)
+        grads, bits, std = self._privatize(sums, total, charge, batch)
+        learnt = self.rule.learn(grads, bits, clip=charge.clip, std=std, batch=batch)
+        if learnt is not grads:
+            _check_finite(learnt)
+        known_std = None if self.rule.is_uncertified else std
+        return Released(grads=learnt, clip=charge.clip, batch=batch, std=known_std)
+
+    def _measure(self, total: ClippedSum, charge: Charge, batch: float) -> list[Sums] | None:
+        """What gets noise, and of which size: from public numbers, or by a published rule's own account of the data."""
+        step, rule = charge.step, self.rule
+        bound = rule.bound(charge.clip, self.groups)
+        if total.norm_bound != bound:
+            raise InvalidValue(
+                f"norm_bound={total.norm_bound!r} of the sum must be {bound!r}, the rule's at clip={charge.clip!r}. "
+                "The noise would not be of the size charged. Clip the batch by this rule at the step's clip, and "
+                "release it once."
+            )
+        part_of = self.ranks.part_of if self.mechanism.splits else float
+        noise, found = part_of(step.noise), list[Sums]()
+        if rule.remembers and total.raw_bits is not None and len(total.raw_bits):
+            bit_noise = part_of(rule.bit_noise(step.noise, batch))
+            noise = gradient_noise(noise, bit_noise)
+            std = std_of(bit_noise, rule.bit_bound, step, self.relation)
+            found.append(Sums(values={"bits": total.raw_bits}, std=std, noise=bit_noise))
+        if rule.is_uncertified:
+            self.raw_scale = bound = rule.raw_scale(total.raw_norms, charge.clip)
+            if not bound > 0:
+                return None
+        found.append(Sums(values=total.grads, std=std_of(noise, bound, step, self.relation), noise=noise))
+        return found
+
+    def _privatize(
+        self, sums: list[Sums], total: ClippedSum, charge: Charge, batch: float
+    ) -> tuple[Mapping[str, Tensor], Tensor | None, float]:
+        """Noisy averages of the gradients and of what else is released, the same on all ranks, and the noise's size."""
+        if not self.mechanism.splits:
+            return self._privatize_on_first(sums, total, charge, batch)
+        mine, bits, std = self._draw(sums, charge, batch)
+        bits = total.raw_bits if bits is None else bits  # None, or of no length
+        _check_finite(mine)
+        if bits is not None:
+            _check_finite({"bits": bits})
+        told = self.ranks.summed(mine if bits is None else mine | {_BITS: bits})
+        if bits is not None:
+            told = dict(told)
+            bits = told.pop(_BITS)
+        if self.ranks.size > 1:
+            _check_sum(told)
+        return told, bits, self.ranks.whole_of(std)
+
+    def _draw(self, sums: list[Sums], charge: Charge, batch: float) -> tuple[dict[str, Tensor], Tensor | None, float]:
+        noisy, self.state = self.mechanism.privatize(
+            sums, charge, self.state, self.randomness, divisor=batch, in_place=self.in_place
+        )
+        *others, grads = noisy
+        return grads.values, others[0].values["bits"] if others else None, grads.std
+
+    def _privatize_on_first(
+        self, sums: list[Sums], total: ClippedSum, charge: Charge, batch: float
+    ) -> tuple[Mapping[str, Tensor], Tensor | None, float]:
+        """One noise on the sum over all ranks, drawn on rank 0; the others are told the outcome."""
+        raw = dict(total.grads)
+        if total.raw_bits is not None:
+            raw[_BITS] = total.raw_bits.double()
+        exact = self.ranks.summed_on_first({name: value.double() for name, value in raw.items()})
+        told: Mapping[str, Tensor] = raw | {_STD: torch.zeros((), dtype=torch.float64)}
+        if self.ranks.is_first:
+            whole = {name: value.to(raw[name].dtype) for name, value in exact.items()}
+            bits = whole.pop(_BITS, None)
+            of_bits = {} if bits is None else {"bits": bits}
+            each = [replace(s, values=of_bits if "bits" in s.values else whole) for s in sums]
+            grads, noisy_bits, std = self._draw(each, charge, batch)
+            _check_finite(grads)
+            bits = bits if noisy_bits is None else noisy_bits
+            told = grads | ({} if bits is None else {_BITS: bits}) | {_STD: torch.tensor(std, dtype=torch.float64)}
+        else:
+            charge.spend()
+        told = dict(self.ranks.from_first(told))
+        return told, told.pop(_BITS, None), float(told.pop(_STD))
+
+
+def independent_noise(*, secure: bool = False) -> NoiseMechanism:
+    """What draws the noise of a plan that asks for no other kind."""
+    return mechanism_for(GAUSSIAN, secure=secure)
+
+
+@register(Gaussian)
+class IndependentGaussian:
+    """Each step's noise is drawn anew: in floating point, or secure, by whole cells of a grid."""
+
+    def __init__(self, spec: Gaussian = GAUSSIAN, secure: bool = False) -> None:
+        self.spec, self.secure, self.splits = spec, secure, not secure
+
+    def init(self, like: Mapping[str, Tensor]) -> NoiseState:
+        return None
+
+    def privatize(
+        self, total: Sequence[Sums], charge: Charge, state: NoiseState, randomness: Any, *, divisor: float,
+        in_place: bool = False,
+    ) -> tuple[list[Noisy], NoiseState]:  # fmt: skip
+        charge.spend()
+        found: list[Noisy] = []
+        for sums in total:
+            if self.secure:
+                grid = grid_for(sums.values, std=sums.std, noise=sums.noise, batch=divisor)
+                noisy = add_secure_noise(sums.values, grid=grid, generator=randomness, divisor=divisor)
+                found.append(Noisy(values=noisy, std=grid.std))
+            else:
+                noisy = add_noise(sums.values, std=sums.std, generator=randomness, divisor=divisor, in_place=in_place)
+                found.append(Noisy(values=noisy, std=sums.std))
+        return found, state
+
+    def covariance(self, steps: int) -> NDArray[np.float64]:
+        return np.eye(steps)
+
+    def save_secret(self, state: NoiseState) -> Mapping[str, Tensor]:
+        return {}
+
+    def load_secret(self, kept: Mapping[str, Tensor]) -> NoiseState:
+        return None
 
 
 def release(
@@ -71,39 +275,22 @@ def release(
         InvalidValue: the sum was not clipped by this rule at this clip, or the result is not finite.
     """
     _check.positive(batch=batch)
-    chosen = _chosen(rule, as_published=as_published)
-    clip = clip_in_force(chosen, step.clip)
-    _check_clipped(clipped, chosen, clip)
-    if is_published(chosen):
-        if secure:
-            raise Unsupported(
-                "secure=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."
-            )
-        return _as_published(clipped, chosen, step, clip, batch, generator, relation)
-    noise, extra = step.noise, clipped.raw_bits
-    if is_adaptive(chosen) and extra is not None and len(extra):
-        bit_noise = chosen.bit_noise(step.noise, batch)
-        noise = gradient_noise(step.noise, bit_noise)
-        spread = noise_std(replace(step, noise=bit_noise), norm_bound=chosen.bit_bound, relation=relation)
-        told, _ = _noised({"bits": extra}, spread, bit_noise, batch, generator, secure=secure)
-        extra = told["bits"]
-    std = noise_std(replace(step, noise=noise), norm_bound=clipped.norm_bound, relation=relation)
-    grads, std = _noised(clipped.grads, std, noise, batch, generator, secure=secure, in_place=in_place)
-    _check_finite(grads)
-    if is_adaptive(chosen):
-        grads = _learnt(chosen, grads, extra, clip=clip, std=std, batch=batch)
-    return Released(grads=grads, clip=clip, batch=batch, std=std)
-
-
-def _noised(
-    grads: Mapping[str, Tensor], std: float, noise: float, batch: float, generator: Randomness, *, secure: bool,
-    in_place: bool = False,
-) -> tuple[dict[str, Tensor], float]:  # fmt: skip
-    """The noisy average, and the standard deviation of what was added to the sum."""
-    if not secure:
-        return add_noise(grads, std=std, generator=generator, divisor=batch, in_place=in_place), std
-    grid = grid_for(grads, std=std, noise=noise, batch=batch)
-    return add_secure_noise(grads, grid=grid, generator=generator, divisor=batch), grid.std
+    chosen = rule_for(rule, as_published=as_published)
+    if is_adaptive(chosen) and chosen is not rule:
+        raise InvalidValue(
+            f"rule={rule!r} must be the object that clipped the sum. It learns from each release; one made anew has "
+            "forgotten. Make it once with rule_for, and give it to clipped_sum and release."
+        )
+    held = bounded(chosen)
+    if secure and held.is_uncertified:
+        raise Unsupported(
+            "secure=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."
+        )
+    releaser = Releaser(
+        rule=held, groups=len(held.groups(list(clipped.grads))), randomness=generator, relation=relation,
+        mechanism=independent_noise(secure=secure), in_place=in_place,
+    )  # fmt: skip
+    return releaser.release(clipped, uncharged(step, held.clip_in_force(step.clip)), batch=batch)
 
 
 def laid_as(parameter: Tensor, values: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -144,52 +331,6 @@ def gradient_noise(noise: float, bit_noise: float) -> float:
     return noise / math.sqrt((1 - ratio) * (1 + ratio)) * (1 + 1e-15)
 
 
-def _chosen(rule: Any, *, as_published: bool) -> Rule:
-    chosen = rule_for(rule, as_published=as_published)
-    if is_adaptive(chosen) and chosen is not rule:
-        raise InvalidValue(
-            f"rule={rule!r} must be the object that clipped the sum. It learns from each release; one made anew has "
-            "forgotten. Make it once with rule_for, and give it to clipped_sum and release."
-        )
-    return chosen
-
-
-def _check_clipped(clipped: ClippedSum, rule: Rule, clip: float) -> None:
-    """Raise unless the sum's bound is the rule's at this clip: otherwise the noise would be of another size."""
-    bound = bound_of(rule, clip, len(groups_of(rule, list(clipped.grads))))
-    if clipped.norm_bound != bound:
-        raise InvalidValue(
-            f"norm_bound={clipped.norm_bound!r} of the sum must be {bound!r}, the rule's at clip={clip!r}. The noise "
-            "would not be of the size charged. Clip the batch by this rule at the step's clip, and release it once."
-        )
-
-
-def _learnt(
-    rule: Adaptive, grads: Mapping[str, Tensor], bits: Tensor | None, *, clip: float, std: float, batch: float
-) -> dict[str, Tensor]:
-    if bits is None:
-        raise InvalidValue("raw_bits=None must hold what the rule releases beside the gradient. Use clipped_sum.")
-    _check_finite({"bits": bits})
-    found = rule.released(grads, bits, clip=clip, std=std, batch=batch)
-    _check_finite(found)
-    return found
-
-
-def _as_published(
-    clipped: ClippedSum, rule: Published, step: Step, clip: float, batch: float, generator: Randomness,
-    relation: Relation,
-) -> Released:  # fmt: skip
-    """The paper's noise, of whatever size it takes the sensitivity to be: none at all for a batch of zeros."""
-    raw_scale = float(rule.raw_scale(clipped.raw_norms, clip))
-    if raw_scale > 0:
-        std = noise_std(step, norm_bound=raw_scale, relation=relation)
-        grads = add_noise(clipped.grads, std=std, generator=generator, divisor=batch)
-    else:
-        grads = {name: grad.detach() / batch for name, grad in clipped.grads.items()}
-    _check_finite(grads)
-    return Released(grads=grads, clip=clip, batch=batch, std=None)
-
-
 def _check_finite(grads: Mapping[str, Tensor]) -> None:
     whole = buffer_of(list(grads.values())) if grads else None
     if whole is not None and math.isfinite(float(whole.sum())):
@@ -200,3 +341,11 @@ def _check_finite(grads: Mapping[str, Tensor]) -> None:
                 f"grads[{name!r}] is not finite after clipping and noise. An optimizer would spoil the model with it. "
                 "Use a smaller clip, or a rule that bounds each example."
             )
+
+
+def _check_sum(grads: Mapping[str, Tensor]) -> None:
+    if not all(bool(value.isfinite().all()) for value in grads.values()):
+        raise InvalidValue(
+            "grads: their sum over the ranks is not finite. An optimizer would spoil the model with it. Use a smaller "
+            "clip."
+        )

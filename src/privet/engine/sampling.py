@@ -7,7 +7,7 @@ An empty batch is a step: it is given as an empty tensor, and noise is added and
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,17 +22,33 @@ from privet.planning import Plan
 from privet.planning.steps import Steps
 
 Indices: TypeAlias = NDArray[np.int64]
-Draw: TypeAlias = Callable[[Any, int, Iterable[float], Randomness], Iterator[Indices]]
-
-_draws: dict[type[Sampling], Draw] = {}
+RARE = 1e-12  # a batch whose size is less likely than this was not drawn by the sampling that is paid for
 
 
-def register(kind: type[Sampling]) -> Callable[[Draw], Draw]:
-    """Decorator: how batches of this sampling are drawn, given (sampling, size, rate of each step, randomness)."""
+class Drawing(Protocol):
+    """How the batches of a sampling are drawn.
 
-    def keep(draw: Draw) -> Draw:
-        _draws[kind] = draw
-        return draw
+    The accountant takes them for what the sampling says, so each is checked. That asks coins and public numbers alone,
+    so that refusing a batch gives nothing away.
+    """
+
+    def batches(self, sampling: Any, size: int, rates: Iterable[float], randomness: Randomness) -> Iterator[Indices]:
+        """The records of each step, below `size`: increasing, none twice."""
+
+    def is_likely(self, sampling: Any, size: int, rate: float, count: int) -> bool:
+        """Whether a batch of `count` records may be drawn, with a chance above `RARE`."""
+
+
+_drawings: dict[type[Sampling], Drawing] = {}
+D = TypeVar("D", bound=Drawing)
+
+
+def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
+    """Class decorator: how batches of this sampling are drawn."""
+
+    def keep(drawing: type[D]) -> type[D]:
+        _drawings[kind] = drawing()
+        return drawing
 
     return keep
 
@@ -55,7 +71,7 @@ class Sampler:
         _check.whole(least=0, size=self.size, start=self.start)
         if self.start > len(self.steps):
             raise InvalidValue(f"start={self.start} must be at most steps={len(self.steps)}. Nothing is left to do.")
-        if type(self.sampling) not in _draws:
+        if type(self.sampling) not in _drawings:
             raise Unsupported(f"sampling={str(self.sampling)!r} cannot be drawn. Use 'poisson'.")
         _check_size(self.sampling, self.size, self.steps)
         if isinstance(self.sampling, Shuffled):
@@ -75,9 +91,23 @@ class Sampler:
         return len(self.steps) - self.start
 
     def __iter__(self) -> Iterator[Tensor]:
-        rates = (float(rate) for rate in self.steps.rates[self.start :])
-        drawn = _draws[type(self.sampling)](self.sampling, self.size, rates, self.generator)
-        return (torch.from_numpy(found) for found in drawn)
+        drawing, rates = _drawings[type(self.sampling)], self.steps.rates
+        coming = (float(rate) for rate in rates[self.start :])
+        drawn = drawing.batches(self.sampling, self.size, coming, self.generator)
+        for number, found in enumerate(drawn, self.start):
+            self._check_batch(drawing, found, float(rates[number]))
+            yield torch.from_numpy(found)
+
+    def _check_batch(self, drawing: Drawing, found: Indices, rate: float) -> None:
+        """Raise unless this is a batch that the accountant takes it for."""
+        is_batch = found.dtype == np.int64 and found.ndim == 1
+        if is_batch and len(found):
+            is_batch = bool(found[0] >= 0 and found[-1] < self.size and (found[1:] > found[:-1]).all())
+        if not is_batch or not drawing.is_likely(self.sampling, self.size, rate, len(found)):
+            raise InvalidValue(
+                f"sampling={str(self.sampling)!r} drew what it cannot draw at rate={rate:g}: records that do not "
+                "exist, or one twice, or too many or too few. The guarantee would not hold. Mend the sampler."
+            )
 
     def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:
         """The batch in pieces of at most `most` records; an empty batch is one empty piece."""
@@ -149,39 +179,81 @@ def poisson(size: int, rate: float, numbers: np.random.Generator) -> Indices:
 
 
 @register(Poisson)
-def _poisson(_: Poisson, size: int, rates: Iterable[float], generator: Randomness) -> Iterator[Indices]:
-    for rate in rates:
-        yield poisson(size, rate, generator.numbers())
+class _Poisson:
+    def batches(
+        self, sampling: Poisson, size: int, rates: Iterable[float], randomness: Randomness
+    ) -> Iterator[Indices]:
+        for rate in rates:
+            yield poisson(size, rate, randomness.numbers())
+
+    def is_likely(self, sampling: Poisson, size: int, rate: float, count: int) -> bool:
+        return _of_coins(size, rate, count)
 
 
 @register(TruncatedPoisson)
-def _truncated(kind: TruncatedPoisson, size: int, rates: Iterable[float], generator: Randomness) -> Iterator[Indices]:
+class _Truncated:
     """Poisson; of a batch above the cap, a uniform choice of `cap` records is kept."""
-    for rate in rates:
-        numbers = generator.numbers()
-        found = poisson(size, rate, numbers)
-        if len(found) > kind.cap:
-            found = np.sort(numbers.choice(found, kind.cap, replace=False, shuffle=False))
-        yield found
+
+    def batches(
+        self, sampling: TruncatedPoisson, size: int, rates: Iterable[float], randomness: Randomness
+    ) -> Iterator[Indices]:
+        for rate in rates:
+            numbers = randomness.numbers()
+            found = poisson(size, rate, numbers)
+            if len(found) > sampling.cap:
+                found = np.sort(numbers.choice(found, sampling.cap, replace=False, shuffle=False))
+            yield found
+
+    def is_likely(self, sampling: TruncatedPoisson, size: int, rate: float, count: int) -> bool:
+        return count <= sampling.cap and (count == sampling.cap or _of_coins(size, rate, count))
 
 
 @register(FixedSize)
-def _fixed(_: FixedSize, size: int, rates: Iterable[float], generator: Randomness) -> Iterator[Indices]:
-    for rate in rates:
-        yield np.sort(generator.numbers().choice(size, _batch(size, rate), replace=False, shuffle=False))
+class _Fixed:
+    def batches(
+        self, sampling: FixedSize, size: int, rates: Iterable[float], randomness: Randomness
+    ) -> Iterator[Indices]:
+        for rate in rates:
+            yield np.sort(randomness.numbers().choice(size, _batch(size, rate), replace=False, shuffle=False))
+
+    def is_likely(self, sampling: FixedSize, size: int, rate: float, count: int) -> bool:
+        return count == _batch(size, rate)
 
 
 @register(Shuffled)
-def _shuffled(_: Shuffled, size: int, rates: Iterable[float], generator: Randomness) -> Iterator[Indices]:
+class _Shuffled:
     """Each epoch a new permutation, cut into ceil(1 / rate) batches whose sizes differ by at most one."""
-    coming = iter(rates)
-    for rate in coming:
-        length = _epoch(rate)
-        order = generator.numbers().permutation(size)
-        for j in range(length):
-            if j and next(coming, None) is None:
-                return
-            yield np.sort(order[size * j // length : size * (j + 1) // length])
+
+    def batches(
+        self, sampling: Shuffled, size: int, rates: Iterable[float], randomness: Randomness
+    ) -> Iterator[Indices]:
+        coming = iter(rates)
+        for rate in coming:
+            length = _epoch(rate)
+            order = randomness.numbers().permutation(size)
+            for j in range(length):
+                if j and next(coming, None) is None:
+                    return
+                yield np.sort(order[size * j // length : size * (j + 1) // length])
+
+    def is_likely(self, sampling: Shuffled, size: int, rate: float, count: int) -> bool:
+        return count - size // _epoch(rate) in (0, 1)
+
+
+def _of_coins(size: int, rate: float, count: int) -> bool:
+    """Whether `count` of `size` independent coins of this rate may come up, by Chernoff's bound on each tail.
+
+        P[K >= k] or P[K <= k] <= exp(-n KL(k / n, q)),   KL(p, q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))
+
+    >>> _of_coins(60000, 0.01, 600), _of_coins(60000, 0.01, 900), _of_coins(10, 1.0, 9)
+    (True, False, False)
+    """
+    rest = size - count
+    if rate >= 1 or not size:
+        return not rest
+    found = 0.0 if not count else count * math.log(count / (size * rate))
+    found += 0.0 if not rest else rest * (math.log(rest / size) - math.log1p(-rate))
+    return found <= -math.log(RARE)
 
 
 def _batch(size: int, rate: float) -> int:

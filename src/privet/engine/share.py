@@ -16,6 +16,7 @@ LARGE = 1 << 22  # numbers: gradients beyond this cost more to keep than a secon
 MOST_HELD = 1 << 26  # numbers of per-example gradients held at once: a quarter of a gigabyte in float32
 BLOCK = 1024  # numbers whose norm is taken at once: torch adds one by one, and loses a digit for each ten times more
 LONG, STRIP = 64, 32  # positions from which a Gram matrix is made in strips, without most of its lower half
+WIDE = {torch.float32, torch.float64}  # what sums and products are taken in
 _TINY = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64)}
 _ONE = torch.ones((), dtype=torch.float32, device="cpu")  # t + x * 1 is quicker than t + x: x is not made a tensor
 
@@ -44,7 +45,7 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
 
 def widened(t: Tensor) -> Tensor:
     """The tensor in float32 or better."""
-    return t if t.dtype in (torch.float32, torch.float64) else t.float()
+    return t if t.dtype in WIDE else t.float()
 
 
 @dataclass(slots=True)
@@ -56,16 +57,17 @@ class Dense:
 
     def sq_norms(self) -> Tensor:
         if self._sq is None:
-            self._sq = sq(self._flat())
+            self._sq = sq(self.grads if self.grads.dim() == 2 else self._flat())
         return self._sq
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
+        if self.grads.dim() == 2:
+            return torch.mv(self.grads.t(), weights, out=out if out is None or out.dim() == 1 else out.view(-1))
         found = torch.mv(self._flat().t(), weights, out=out if out is None or out.dim() == 1 else out.view(-1))
-        return found if self.grads.dim() == 2 else found.view(self.grads.shape[1:])
+        return found.view(self.grads.shape[1:])
 
     def _flat(self) -> Tensor:
-        shape = self.grads.shape
-        return self.grads if len(shape) == 2 else self.grads.reshape(shape[0], shape[1:].numel())
+        return self.grads.reshape(self.grads.shape[0], self.grads.shape[1:].numel())
 
     def dense(self) -> Tensor:
         return self.grads
@@ -83,7 +85,9 @@ class Single:
 
     def sq_norms(self) -> Tensor:
         a, g = sq(self.a), self.g.sq_norms()
-        return torch.add(a, _ONE, alpha=vanished(self.a)) * torch.add(g, _ONE, alpha=vanished(self.g.grads))
+        tiny = _TINY[self.a.dtype], _TINY[self.g.grads.dtype]  # as in `vanished`
+        least = self.a.shape[1] * tiny[0], self.g.grads.shape[1] * tiny[1]
+        return torch.add(a, _ONE, alpha=least[0]) * torch.add(g, _ONE, alpha=least[1])
 
     def weighted_sum(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.mm((self.g.grads * weights.unsqueeze(1)).t(), self.a, out=out)

@@ -1,16 +1,22 @@
-"""From shares to the clipped sum: norms, factors, weighted sums; what is huge or not finite is taken with care."""
+"""The clipped sum of per-example gradients: norms, factors, weighted sums; what is huge or not finite with care."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from privet.engine.clip import Rule
-from privet.engine.clip.bounded import bound_of, bounded_factors, clip_in_force, groups_of, summed_bits, transformed
-from privet.engine.share import Share, sum_into, without_autocast
+from privet import _check
+from privet.engine.clip import Rule, rule_for
+from privet.engine.clip.bounded import BoundedRule, bounded
+from privet.engine.clipped import Force, Loss, Work, work_on
+from privet.engine.knowledge import trainable
+from privet.engine.recording import recorded
+from privet.engine.share import WIDE, Share, sum_into, without_autocast
 from privet.errors import InvalidValue
 
+LEAST_CLIP = 1e-12  # entries whose squares vanish in float32 add less than 1e-15 to a norm, for 1e8 parameters
 HUGE = 1e30  # a squared norm above this is taken again in float64
 
 
@@ -62,28 +68,147 @@ def _added(a: Tensor, b: Tensor, left: list[Tensor]) -> tuple[Tensor, Tensor]:
 Named = Mapping[str, nn.Parameter]
 
 
+class Clipper:
+    """A rule and the parameters of a model, resolved once: from shares to the clipped sum, in every step."""
+
+    def __init__(self, rule: "Rule | BoundedRule", named: Named) -> None:
+        self.rule, self.named = bounded(rule), named
+        self.groups = self.rule.groups(list(named))
+        self._device = next(iter(named.values())).device.type
+
+    def sum(self, shares: Mapping[str, Share], size: int, clip: float) -> ClippedSum:
+        """What the rule leaves of each example's gradient, added up, in float32 or better also under autocast.
+
+        `clip` is the one in force.
+        """
+        with torch.no_grad(), without_autocast(self._device):
+            shares, bound = self.rule.transform(shares, self.named), self.rule.bound(clip, len(self.groups))
+            columns = _sq_norms(shares, self.groups, size, self.named)
+            sq, whole = (columns[0][:, None], columns[0]) if len(columns) == 1 else _together(columns)
+            if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
+                weights = self.rule.factors(sq.sqrt(), clip, bound=bound, dtype=sq.dtype)
+                grads = _summed(shares, self.groups, weights, self.named)
+            else:
+                grads, whole = self._sum_with_care(shares, sq, whole, clip, bound)
+            norms = whole.sqrt()
+            return ClippedSum(
+                grads=grads, norm_bound=bound, raw_norms=norms, raw_batch=size, raw_bits=self.rule.bits(norms, clip)
+            )
+
+    def nothing(self, clip: float) -> ClippedSum:
+        """No example: nothing is computed, the sum is zero. `clip` is the one in force."""
+        some = next(iter(self.named.values()))
+        norms = torch.zeros(0, device=some.device, dtype=_wide(some))
+        bound = self.rule.bound(clip, len(self.groups))
+        self.rule.factors(norms.new_zeros(0, len(self.groups)), clip, bound=bound, dtype=norms.dtype)  # it may fail
+        return ClippedSum(
+            grads={name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in self.named.items()},
+            norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
+        )  # fmt: skip
+
+    def _sum_with_care(
+        self, shares: Mapping[str, Share], sq: Tensor, whole: Tensor, clip: float, bound: float
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Some examples are huge or not finite: those again in float64; what is still not finite counts as zero."""
+        groups, named = self.groups, self.named
+        fine = whole <= HUGE
+        good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
+        usual = {name: share.part(good, sq.dtype) for name, share in shares.items()}
+        weights = self.rule.factors(sq[good].sqrt(), clip, bound=bound, dtype=sq.dtype)
+        grads = _summed(usual, groups, weights, named)
+        careful = {name: share.part(rest, torch.float64) for name, share in shares.items()}
+        sq_rest = torch.stack([found.double() for found in _sq_norms(careful, groups, len(rest), named)], 1)
+        whole = whole.index_copy(0, rest, sq_rest.sum(1).to(whole.dtype))
+        finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
+        if len(finite):
+            kept = {name: share.part(finite, torch.float64) for name, share in careful.items()}
+            weights = self.rule.factors(sq_rest[finite].sqrt(), clip, bound=bound, dtype=sq.dtype)
+            columns = {name: k for k, group in enumerate(groups) for name in group}
+            for name, share in kept.items():
+                more = share.weighted_sum(weights[:, columns[name]])
+                grads[name] = grads[name] + more.to(grads[name].dtype).view_as(grads[name])
+        return grads, whole
+
+
 def clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
-    """The sum over examples of what `rule` leaves of each one's gradient, in float32 or better also under autocast."""
-    with torch.no_grad(), without_autocast(next(iter(named.values())).device.type):
-        return _clipped(shares, named, size, rule, clip)
+    """The sum over examples of what `rule` leaves of each one's gradient; `clip` is the plan's."""
+    clipper = Clipper(rule, named)
+    return clipper.sum(shares, size, clipper.rule.clip_in_force(clip))
 
 
-def _clipped(shares: Mapping[str, Share], named: Named, size: int, rule: Rule, clip: float) -> ClippedSum:
-    clip = clip_in_force(rule, clip)
-    shares = transformed(rule, shares, named)
-    groups = [[n for n in group if n in shares] for group in groups_of(rule, list(named))]
-    bound = bound_of(rule, clip, len(groups))
-    columns = [_sq_norms(shares, group, size, named) for group in groups]
-    sq, whole = (columns[0][:, None], columns[0]) if len(groups) == 1 else _together(columns)
-    if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
-        grads = _summed(shares, groups, bounded_factors(rule, sq.sqrt(), clip, bound=bound, dtype=sq.dtype), named)
-    else:
-        grads, whole = _summed_with_care(shares, groups, sq, whole, rule, clip, bound, named)
-    norms = whole.sqrt()
-    return ClippedSum(
-        grads=grads, norm_bound=bound, raw_norms=norms, raw_batch=size,
-        raw_bits=summed_bits(rule, norms, clip),
-    )  # fmt: skip
+def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
+    """No example: nothing is computed, the sum is zero. `clip` is the plan's."""
+    clipper = Clipper(rule, named)
+    return clipper.nothing(clipper.rule.clip_in_force(clip))
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss_fn: "Loss | Tensor",
+    batch: Sequence[Any],
+    rule: "str | Rule" = "flat",
+    clip: float = 1.0,
+    *,
+    views: int = 1,
+    force: Force = "auto",
+    as_published: bool = False,
+) -> ClippedSum:
+    """The sum over the batch of per-example gradients, each clipped by `rule` to `clip`.
+
+    `batch` is (inputs, targets), every tensor with its examples along dimension 0; inputs may be a tensor, a tuple
+    (positional arguments of the model) or a dict (keyword arguments). `loss_fn(model(inputs), targets)` gives one
+    loss per example; losses computed inside `recording(model)` may be given in its place. An example whose gradient is
+    not finite counts as zero.
+
+    Args:
+        views: rows of each example, lying together; their losses are averaged before clipping, so the bound stays.
+        force: "vmap" or "loop" runs the whole model example by example; {"fc1": "vmap"} takes the general rule there.
+
+    >>> model = nn.Linear(3, 2)
+    >>> x, y = torch.randn(5, 3), torch.randint(2, (5,))
+    >>> c = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), (x, y), rule="flat", clip=1.0)
+    >>> c.norm_bound, sorted(c.grads), bool(c.grads["weight"].norm() <= 5.0)
+    (1.0, ['bias', 'weight'], True)
+
+    Raises:
+        Unsupported: the model couples examples, or does what no rule covers; names the module and the way out.
+    """
+    check_clip(clip)
+    held = bounded(rule_for(rule, as_published=as_published))
+    in_force = held.clip_in_force(clip)
+    if isinstance(loss_fn, Tensor):
+        named = trainable(model)
+        shares, size = recorded(model, loss_fn, named, views=views)
+        return Clipper(held, named).sum(shares, size, in_force)
+    work = work_on(model, loss_fn, batch, views=views, force=force)
+    return _sum_of(work, Clipper(held, work.named), in_force)
+
+
+def sum_batch(
+    model: nn.Module, losses: "Loss | Tensor", batch: Sequence[Any], clipper: Clipper, clip: float, *, views: int
+) -> ClippedSum:
+    """`clipped_sum` for a rule and parameters that are known, at the clip in force."""
+    if isinstance(losses, Tensor):
+        shares, size = recorded(model, losses, clipper.named, views=views)
+        return clipper.sum(shares, size, clip)
+    return _sum_of(work_on(model, losses, batch, views=views), clipper, clip)
+
+
+def check_clip(clip: float) -> None:
+    """Raise unless gradients can be clipped to this."""
+    _check.positive(clip=clip)
+    if clip < LEAST_CLIP:
+        raise InvalidValue(
+            f"clip={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, so norms "
+            "would come out too small. Scale the loss up, and the clip with it."
+        )
+
+
+def _sum_of(work: Work, clipper: Clipper, clip: float) -> ClippedSum:
+    if work.size == 0:
+        return clipper.nothing(clip)
+    parts = [clipper.sum(shares, size, clip) for shares, size in work.parts()]
+    return sum(parts[1:], parts[0])
 
 
 def _together(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -91,85 +216,50 @@ def _together(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
     return sq, sq.sum(1)
 
 
-def nothing(named: Named, rule: Rule, clip: float) -> ClippedSum:
-    """No example: nothing is computed, the sum is zero."""
-    some = next(iter(named.values()))
-    clip = clip_in_force(rule, clip)
-    norms, groups = torch.zeros(0, device=some.device, dtype=_wide(some)), len(groups_of(rule, list(named)))
-    bound = bound_of(rule, clip, groups)
-    bounded_factors(rule, norms.new_zeros(0, groups), clip, bound=bound, dtype=norms.dtype)  # a rule that fails
-    return ClippedSum(
-        grads={name: torch.zeros_like(p, dtype=_wide(p), requires_grad=False) for name, p in named.items()},
-        norm_bound=bound, raw_norms=norms, raw_batch=0,
-        raw_bits=summed_bits(rule, norms, clip),
-    )  # fmt: skip
-
-
-def _sq_norms(shares: Mapping[str, Share], group: list[str], size: int, named: Named) -> Tensor:
-    found = [shares[name].sq_norms() for name in group]
-    if not found:
-        some = next(iter(named.values()))
-        return torch.zeros(size, device=some.device, dtype=_wide(some))
-    total = found[0]
-    for more in found[1:]:
-        total = total + more
-    return total
+def _sq_norms(shares: Mapping[str, Share], groups: list[list[str]], size: int, named: Named) -> list[Tensor]:
+    """The squared norms of each group, (B,) each; what no example touched is zero."""
+    columns: list[Tensor] = []
+    for group in groups:
+        total: Tensor | None = None
+        for name in group:
+            if name in shares:
+                found = shares[name].sq_norms()
+                total = found if total is None else total + found
+        if total is None:
+            some = next(iter(named.values()))
+            total = torch.zeros(size, device=some.device, dtype=_wide(some))
+        columns.append(total)
+    return columns
 
 
 def _summed(shares: Mapping[str, Share], groups: list[list[str]], weights: Tensor, named: Named) -> dict[str, Tensor]:
     """{name: sum_b weight_b gradient_b}; zero for what no example touched."""
-    each = weights.unbind(1) if len(groups) > 1 else [weights[:, 0]]
-    columns = {name: column for group, column in zip(groups, each, strict=True) for name in group}
+    each = weights.unbind(1) if len(groups) > 1 else (weights[:, 0],)
     found = _places(named)
-    for name, place in found.items():
-        if name in columns:
-            sum_into(place, shares[name], _as(columns[name], place.dtype))
-        else:
-            place.zero_()
+    for group, column in zip(groups, each, strict=True):
+        for name in group:
+            place = found[name]
+            if name in shares:
+                sum_into(place, shares[name], column if column.dtype is place.dtype else column.to(place.dtype))
+            else:
+                place.zero_()
     return found
 
 
 def _places(named: Named) -> dict[str, Tensor]:
     """Where the sums are written: for each device and precision one buffer, so that noise goes on all of it at once."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    kinds: dict[tuple[torch.device, torch.dtype], dict[str, int]] = {}
     for name, p in named.items():
-        kinds.setdefault((p.device, _wide(p)), []).append(name)
+        kinds.setdefault((p.device, p.dtype if p.dtype in WIDE else torch.float32), {})[name] = p.numel()
     found: dict[str, Tensor] = {}
-    for (device, dtype), names in kinds.items():
-        sizes = [named[name].numel() for name in names]
-        pieces = torch.split_with_sizes(torch.empty(sum(sizes), device=device, dtype=dtype), sizes)
-        for name, piece in zip(names, pieces, strict=True):
+    for (device, dtype), sizes in kinds.items():
+        each = list(sizes.values())
+        pieces = torch.split_with_sizes(torch.empty(sum(each), device=device, dtype=dtype), each)
+        for name, piece in zip(sizes, pieces, strict=True):
             p = named[name]
             found[name] = piece if p.dim() == 1 else piece.view(p.shape)
     return found if len(kinds) == 1 else {name: found[name] for name in named}
 
 
-def _as(weights: Tensor, dtype: torch.dtype) -> Tensor:
-    return weights if weights.dtype is dtype else weights.to(dtype)
-
-
-def _summed_with_care(
-    shares: Mapping[str, Share], groups: list[list[str]], sq: Tensor, whole: Tensor, rule: Rule, clip: float,
-    bound: float, named: Named,
-) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
-    """Some examples are huge or not finite: those again in float64; what is still not finite counts as zero."""
-    fine = whole <= HUGE
-    good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
-    usual = {name: share.part(good, sq.dtype) for name, share in shares.items()}
-    grads = _summed(usual, groups, bounded_factors(rule, sq[good].sqrt(), clip, bound=bound, dtype=sq.dtype), named)
-    careful = {name: share.part(rest, torch.float64) for name, share in shares.items()}
-    sq_rest = torch.stack([_sq_norms(careful, group, len(rest), named).double() for group in groups], 1)
-    whole = whole.index_copy(0, rest, sq_rest.sum(1).to(whole.dtype))
-    finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
-    if len(finite):
-        kept = {name: share.part(finite, torch.float64) for name, share in careful.items()}
-        weights = bounded_factors(rule, sq_rest[finite].sqrt(), clip, bound=bound, dtype=sq.dtype)
-        columns = {name: k for k, group in enumerate(groups) for name in group}
-        for name, share in kept.items():
-            more = share.weighted_sum(weights[:, columns[name]])
-            grads[name] = grads[name] + more.to(grads[name].dtype).view_as(grads[name])
-    return grads, whole
-
-
 def _wide(p: Tensor) -> torch.dtype:
-    return p.dtype if p.dtype in (torch.float32, torch.float64) else torch.float32
+    return p.dtype if p.dtype in WIDE else torch.float32

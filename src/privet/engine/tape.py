@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from privet.engine.intercept import is_tracked, tracked
 from privet.engine.layer.base import Rule, rule_of
+from privet.engine.share import Share
 from privet.errors import PrivetError, Unsupported
 
 
@@ -41,6 +42,7 @@ class Fact:
 _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", bool)  # on what autograd saves; older: unknown
 SMALL = 1 << 14  # numbers: a gradient that may be kept to the end of the backward pass
 Key = tuple[Callable[..., Any], tuple[str, ...]]
+Found = dict[int, list[tuple[Tensor, Share]]]  # by the parameter's identity
 Facts = Mapping[Key, Sequence[Fact]]
 
 
@@ -63,23 +65,26 @@ class Use:
     edges: list[GradientEdge]
     plain: list[Tensor]
     tracked: list[Tensor]
+    is_plain: bool = False  # the data and the outputs have one row for each example, in front
     is_asked: bool = True  # whether autograd is asked for the gradients; else they are caught on their way
     kept: Any = None  # what the rule wants to remember
     versions: list[int] = field(default_factory=list)
+    ids: frozenset[int] = field(init=False)  # of the tracked tensors
+
+    def __post_init__(self) -> None:  # asked for in every step
+        self.ids = frozenset(map(id, self.tracked))
+
+    def put_together(self, views: int) -> None:
+        """So many rows, lying together, are one example's."""
+        self.batch //= views
+        self.is_plain = self.is_plain and views == 1
 
     def let_go(self) -> None:
         """Forget the tensors: their shares are made. Nor may a use hold the graph, whose nodes hold the use."""
         self.args, self.kwargs, self.plain, self.kept, self.versions, self.edges = (), {}, [], None, [], []
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the data and the outputs have one row for each example, in front."""
-        if not self.fact.in_front or self.rows != self.batch:
-            return False
-        return all(t.shape[0] == self.batch for t in self.plain)
-
     def is_tracked(self, value: Any) -> bool:
-        return any(value is t for t in self.tracked)
+        return id(value) in self.ids
 
     def first(self, value: Tensor, where: Where | None) -> Tensor:
         """The tensor with its examples in front: (B, rows of an example, ...)."""
@@ -97,6 +102,19 @@ class Use:
     def output(self, value: Tensor, at: int = 0) -> Tensor:
         """A tensor of the shape of output `at`, its gradient say, with its examples in front."""
         return self.first(value, self.fact.outputs[at])
+
+    def add_shares(self, grads: Sequence[Tensor | None], found: Found) -> None:
+        """Put what each parameter gets by this use to the rest, from the gradients of the tensors that were wanted."""
+        for g in grads:
+            if g is not None:
+                break
+        else:
+            return
+        self.check_unchanged()
+        for tensor, share in self.rule.shares(self, list(grads)):  # type: ignore[arg-type]
+            for root in tensor.__dict__.get("privet_roots") or (id(tensor),):  # the parameters it is a function of
+                found.setdefault(root, []).append((tensor, share))
+        self.let_go()
 
     def check_unchanged(self) -> None:
         for value, version in zip(self.plain, self.versions, strict=True):
@@ -231,7 +249,8 @@ class Tape:
             Use(
                 name=key, rule=rule, func=func, args=args, kwargs=kwargs, fact=fact,
                 batch=self.batch, rows=self.rows, edges=[get_gradient_edge(t) for t in watched], plain=plain,
-                tracked=entering, is_asked=_is_asked(plain, watched), kept=kept, versions=[t._version for t in plain],
+                tracked=entering, is_plain=fact.in_front and self.rows == self.batch and _has_rows(plain, self.rows),
+                is_asked=_is_asked(plain, watched), kept=kept, versions=[t._version for t in plain],
             )
         )  # fmt: skip
         return out
@@ -252,6 +271,10 @@ def _is_turned(value: Tensor) -> bool:
     """Whether the rows of a tensor of three or more dimensions cannot be had as those of a matrix without a copy."""
     sizes, strides = value.shape, value.stride()
     return any(strides[i] != strides[i + 1] * sizes[i + 1] for i in range(value.dim() - 2))
+
+
+def _has_rows(plain: Sequence[Tensor], rows: int) -> bool:
+    return all(t.shape[0] == rows for t in plain)
 
 
 def _is_asked(plain: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:

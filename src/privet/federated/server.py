@@ -9,7 +9,6 @@ server changes nothing in what is charged, and no round is ever done again.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ from torch.optim import Optimizer
 from privet import _check
 from privet.accounting import Guarantee
 from privet.engine.clip import is_adaptive, rule_for
+from privet.engine.clip.bounded import bounded
 from privet.engine.knowledge import trainable
 from privet.engine.randomness import Randomness
-from privet.engine.release import laid_as, release
+from privet.engine.release import Releaser, independent_noise, laid_as
 from privet.engine.sampling import sampler
 from privet.errors import InvalidValue
 from privet.federated.aggregate import Update, sum_plain, usable
+from privet.ledger.charge import Charge
 from privet.planning import Plan
 from privet.training import checkpoint
 from privet.training.account import account_for, cost, without_proof
@@ -76,7 +77,12 @@ class Server:
         self.named = trainable(model)
         check_optimizer(optimizer, self.named, model)
         self.rule = rule_for(plan.rule)  # one object: it may learn from releases
-        self._secure = secure
+        held = bounded(self.rule)
+        self._releaser = Releaser(
+            rule=held, groups=len(held.groups(list(self.named))), randomness=self._generator,
+            relation=plan.recipe.budget.relation, mechanism=independent_noise(secure=secure),
+        )  # fmt: skip
+        self._charge: Charge | None = None  # of the round at hand
         self._chosen: frozenset[int] | None = None
         self._is_open = False
         self.out = None if out is None else Path(out)
@@ -141,9 +147,7 @@ class Server:
     def _rounds(self) -> Iterator[list[int]]:
         draws = iter(sampler(self.plan, records=self.clients, start=self.number, generator=self._generator))
         while self.number < len(self):
-            step = self.plan.steps[self.number]
-            in_force = self.rule.threshold(step.clip) if is_adaptive(self.rule) else step.clip
-            self._account.charge(self.number, replace(step, clip=in_force))
+            self._charge = self._account.charge(self.number, self._releaser.rule.clip_in_force)
             chosen = next(draws).tolist()
             self._chosen = frozenset(chosen)
             try:
@@ -167,14 +171,12 @@ class Server:
         """
         if self._chosen is None:
             raise InvalidValue("step was called without a round, or twice for one. Call it once inside the loop.")
-        step = self.plan.steps[self.number - 1]
-        kept = usable(_asked(updates, self._chosen), self.named, number=self.number - 1)
-        whole = sum_plain((update for _, update in kept), self.named, self.rule, step.clip)
+        charge = self._charge
+        assert charge is not None
+        kept = usable(_asked(updates, self._chosen), self.named, number=charge.number)
+        whole = sum_plain((update for _, update in kept), self.named, self.rule, charge.step.clip)
         self._chosen = None  # from here on noise is drawn: should anything fail, the round is over all the same
-        released = release(
-            whole, self.rule, step=step, batch=step.rate * self.plan.recipe.size, generator=self._generator,
-            relation=self.plan.recipe.budget.relation, secure=self._secure,
-        )  # fmt: skip
+        released = self._releaser.release(whole, charge, batch=charge.step.rate * self.plan.recipe.size)
         follow(self.optimizer, self.named, released.grads)
 
     @property

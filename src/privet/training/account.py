@@ -1,5 +1,6 @@
 """Where the steps of a run are charged: in its folder or in memory, by one gate; and what they have cost so far."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -7,6 +8,7 @@ from typing import Any, Protocol
 from privet import _check
 from privet.accounting import Guarantee, Ledger, Step, spent
 from privet.errors import BudgetExceeded, InvalidValue, PrivetError
+from privet.ledger.charge import Charge, issue
 from privet.planning import Plan
 from privet.planning.question import Question
 from privet.training.assumptions import NOT_RECORDED, LoopFacts
@@ -16,6 +18,7 @@ from privet.training.ledger_reading import read
 from privet.training.total import admitting
 
 _NONE = "guarantee: none, "
+InForce = Callable[[float], float]
 
 
 class Account(Protocol):
@@ -33,8 +36,11 @@ class Account(Protocol):
     def mark(self) -> Mark | None:
         """The place in the ledger on disk; None if there is none."""
 
-    def charge(self, number: int, step: Step) -> None:
-        """Let step `number` happen: when this returns, it is charged."""
+    def charge(self, number: int, in_force: InForce = float) -> Charge:
+        """Let step `number` of the plan happen: when this returns, it is charged, and its noise may be drawn once.
+
+        `in_force` gives the clip in force from the plan's: it may follow earlier releases, and changes no cost.
+        """
 
     @property
     def facts(self) -> LoopFacts | None:
@@ -56,7 +62,8 @@ class InMemory:
     >>> from privet import plan
     >>> p = plan(delta=1e-5, size=1000, batch=10, steps=2, noise=2.0, solve="epsilon")
     >>> account = InMemory(p)
-    >>> account.charge(0, p.steps[0])
+    >>> account.charge(0).step == p.steps[0]
+    True
     >>> account.next, account.ledger().steps
     (1, 1)
     """
@@ -64,30 +71,29 @@ class InMemory:
     def __init__(self, plan: Plan) -> None:
         self._plan, self._ledger, self._closed = plan, Ledger(), False
         self.facts: LoopFacts | None = None
-
-    @property
-    def next(self) -> int:
-        return self._ledger.steps
+        self.next = 0
 
     @property
     def charged(self) -> int:
-        return self._ledger.steps
+        return self.next
 
     @property
     def mark(self) -> None:
         return None
 
-    def charge(self, number: int, step: Step) -> None:
+    def charge(self, number: int, in_force: InForce = float) -> Charge:
         check_left(number, self._plan)
         if self._closed:
             raise InvalidValue("training is closed. Nothing can be charged. Make a new one.")
-        planned = self._plan.steps[number]
-        if number != self.next or (step != planned and replace(step, clip=1.0) != replace(planned, clip=1.0)):
+        if number != self.next:
             raise BudgetExceeded(
                 f"step={number} is not the plan's next one, {self.next}. It would cost what was not planned. "
                 "Do the plan's steps in their order, each once."
             )
-        self._ledger.add(step)
+        step, charged = steps_to_charge(self._plan, number, in_force)
+        self._ledger.add(charged)
+        self.next = number + 1
+        return issue(number, step, charged.clip)
 
     def note(self, facts: LoopFacts) -> None:
         if self.facts is not None and self.facts.void_from is not None:
@@ -104,8 +110,8 @@ class InMemory:
 class OnDisk:
     """Charges in the folder of a run, each on the disk before its noise is drawn, `reserve` steps to a line."""
 
-    def __init__(self, folder: Path, file: LedgerFile, *, reserve: int = 1) -> None:
-        self._folder, self._file, self._reserve = folder, file, reserve
+    def __init__(self, folder: Path, file: LedgerFile, plan: Plan, *, reserve: int = 1) -> None:
+        self._folder, self._file, self._plan, self._reserve = folder, file, plan, reserve
 
     @property
     def next(self) -> int:
@@ -119,11 +125,14 @@ class OnDisk:
     def mark(self) -> Mark:
         return self._file.mark
 
-    def charge(self, number: int, step: Step) -> None:
-        left = self._file.header.length - number
-        if self._reserve > 1 and left > 0 and number == self._file.next == self._file.charged:
+    def charge(self, number: int, in_force: InForce = float) -> Charge:
+        check_left(number, self._plan)
+        step, charged = steps_to_charge(self._plan, number, in_force)
+        left = len(self._plan.steps) - number
+        if self._reserve > 1 and number == self._file.next == self._file.charged:
             self._file.reserve(min(self._reserve, left))
-        self._file.charge(number, step)
+        self._file.charge(number, charged)
+        return issue(number, step, charged.clip)
 
     @property
     def facts(self) -> LoopFacts | None:
@@ -137,6 +146,13 @@ class OnDisk:
 
     def close(self) -> None:
         self._file.close()
+
+
+def steps_to_charge(plan: Plan, number: int, in_force: InForce) -> tuple[Step, Step]:
+    """A step as planned, and as it is charged: with the clip in force."""
+    step = plan.steps[number]
+    clip = in_force(step.clip)
+    return step, step if clip == step.clip else replace(step, clip=clip)
 
 
 def account_for(
@@ -160,7 +176,7 @@ def account_for(
             )
         return InMemory(plan)
     if ledger is None:
-        return OnDisk(Path(out), _begun(plan, Path(out), reserve, seeded, covered, dataset), reserve=reserve)
+        return OnDisk(Path(out), _begun(plan, Path(out), reserve, seeded, covered, dataset), plan, reserve=reserve)
     sound = covered and not plan.is_unsound
     if (ledger.header.plan, ledger.header.seeded, ledger.header.sound) != (plan.hash, seeded, sound):
         raise InvalidValue(
@@ -174,7 +190,7 @@ def account_for(
         )
     with admitting(Path(out), ledger.header) as register:
         register(ledger.header)
-    return OnDisk(Path(out), ledger, reserve=min(reserve, ledger.header.reserve))
+    return OnDisk(Path(out), ledger, plan, reserve=min(reserve, ledger.header.reserve))
 
 
 def _begun(plan: Plan, out: Path, reserve: int, seeded: bool, covered: bool, dataset: str | None) -> LedgerFile:

@@ -1,13 +1,15 @@
 """Many processes that train one model: who they are, and the few words they exchange. Nothing is pickled.
 
-    group = distributed.group()     # under torchrun; None in a process that is alone
+    group = distributed.group()     # under torchrun; a process that is alone has a group of one
     training = Training(model, optimizer, dataset, plan, out="runs/a", group=group)
 
 Ranks trust each other: each holds the records, and what goes between them is neither private nor encrypted.
 """
 
+import math
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from privet import _check, errors
 from privet._registry import one_line, shortened
+from privet.engine.noise import share
 from privet.errors import InvalidValue, PrivetError
 
 _LONGEST = 2000  # bytes of an error's message that the other ranks are told
@@ -37,6 +40,14 @@ class Group:
     def is_first(self) -> bool:
         """Whether this is rank 0: the one that prints, evaluates and writes files."""
         return self.rank == 0
+
+    def part_of(self, noise: float) -> float:
+        """What each rank adds so that the sum of their independent noises has this size."""
+        return share(noise, self.size)
+
+    def whole_of(self, std: float) -> float:
+        """The size of the sum of the ranks' noises of this size."""
+        return std * math.sqrt(self.size)
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on some rank, on every rank the same answer: to stop together, say."""
@@ -66,15 +77,15 @@ class Group:
             raise _error(int(told[:, 0].argmax()), words)
         return told[:, 1:]
 
-    def summed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def summed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The sum over all ranks, on every rank the same to the last bit: added up on rank 0, which sends it out."""
         return self._flat(tensors, self._add_up, self._send)
 
-    def summed_on_first(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def summed_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The sum over all ranks on rank 0; what the others are given means nothing."""
         return self._flat(tensors, self._add_up)
 
-    def from_first(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def from_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """What rank 0 has, on every rank; the others give tensors of the same shapes."""
         return self._flat(tensors, self._send)
 
@@ -118,27 +129,63 @@ class Group:
         return {name: found[name] for name in tensors}
 
 
-def group(*, timeout: float = 600.0) -> Group | None:
-    """The group that this process was started in by torchrun, joined; None if the process is alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleProcess(Group):
+    """A process that is alone: it has nobody to speak with, and nothing is copied or waited for."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009  # it is never changed
+
+    def part_of(self, noise: float) -> float:
+        return noise
+
+    def whole_of(self, std: float) -> float:
+        return std
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def gathered(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor([list(numbers)], dtype=torch.int64)
+
+    def together(self, do: Callable[[], Sequence[int]], count: int) -> Tensor:
+        return self.gathered(do())
+
+    def summed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    def summed_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    def from_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return tensors
+
+    def bytes_from_first(self, content: bytes) -> bytes:
+        return content
+
+
+def group(*, timeout: float = 600.0) -> Group:
+    """The group that this process was started in by torchrun, joined; a group of one if the process is alone.
 
     A group that was joined before by `torch.distributed.init_process_group` is taken as it is. Otherwise gloo is used
     on CPUs, and NCCL where there is a GPU for each process. A rank that is silent for `timeout` seconds counts as gone.
 
-    >>> group() is None
-    True
+    >>> group().size
+    1
 
     Raises:
         InvalidValue: the others cannot be reached, or the environment is only half there.
     """
     _check.positive(timeout=timeout)
     if not dist.is_available():
-        return None
+        return SingleProcess()
     if not dist.is_initialized():
         if _count("WORLD_SIZE") < 2:
-            return None
+            return SingleProcess()
         _join(timeout)
     if dist.get_world_size() < 2:
-        return None
+        return SingleProcess()
     device = torch.device("cpu")
     if dist.get_backend() == "nccl":
         device = torch.device("cuda", torch.cuda.current_device())
@@ -194,3 +241,16 @@ def _error(rank: int, words: Sequence[Tensor]) -> PrivetError:
     if isinstance(kind, type) and issubclass(kind, PrivetError):
         return kind(f"rank {rank}: {message}")
     return InvalidValue(f"rank {rank} failed: {name}: {message}. Its step cannot be made. Mend it, and resume.")
+
+
+def checksum(tensors: Sequence[Tensor]) -> int:
+    """One number for the bits of all tensors."""
+    found = 0
+    for t in tensors:
+        found = zlib.crc32(t.detach().flatten().contiguous().view(torch.uint8).cpu().numpy().tobytes(), found)
+    return found
+
+
+def is_sharded(p: Tensor) -> bool:
+    """Whether only a slice of it is on this rank."""
+    return any(kind.__name__ == "DTensor" for kind in type(p).__mro__)

@@ -1,24 +1,28 @@
 """The gate: what does not fit plan, model or batch is refused before anything happens, with the reason."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils.hooks import RemovableHandle
 
 from privet import _check
 from privet.data.task import check_note
 from privet.engine.batches import size_of
+from privet.engine.clip import rule_for
+from privet.engine.clip.bounded import BoundedRule, bounded
+from privet.engine.clipped import plain_model
 from privet.engine.contribution import Ids
-from privet.engine.loading import Chooser
+from privet.engine.knowledge import trainable
 from privet.engine.randomness import Randomness
+from privet.engine.summing import check_clip
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan
+from privet.training.distributed import Group, SingleProcess, is_sharded
 
 LossFn = Callable[..., Tensor]
 NOT_THESE = (torch.optim.LBFGS, torch.optim.SparseAdam)
@@ -30,6 +34,74 @@ def check_kinds(plan: Any, generator: Any) -> None:
         raise InvalidValue(f"plan={plan!r} must be a Plan. It says what may be spent. Make one with plan(...).")
     if not isinstance(generator, Randomness):
         raise InvalidValue(f"generator={generator!r} must be a Randomness. Leave it out, or use seeded(7) for tests.")
+
+
+def check_start(
+    model: nn.Module, optimizer: Optimizer, plan: Any, generator: Any, group: Group | None
+) -> tuple[nn.Module, dict[str, nn.Parameter], Group]:
+    """The model inside of its wrappers, its trainable parameters and the processes: all that may begin a run of `plan`.
+
+    Raises where they do not fit.
+    """
+    check_kinds(plan, generator)
+    group = SingleProcess() if group is None else group
+    check_group(model, plan, group)
+    check_clips(plan)
+    inner = plain_model(model)
+    named = trainable(inner)
+    check_optimizer(optimizer, named, inner)
+    return inner, named, group
+
+
+def check_group(model: nn.Module, plan: Plan, group: Group) -> None:
+    """Raise if a wrapper would move raw gradients between ranks, or what is asked for cannot be done in a group."""
+    kinds = {type(module).__name__ for module in model.modules()}
+    if "DistributedDataParallel" in kinds:
+        raise Unsupported(
+            "model=DistributedDataParallel averages gradients between ranks as they are, before clipping and noise. "
+            "Nothing of that is private. Give the model itself, and group=distributed.group()."
+        )
+    sharded = [name for name, p in model.named_parameters() if p.requires_grad and is_sharded(p)]
+    if sharded or "FullyShardedDataParallel" in kinds:
+        raise Unsupported(
+            f"model: {', '.join(sharded[:3]) or 'all of it'} is trained and sharded by FSDP. Clipping watches each use "
+            "of a trained parameter, and what FSDP puts in its place while the layer runs is not it. Shard frozen "
+            "layers only, by fully_shard(layer), and keep what is trained whole; see docs/howto-distributed.md."
+        )
+    if group.size == 1 and _is_one_of_many():
+        raise InvalidValue(
+            "group=None in one of several processes: each would train a model of its own on the same records, and the "
+            "budget would be spent once for each. Give group=distributed.group()."
+        )
+    if group.size > 1 and plan.is_unsound:
+        raise Unsupported(
+            f"rule={plan.rule!r} has no guarantee, and its noise is read off the whole batch, which no rank has. "
+            "Train it in one process."
+        )
+
+
+def _is_one_of_many() -> bool:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size() > 1
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"  # started by torchrun
+
+
+def check_clips(plan: Plan) -> None:
+    """Raise if some step's clip is too small to be measured."""
+    clips = plan.steps.clips
+    clip = float((clips[:1] if clips.strides == (0,) else clips).min())  # a constant is held once
+    check_clip(clip)
+
+
+def resolve_rule(plan: Plan, *, secure: bool, as_published: bool, not_private: str) -> BoundedRule:
+    """The plan's clipping rule in the hands of the engine, if it may be trained by.
+
+    This is where consent to a run without a guarantee counts: from here on it is in the rule.
+    """
+    rule = bounded(rule_for(plan.rule, as_published=as_published))
+    check_rule(rule.is_uncertified, plan, secure=secure)
+    check_covered(not_private, as_published=as_published)
+    return rule
 
 
 def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], model: nn.Module) -> None:
@@ -54,81 +126,6 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
         )
     if not held & {id(p) for p in named.values()}:
         raise InvalidValue("optimizer holds no trainable parameter. Nothing would move. Use model.parameters().")
-
-
-class _Refuse:
-    """A hook of an optimizer's step."""
-
-    def __init__(self, is_raw: Callable[[], bool]) -> None:
-        self._is_raw = is_raw
-
-    def __call__(self, *_: Any) -> None:
-        if self._is_raw():
-            raise InvalidValue(
-                "optimizer.step was called by another than training.step, with a batch at hand or on gradients that "
-                "training did not put there. It would move the weights by gradients without clipping and noise. Call "
-                "training.step(losses) alone; in a LightningModule set automatic_optimization = False."
-            )
-
-
-def refuse_raw_steps(optimizer: Optimizer, is_raw: Callable[[], bool]) -> RemovableHandle:
-    """Let the optimizer refuse a step that is not private: it would follow gradients without clip and noise."""
-    return optimizer.register_step_pre_hook(_Refuse(is_raw))
-
-
-@contextmanager
-def guarding_hooks(
-    optimizer: Optimizer, *, check_weights: Callable[[], None], accept_weights: Callable[[], None]
-) -> Iterator[None]:
-    """An optimizer's step inside: hooks of it may look, and set a learning rate, but not move gradients or weights.
-
-    Weights are checked after all hooks before the step, and accepted before all those after it.
-    """
-    before: Any = optimizer._optimizer_step_pre_hooks  # both in the order of their calls
-    after: Any = optimizer._optimizer_step_post_hooks
-    if not (after or _global_optimizer_pre_hooks or _global_optimizer_post_hooks) and all(
-        isinstance(hook, _Refuse) for hook in before.values()
-    ):
-        try:
-            yield
-        finally:
-            accept_weights()
-        return
-    params = [p for group in optimizer.param_groups for p in group["params"]]
-    kept = [None if p.grad is None else p.grad.clone() for p in params]
-    begun: list[bool] = []
-    done: list[bool] = []
-
-    def check(*_: Any) -> None:
-        check_weights()
-        begun.append(True)
-        if not all(_same(p.grad, grad) for p, grad in zip(params, kept, strict=True)):
-            raise InvalidValue(
-                "optimizer has a hook that changed the released gradients. Records could move the weights by it, "
-                "without clip and noise. Let hooks look, or change weights in training.post_processing."
-            )
-
-    def keep(*_: Any) -> None:
-        accept_weights()
-        done.append(True)
-
-    last, first = optimizer.register_step_pre_hook(check), optimizer.register_step_post_hook(keep)
-    after.move_to_end(first.id, last=False)
-    try:
-        yield
-        if not begun:  # a step that calls no hooks
-            accept_weights()
-    finally:
-        if begun and not done:  # it failed on its way
-            accept_weights()
-        last.remove()
-        first.remove()
-
-
-def _same(grad: Tensor | None, kept: Tensor | None) -> bool:
-    if grad is None or kept is None:
-        return grad is kept
-    return torch.equal(grad.nan_to_num(), kept.nan_to_num())
 
 
 def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:
@@ -199,20 +196,6 @@ def rows_at_once(most: int | None, views: int) -> int | None:
             "Use larger pieces, or fewer views."
         )
     return most // views * views
-
-
-class Repeated:
-    """The batches of a sampler with each record `views` times in a row; read as often, so augmented each time anew."""
-
-    def __init__(self, over: Chooser, views: int) -> None:
-        self._over, self._views = over, views
-
-    def __iter__(self) -> Iterator[Tensor]:
-        for indices in self._over:
-            yield indices.repeat_interleave(self._views)
-
-    def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:
-        return self._over.split(indices, most)
 
 
 # --- a batch ----------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def train(
         generator=_randomness(seed), **_options(parts, about, group),
     )  # fmt: skip
     with training:
-        if group is None or group.is_first:
+        if group.is_first:
             write_plan(folder, plan)
             write_about(folder, about)
         return _driven(training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher)
@@ -156,11 +156,11 @@ def go_on(
 
 
 def _driven(
-    training: Training, parts: Parts, about: dict[str, Any], *, folder: Path, reserve: int, group: Group | None,
+    training: Training, parts: Parts, about: dict[str, Any], *, folder: Path, reserve: int, group: Group,
     watcher: Watcher | None, kept: Mapping[str, Any] | None = None, resumed: bool = False,
 ) -> Run:  # fmt: skip
     """All rounds, then the run as it lies in its folder."""
-    first = group is None or group.is_first
+    first = group.is_first
     seed = about["seed"]
     told = Quiet() if watcher is None or not first else watcher
     with interruptible() as interrupt, nullcontext() if seed is None else drawing(seed + training.number):
@@ -173,8 +173,7 @@ def _driven(
         rounds.go()
     if rounds.end is not None and first:
         write_about(folder, about | {"end": rounds.end})
-    if group is not None:
-        group.any(False)  # nobody reads the folder before rank 0 has written it
+    group.any(False)  # nobody reads the folder before rank 0 has written it
     return Run.load(folder)
 
 
@@ -196,7 +195,7 @@ def _about(parts: Parts, *, own: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _options(parts: Parts, about: Mapping[str, Any], group: Group | None) -> dict[str, Any]:
+def _options(parts: Parts, about: Mapping[str, Any], group: Group) -> dict[str, Any]:
     """The options of `Training` that a run keeps when it goes on."""
     settings, task = parts.settings, parts.task
     return {
@@ -212,16 +211,14 @@ def _randomness(seed: int | None, *path: int) -> Randomness:
     return Randomness() if seed is None else seeded(seed, *path)
 
 
-def _reserve(parts: Parts, folder: Path, group: Group | None) -> int:
-    if group is not None and not group.is_first:
+def _reserve(parts: Parts, folder: Path, group: Group) -> int:
+    if not group.is_first:
         return 1
     return parts.settings.reserve or measured_reserve(parts, folder)
 
 
-def _shared(group: Group | None, facts: dict[str, Any]) -> dict[str, Any]:
+def _shared(group: Group, facts: dict[str, Any]) -> dict[str, Any]:
     """What rank 0 says, on every rank."""
-    if group is None:
-        return facts
     found: dict[str, Any] = json.loads(group.bytes_from_first(json.dumps(facts).encode()))
     return found
 
@@ -259,11 +256,8 @@ def _dataset(task: "str | Task | None", chosen: Settings) -> str | None:
     return dataset_of(chosen.task)
 
 
-def _on_first(group: Group | None, check: Callable[[], None]) -> None:
+def _on_first(group: Group, check: Callable[[], None]) -> None:
     """Check on rank 0; what is raised there is raised on every rank."""
-    if group is None:
-        check()
-        return
 
     def checked() -> tuple[int, ...]:
         if group.is_first:

@@ -7,7 +7,7 @@ nine others, so that a long run is slower by 1 to 4 %.
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -32,10 +32,10 @@ FOUND_WITHIN = 598  # steps, with a chance of 95 %
 class Watch:
     """The user's forward pass on one physical batch, recorded until it is ended; with a check, if one is given."""
 
-    def __init__(self, model: nn.Module, check: LoopCheck | None = None) -> None:
+    def __init__(self, model: nn.Module, named: Mapping[str, nn.Parameter], check: LoopCheck | None = None) -> None:
         self.check, self.thread = check, threading.get_ident()
         self.outputs: list[Node] = []
-        self._context: AbstractContextManager[None] = recording(model, check=check)
+        self._context: AbstractContextManager[None] = recording(model, check=check, named=named)
         self._context.__enter__()
         outputs = self.outputs  # the hook must not hold this object: models are copied with their hooks
         self._hook = model.register_forward_hook(lambda _, __, out: outputs.extend(_nodes(out)))
@@ -58,17 +58,19 @@ class LoopGuard:
     """What is known of a loop, and whether it may make its next step.
 
     Args:
+        named: the model's trainable parameters.
         number: the first step of this process.
-        private: the tensors that hold the records, if the dataset is made of them.
+        dataset: the records; of those held as tensors it is known that they are.
         note: writes facts to the ledger.
     """
 
     def __init__(
-        self, model: nn.Module, facts: LoopFacts, *, number: int, private: list[Tensor], views: int,
-        note: Callable[[LoopFacts], None],
+        self, model: nn.Module, named: Mapping[str, nn.Parameter], facts: LoopFacts, *, number: int,
+        dataset: Any, views: int, note: Callable[[LoopFacts], None],
     ) -> None:  # fmt: skip
+        private = tensors_in(getattr(dataset, "tensors", dataset))
         self._facts, self._made, self.memory = facts, 0, LoopMemory(private)
-        self._model, self._views, self._note = model, views, note
+        self._model, self._named, self._views, self._note = model, named, views, note
         self._checks, self._passed = 0, number  # checks of this process, and the step after the last that passed
         self._watch: Watch | None = None
         self._has_power = self._took_out = False  # in the physical batches of the step at hand
@@ -86,7 +88,7 @@ class LoopGuard:
 
     @property
     def is_checking(self) -> bool:
-        """Whether the step at hand is checked."""
+        """Whether losses are awaited that are checked."""
         return self._watch is not None and self._watch.check is not None
 
     def open(self, piece: Piece[Any], *, is_checked: bool) -> None:
@@ -96,7 +98,7 @@ class LoopGuard:
             check = LoopCheck(
                 piece.data, rows=len(piece.indices), views=self._views, memory=self.memory, model=self._model
             )
-        self._watch = Watch(self._model, check)
+        self._watch = Watch(self._model, self._named, check)
 
     def close(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int, number: int) -> None:
         """Raise unless these are losses of the batch at hand that may be clipped; then the recording is kept for them.
@@ -126,11 +128,8 @@ class LoopGuard:
 
     def drop(self) -> None:
         """Stop watching; what was seen is for nobody. Another thread cannot: what watches lies on this one's stack."""
-        if self._watch is None or self._watch.thread == threading.get_ident():
+        if self._watch is not None and self._watch.thread == threading.get_ident():
             watch, self._watch = self._watch, None
-        else:
-            watch = None
-        if watch is not None:
             watch.end(keep=False)
 
     def _verify(self, check: LoopCheck, losses: "Tensor | LossFn", batch: tuple[Any, ...], number: int) -> None:

@@ -100,7 +100,7 @@ def check_size(plan: Plan, task: Task) -> None:
 
 def device_of(settings: Settings, group: Group | None) -> torch.device:
     """Where to compute: the rank's own device, or the one asked for, or a GPU if there is one."""
-    if group is not None:
+    if group is not None and group.size > 1:
         return group.device
     name = settings.device
     if name == "auto":

@@ -21,8 +21,7 @@ from privet.engine.clip import is_adaptive
 from privet.errors import InvalidValue
 from privet.planning import Plan
 from privet.training import checkpoint, checkpoint_file
-from privet.training.distributed import Group
-from privet.training.joint import is_sharded
+from privet.training.distributed import Group, SingleProcess, is_sharded
 from privet.training.ledger_file import LedgerFile
 from privet.training.ledger_lines import Mark
 from privet.training.steps import Training
@@ -38,7 +37,7 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
             than a private step, or the disk is full.
     """
     mark = training.mark
-    if training.group is not None and not training.group.is_first:
+    if not training.group.is_first:
         return ""
     if training.out is None or mark is None:
         raise InvalidValue(
@@ -80,7 +79,7 @@ def resume(
         InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint; or the
             checkpoint is damaged or of another model, optimizer or scheduler. Then nothing is changed.
     """
-    group: Group | None = options.get("group")
+    group: Group = options.get("group") or SingleProcess()
     with _folder(out, group) as folder:
         kept = checkpoint.peek(folder) if (folder / checkpoint.NAME).exists() else None
         mark = None if kept is None else _mark(out, kept, plan)
@@ -100,9 +99,9 @@ def resume(
 
 
 @contextmanager
-def _folder(out: str | Path, group: Group | None) -> Iterator[Path]:
+def _folder(out: str | Path, group: Group) -> Iterator[Path]:
     """Where the checkpoint is: in the run's folder, or in a copy of rank 0's for a rank that may not see that."""
-    if group is None:
+    if group.size == 1:
         yield Path(out)
         return
     file = Path(out) / checkpoint.NAME
@@ -124,10 +123,8 @@ def _folder(out: str | Path, group: Group | None) -> Iterator[Path]:
         yield Path(copy)
 
 
-def _opened(out: str | Path, plan: Plan, mark: Mark | None, group: Group | None) -> LedgerFile | None:
+def _opened(out: str | Path, plan: Plan, mark: Mark | None, group: Group) -> LedgerFile | None:
     """The run's ledger; None away from rank 0. If it cannot be opened there, no rank goes on."""
-    if group is None:
-        return LedgerFile.open(out, plan, at_least=mark)
     ledger: LedgerFile | None = None
 
     def opened() -> tuple[int, ...]:

@@ -36,7 +36,7 @@ class Rounds:
 
     def __init__(
         self, training: Training, parts: Parts, *, folder: Path, reserve: int, show_private: bool, watcher: Watcher,
-        interrupt: Interrupt, group: Group | None, kept: Mapping[str, Any] | None = None,
+        interrupt: Interrupt, group: Group, kept: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._training, self._parts, self._folder, self._group = training, parts, folder, group
         self._first, self._reserve, self._watcher, self._interrupt = training.number, reserve, watcher, interrupt
@@ -44,7 +44,7 @@ class Rounds:
         self._meter = Meter(parts.plan, mark=lambda g: marked(
             g, parts.plan, seeded=not training.private, not_private=parts.task.not_private
         ))  # fmt: skip
-        self._metrics = Metrics(folder) if group is None or group.is_first else None
+        self._metrics = Metrics(folder) if group.is_first else None
         self._every = evaluate_every(parts)
         self._evaluated = -1  # the step of the last evaluation
         self._saved, self._saved_at = training.number if kept else -1, -math.inf
@@ -129,10 +129,10 @@ class Rounds:
     def _scores(self) -> Scores:
         training, parts = self._training, self._parts
         found: Scores | None = None
-        if self._group is None or self._group.is_first:
+        if self._group.is_first:
             with training.averaged() if training.average is not None else nullcontext():
                 found = evaluate(parts.model, parts.task, device=parts.device)
-        if self._group is None:
+        if self._group.size == 1:
             assert found is not None
             return found
         text = json.dumps(None if found is None else [found.loss, found.measure]).encode()
@@ -196,7 +196,7 @@ class Rounds:
         return self._charged_at(number) == number
 
     def _shared_or(self, flag: bool) -> bool:
-        return flag if self._group is None else self._group.any(flag)
+        return self._group.any(flag)
 
     def _seconds(self) -> float:
         return self._before + time.monotonic() - self._start

@@ -1,32 +1,18 @@
 """Training: private steps for your own loop. It samples, clips, charges, adds noise; your optimizer does the rest."""
 
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from privet import _check
-from privet.accounting import Guarantee, Step
-from privet.engine import ClippedSum, clipped_sum
-from privet.engine.clip import is_published, rule_for
-from privet.engine.clip.bounded import clip_in_force
-from privet.engine.clipped import plain_model
-from privet.engine.contribution import Ids, user_sampler
-from privet.engine.knowledge import trainable
-from privet.engine.loading import Chooser, Piece, batches
+from privet.accounting import Guarantee
 from privet.engine.randomness import Randomness
-from privet.engine.release import laid_as, release
-from privet.engine.sampling import sampler
-from privet.engine.summing import nothing
-from privet.engine.tape import tensors_in
+from privet.engine.release import Releaser, independent_noise
+from privet.engine.summing import ClippedSum, Clipper, sum_batch
 from privet.errors import InvalidValue
-from privet.planning import Plan
 from privet.training.account import (
     Account,
     account_for,
@@ -37,28 +23,24 @@ from privet.training.account import (
     read_off,
     without_proof,
 )
-from privet.training.assumptions import LoopFacts
-from privet.training.averaging import Average
-from privet.training.distributed import Group
-from privet.training.gate import (
-    LossFn,
-    Repeated,
-    check_covered,
-    check_kinds,
-    check_optimizer,
-    check_rule,
-    check_unit,
-    guarding_hooks,
-    records_of,
-    refuse_raw_steps,
-    rows_at_once,
-)
-from privet.training.joint import JointAccount, Part, Turn, check_group, checksum, coins, join
-from privet.training.joint_release import joint_release
-from privet.training.ledger_file import LedgerFile
-from privet.training.ledger_lines import Mark
+from privet.training.batches import Batches
+from privet.training.distributed import checksum
+from privet.training.gate import check_start, resolve_rule
+from privet.training.joint import Standing, account_of, join
 from privet.training.loop_guard import LoopGuard
-from privet.training.state_guard import StateGuard
+from privet.training.weights import Weights
+
+if TYPE_CHECKING:
+    from privet.engine.contribution import Ids
+    from privet.engine.loading import Piece
+    from privet.ledger.charge import Charge
+    from privet.planning import Plan
+    from privet.training.assumptions import LoopFacts
+    from privet.training.averaging import Average
+    from privet.training.distributed import Group
+    from privet.training.gate import LossFn
+    from privet.training.ledger_file import LedgerFile
+    from privet.training.ledger_lines import Mark
 
 
 @_check.known_keywords
@@ -104,41 +86,30 @@ class Training:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, dataset: Any, plan: Plan, *, out: "str | Path | None" = None,
-        ledger: LedgerFile | None = None, users: Ids | None = None, max_physical_batch: int | None = None,
+        self, model: nn.Module, optimizer: Optimizer, dataset: Any, plan: "Plan", *, out: "str | Path | None" = None,
+        ledger: "LedgerFile | None" = None, users: "Ids | None" = None, max_physical_batch: int | None = None,
         workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
         secure: bool = False, reserve: int = 1, as_published: bool = False, not_private: str = "",
-        group: Group | None = None, own_loop: bool = True, dataset_name: str | None = None,
+        group: "Group | None" = None, own_loop: bool = True, dataset_name: str | None = None,
     ) -> None:  # fmt: skip
-        self._generator = Randomness() if generator is None else generator
-        check_kinds(plan, self._generator)
-        check_group(model, plan, group)
+        generator = Randomness() if generator is None else generator
         self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
-        self._inner = plain_model(model)
-        self._named = trainable(self._inner)
-        self._shapes = {name: p.shape for name, p in self._named.items()}
-        check_optimizer(optimizer, self._named, self._inner)
-        self.rule = rule_for(plan.rule, as_published=as_published)  # one object: it may learn from releases
-        check_rule(is_published(self.rule), plan, secure=secure)
-        check_covered(not_private, as_published=as_published)
-        self._not_private = not_private
-        self._views, self._physical = views, rows_at_once(max_physical_batch, views)
-        _check.whole(least=0, workers=workers)
-        self._workers, self._users, self._secure = workers, users, secure
-        records = None if self._physical is None else self._physical // views  # of a piece
-        self.group, self._part = group, None if group is None else Part(group, records)
-        self._chooser(self._generator, start=0 if ledger is None else ledger.next)  # checks dataset and plan
-        if group is not None:  # before the average: rank 0's weights are everyone's
-            owners = None if users is None else [str(user) for user in users]
-            settings = (owners, views, self._physical, secure, average, reserve, not_private)
-            self._generator = join(group, self._inner, optimizer, plan, dataset, self._generator, settings)
-        self.average = None if average is None else Average(self._named, decay=average)
-        self._is_averaged = self._is_open = self._is_done = self._is_stepping = self._is_closed = False
-        self._has_begun = self._is_post_processing = False
-        self._piece: Piece[Any] | None = None
-        self._turn = Turn()
-        self._sum: ClippedSum | None = None
-        self.raw_scale: float | None = None  # of a rule without a guarantee: the sensitivity it took last; not private
+        self._inner, named, self.group = check_start(model, optimizer, plan, generator, group)
+        rule = resolve_rule(plan, secure=secure, as_published=as_published, not_private=not_private)
+        self.rule: Any = rule.rule  # one object: it may learn from releases
+        self._not_private, self._views = not_private, views
+        self._batches = Batches(
+            dataset, plan, self.group, users=users, most=max_physical_batch, workers=workers, views=views
+        )
+        self._batches.chooser(generator, start=0 if ledger is None else ledger.next)  # checks dataset and plan
+        settings = (views, self._batches.rows, secure, average, reserve, not_private)
+        self._generator = join(self.group, self._inner, optimizer, plan, dataset, generator, users, settings)
+        self._clipper = Clipper(rule, named)
+        self._releaser = Releaser(
+            rule=rule, groups=len(self._clipper.groups), randomness=self._generator, ranks=self.group,
+            relation=plan.recipe.budget.relation, mechanism=independent_noise(secure=secure),
+        )  # fmt: skip
+        self._weights = Weights(self._inner, named, optimizer, average=average, is_busy=self._is_mid_batch)
         self.out = None if out is None else Path(out)
 
         def account() -> Account:
@@ -147,17 +118,17 @@ class Training:
                 dataset=dataset_name,
             )  # fmt: skip
 
-        self._account = account() if group is None else JointAccount(group, plan, account, self._standing)
-        self._number, self._is_charged = self._account.next, False  # the step at hand, and whether it is charged
-        self._wants_check = self._is_checked = False
-        self._step: Step = plan.steps[0]  # the one that is charged
+        self._standing = Standing(weights=lambda: checksum(list(named.values())))
+        self._account = account_of(self.group, plan, account, self._standing)
+        self._number = self._account.next  # the step at hand
+        self._charge: Charge | None = None  # of the step at hand, once its first batch is about to be handed out
+        self._piece: Piece[Any] | None = None  # the physical batch at hand
+        self._sum: ClippedSum | None = None  # over those before it in the step
+        self._is_lent = self._is_open = self._is_done = self._has_begun = self._is_closed = False
         self._loop = LoopGuard(
-            self._inner, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
-            private=tensors_in(getattr(dataset, "tensors", dataset)), note=self._account.note,
+            self._inner, named, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
+            dataset=dataset, note=self._account.note,
         )  # fmt: skip
-        self._state = StateGuard(self._inner, self._named)
-        here = weakref.ref(self)  # the optimizer must not keep this object, and its ledger, alive
-        self._hook = refuse_raw_steps(optimizer, lambda: (found := here()) is not None and found._is_raw())
 
     # --- what is known ---
 
@@ -167,7 +138,7 @@ class Training:
         return self._number
 
     @property
-    def facts(self) -> LoopFacts:
+    def facts(self) -> "LoopFacts":
         """What was checked of this loop, and what was not: the assumptions of its guarantee."""
         return self._loop.facts
 
@@ -181,14 +152,24 @@ class Training:
         return self._generator.private
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> "Mark | None":
         """The place in the ledger on disk, for a checkpoint; None if there is no folder."""
         return self._account.mark
 
     @property
     def is_busy(self) -> bool:
         """Whether a batch is at hand, or the averaged weights are in place."""
-        return self._piece is not None or self._is_averaged
+        return self._piece is not None or self._weights.are_averaged
+
+    @property
+    def average(self) -> "Average | None":
+        """The moving average of the weights, if there is one."""
+        return self._weights.average
+
+    @property
+    def raw_scale(self) -> float | None:
+        """Of a rule without a guarantee: the sensitivity it took last; not private."""
+        return self._releaser.raw_scale
 
     @property
     def guarantee(self) -> Guarantee:
@@ -206,9 +187,9 @@ class Training:
         guarantee = qualify(guarantee, self.facts)
         if self.facts.void_from is not None:
             return guarantee
-        if not self._is_averaged and not self._is_stepping and (name := self._state.moved(deep=True)):
+        if not self._weights.is_stepping and (name := self._weights.moved()):
             return without_proof(guarantee, f"{name} was changed by something else than a private step")
-        if is_published(self.rule):
+        if self._releaser.rule.is_uncertified:
             return without_proof(guarantee, f"rule {self.plan.rule!r} is unsound")
         if self._not_private:
             return without_proof(guarantee, read_off(self._not_private))
@@ -226,12 +207,8 @@ class Training:
             raise InvalidValue(
                 "averaged() was called inside a batch, or twice. Its step needs the weights. Step first."
             )
-        self._is_averaged = True
-        try:
-            with self.average.in_place():
-                yield self.model
-        finally:
-            self._is_averaged = False
+        with self._weights.averaged():
+            yield self.model
 
     @contextmanager
     def post_processing(self, reason: str) -> Iterator[None]:
@@ -243,14 +220,10 @@ class Training:
             raise InvalidValue("post_processing was called inside a batch. Its step needs the weights. Step first.")
         if self._is_closed:
             raise InvalidValue("post_processing was called after close(). Nothing can be noted. Do it before.")
-        self._state.check(deep=True)
+        self._weights.check(deep=True)
         self._loop.post_process(reason)
-        self._is_post_processing = True
-        try:
+        with self._weights.post_processing():
             yield
-        finally:
-            self._is_post_processing = False
-            self._state.accept(deep=True)
 
     def accept_state(self) -> None:
         """What the model holds before the first batch is right: a checkpoint was loaded.
@@ -263,12 +236,11 @@ class Training:
                 "accept_state() was called after a batch. Weights could be moved by records, and the guarantee would "
                 'not say so. Change them in `with training.post_processing("why"):`.'
             )
-        self._state.accept(deep=True)
+        self._weights.accept()
 
     def check_state(self) -> None:
         """Raise if the model was changed by something else than private steps: before a checkpoint, say."""
-        if not self._is_averaged:
-            self._state.check(deep=True)
+        self._weights.check(deep=True)
 
     def note(self) -> None:
         """Write what is known of the loop to the ledger, for whoever reads it after a crash."""
@@ -284,8 +256,8 @@ class Training:
             return
         self._is_closed = True
         self._drop()
-        self._hook.remove()
-        name = "" if self._is_averaged else self._state.moved(deep=True)
+        self._weights.close()
+        name = self._weights.moved()
         try:
             if name:
                 self._loop.void(self.number, f"{name} was changed by something else than a private step")
@@ -293,7 +265,7 @@ class Training:
         finally:
             self._account.close()
         if name:
-            self._state.check(deep=True)
+            self._weights.check(deep=True)
 
     def __enter__(self) -> "Training":
         return self
@@ -324,27 +296,25 @@ class Training:
             self.note()
         self._is_open = self._has_begun = True
         try:
-            yield from self._batches(end)
+            yield from self._hand_out(end)
         finally:
             self._drop()
             self._is_open = False
 
-    def _batches(self, end: int) -> Iterator[Any]:
-        source = self._generator if self.group is None else coins(self._generator, self.group, self.number)
-        chosen = self._chooser(source, start=self.number)
-        pieces = batches(self.dataset, chosen, workers=self._workers, physical=self._physical)
+    def _hand_out(self, end: int) -> Iterator[Any]:
+        pieces = self._batches.load(self._generator, start=self._number)
         while (piece := self._next(pieces, end)) is not None:
-            if self.number >= end:  # drawn ahead, and dropped: nobody saw it
+            if self._number >= end:  # drawn ahead, and dropped: nobody saw it
                 return
-            self._check_model()
-            self._turn = self._part.turn(piece.is_last) if self._part is not None else Turn()
-            if not self._is_charged:  # with the first of the physical batches of a step
-                self._charge()
+            self._weights.check_model()
+            self._standing.sample, self._is_lent = self._batches.turn(is_last=piece.is_last)
+            if self._charge is None:  # with the first of the physical batches of a step
+                self._charge_step()
             if not len(piece.indices):  # nobody takes part: a step like any other, of noise alone
                 self._release(self._nothing())
                 continue
             self._piece, self._is_done = piece, False
-            self._loop.open(piece, is_checked=self._is_checked)
+            self._loop.open(piece, is_checked=self._standing.is_checked)
             yield piece.data
             if not self._is_done:
                 raise InvalidValue(
@@ -352,15 +322,15 @@ class Training:
                     "out changes the sampling that the guarantee is for. Call training.step once for each batch."
                 )
 
-    def _next(self, pieces: Iterator[Piece[Any]], end: int) -> Piece[Any] | None:
+    def _next(self, pieces: "Iterator[Piece[Any]]", end: int) -> "Piece[Any] | None":
         """The next piece; a dataset that fails has seen whose turn it is, so that its batch is charged, and lost."""
         try:
             return next(pieces, None)
         except BaseException as error:
-            if self.number >= end and isinstance(error, Exception):
+            if self._number >= end and isinstance(error, Exception):
                 return None  # drawn ahead, and dropped
-            if self.number < end and not self._is_charged and self.group is None:
-                self._charge()
+            if self._number < end and self._charge is None and self.group.size == 1:
+                self._charge_step()
             raise
 
     def step(self, losses: "Tensor | LossFn", *batch: Any) -> bool:
@@ -379,8 +349,7 @@ class Training:
         if piece is None:
             check_left(self.number, self.plan)
             raise InvalidValue("step was called without a batch, or twice for one. Call it once inside the loop.")
-        found = self._clipped(losses, batch, rows=len(piece.indices))
-        found = self._nothing() if self._turn.is_lent else found
+        found = self._clip(losses, batch, rows=len(piece.indices))
         self._piece, self._sum = None, found if self._sum is None else self._sum + found
         if piece.is_last:
             whole, self._sum = self._sum, None
@@ -390,125 +359,62 @@ class Training:
 
     # --- the parts of a step ---
 
-    def _charge(self) -> None:
+    def _charge_step(self) -> None:
         """Charge the step whose batch is about to be handed out: what was seen is spent, whatever becomes of it."""
-        step = self._step = self.plan.steps[self.number]
-        in_force = clip_in_force(self.rule, step.clip)
-        self._wants_check = self._loop.wants_check()
-        charged = step if in_force == step.clip else replace(step, clip=in_force)
-        self._account.charge(self.number, charged)  # on the disk, when this returns
-        self._is_charged = True
-        account = self._account
-        self._is_checked = account.is_checked if isinstance(account, JointAccount) else self._wants_check
+        self._standing.is_checked = self._loop.wants_check()
+        in_force = self._clipper.rule.clip_in_force
+        self._charge = self._account.charge(self._number, in_force)  # on the disk, when this returns
 
-    def _is_raw(self) -> bool:
-        """Whether an optimizer's step that is about to happen is another than ours, on gradients that are not ours."""
-        if self._is_stepping:
-            return False
-        if self._piece is not None or self._sum is not None:
-            self._loop.drop()  # nothing more is recorded, as a step on it has failed
-            return True
-        return any(p.grad is not None for group in self.optimizer.param_groups for p in group["params"])
+    def _is_mid_batch(self) -> bool:
+        """Whether a batch is at hand, when an optimizer's step is refused for it: nothing more is recorded then."""
+        is_mid_batch = self._piece is not None or self._sum is not None
+        if is_mid_batch:
+            self._loop.drop()
+        return is_mid_batch
 
     def _nothing(self) -> ClippedSum:
-        return nothing(self._named, self.rule, self._step.clip)
+        assert self._charge is not None
+        return self._clipper.nothing(self._charge.clip)
 
-    def _standing(self, is_due: bool) -> tuple[int, int, int]:
-        """What must be the same on all ranks, the sample and, where it is due, the weights; and what rank 0 decides."""
-        return self._turn.sample, checksum(list(self._named.values())) if is_due else 0, int(self._wants_check)
-
-    def _chooser(self, source: Randomness, *, start: int) -> Chooser:
-        """The plan's own sampler from a step on; in a group, this rank's part of its batches."""
-        plan, records = self.plan, records_of(self.dataset)
-        check_unit(plan, records, self._users)
-        chosen: Chooser = (
-            sampler(plan, records=records, start=start, generator=source)
-            if self._users is None
-            else user_sampler(plan, users=self._users, start=start, generator=source)
-        )
-        chosen = chosen if self._part is None else self._part.of(chosen)
-        return chosen if self._views == 1 else Repeated(chosen, self._views)
-
-    def _clipped(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int) -> ClippedSum:
+    def _clip(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int) -> ClippedSum:
+        """The clipped sum over the physical batch at hand, once it is sure that these are its losses."""
         is_checked = self._loop.is_checking
 
         def verify() -> tuple[int, ...]:
             try:
-                self._check_model()
-                self._state.check(deep=is_checked)
+                self._weights.check_model()
+                self._weights.check(deep=is_checked)
             except InvalidValue:
                 self._loop.drop()
                 raise
-            self._loop.close(losses, batch, rows=rows, number=self.number)
+            self._loop.close(losses, batch, rows=rows, number=self._number)
             return ()
 
-        if self.group is not None and is_checked:
+        if is_checked:
             self.group.together(verify, 0)  # what one rank finds stops all
         else:
             verify()
-        return clipped_sum(
-            self._inner, losses, batch, rule=self.rule, clip=self._step.clip, views=self._views,
-            as_published=is_published(self.rule),
-        )  # fmt: skip
+        assert self._charge is not None
+        found = sum_batch(self._inner, losses, batch, self._clipper, self._charge.clip, views=self._views)
+        return self._nothing() if self._is_lent else found
 
     def _release(self, whole: ClippedSum) -> None:
         """Make the step that is charged: whatever goes wrong here, it is over."""
-        step = self._step
-        self._number, self._is_charged = self.number + 1, False
-        batch = step.rate * self.plan.recipe.size  # public, whatever the realised batch
-        one = partial(release, in_place=True) if self.group is None else partial(joint_release, self.group)
+        charge, number = self._charge, self._number
+        assert charge is not None
+        self._number, self._charge = number + 1, None
+        is_made = False
         try:
-            released = one(
-                whole, self.rule, step=step, batch=batch, generator=self._generator, secure=self._secure,
-                relation=self.plan.recipe.budget.relation, as_published=is_published(self.rule),
-            )  # fmt: skip
-            if is_published(self.rule):
-                self.raw_scale = float(self.rule.raw_scale(whole.raw_norms, step.clip))
-            self._move(released.grads)
-        except BaseException:
-            self._loop.end_step(self.number - 1, is_made=False)
-            raise
-        self._loop.end_step(self.number - 1, is_made=True)
-
-    def _move(self, grads: Mapping[str, Tensor]) -> None:
-        """Let the optimizer make its step by what was released, and by nothing else."""
-        for group in self.optimizer.param_groups:
-            for p in group["params"]:
-                p.grad = None  # what was not released must not reach the weights
-        for name, grad in grads.items():
-            self._named[name].grad = laid_as(self._named[name], grad)
-        self._is_stepping = True
-        try:
-            with guarding_hooks(self.optimizer, check_weights=self._state.check, accept_weights=self._state.accept):
-                self.optimizer.step()
+            released = self._releaser.release(whole, charge, batch=charge.step.rate * self.plan.recipe.size)
+            self._weights.step(released.grads)
+            is_made = True
         finally:
-            self._is_stepping = False
-            self._inner.zero_grad()
-        if self.average is not None:
-            self.average.add()
-
-    def _check_model(self) -> None:
-        if self._is_post_processing:
-            raise InvalidValue(
-                "a batch was asked for inside of post_processing. What is done there to the model must not come from "
-                "records. Leave it first."
-            )
-        now = trainable(self._inner)
-        if now.keys() != self._shapes.keys() or any(
-            p is not self._named[name] or p.shape != self._shapes[name] for name, p in now.items()
-        ):
-            odd = sorted(now.keys() ^ self._shapes.keys()) or ["a parameter was replaced"]
-            raise InvalidValue(
-                f"model: its trainable parameters are not those of the start ({', '.join(odd[:3])}). Clip, noise and "
-                "optimizer are for those. Freeze or change layers first, then make a Training."
-            )
-        if self._is_averaged:
-            raise InvalidValue("model: it holds its averaged weights. A step on them would be lost. Leave averaged().")
+            self._loop.end_step(number, is_made=is_made)
 
     def _drop(self) -> None:
         """Forget a batch that was begun: it is charged, and lost. The model is itself again."""
         self._piece = self._sum = None
         self._loop.drop()
-        if self._is_charged:
-            self._number, self._is_charged = self.number + 1, False
-            self._loop.end_step(self.number - 1, is_made=False)
+        if self._charge is not None:
+            self._number, self._charge = self._number + 1, None
+            self._loop.end_step(self._number - 1, is_made=False)

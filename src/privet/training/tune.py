@@ -86,7 +86,7 @@ def tune(
         InvalidValue: something does not fit, would void the guarantee, or the folder is of another tuning.
         KeyboardInterrupt: a trial was interrupted; the same call goes on with it.
     """
-    if distributed.group() is not None:
+    if distributed.group().size > 1:
         raise Unsupported("tune is called by several processes. Each would try on its own. Tune in one process.")
     if seed is not None:
         _check.whole(least=0, seed=seed)

@@ -8,6 +8,7 @@ raised for what a rule says of a record, since an error that depends on a record
 The package's own rules keep their vectorised code, and stay so far below the bound that they are left as they are.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from privet import _check
 from privet._registry import one_line
-from privet.engine.clip.base import Adaptive, Rule, is_adaptive, is_published
+from privet.engine.clip.base import Rule, is_adaptive, is_published
 from privet.engine.share import Dense, Share
 from privet.errors import InvalidValue
 from privet.planning.rules import registry
@@ -27,6 +28,202 @@ NEAR = 4  # roundings below the bound from where an example is cut back: the pac
 LEAST_NORM = 1e-14  # a smaller norm is taken for this one: entries whose squares vanish in float32 are not in it
 _EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 _SAFETY = {dtype: 1 - ROUNDED * eps for dtype, eps in _EPS.items()}
+
+
+class BoundedRule:
+    """A rule in the hands of the engine, resolved once: one of the package's, without a memory.
+
+    What it asks of a rule with a memory has answers here for one without, so that nobody asks which kind it has.
+    """
+
+    remembers = False  # whether it learns from releases
+    is_uncertified = False  # whether it is not held to its bound, so that nothing is proven of it
+    bit_bound = 0.0  # the norm of one example's row of bits is at most this
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule: Any = rule
+
+    # --- what is public ---
+
+    def clip_in_force(self, clip: float) -> float:
+        """The clip now, when the plan says `clip`: that of a rule with a memory, which knows noisy releases only."""
+        return clip
+
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        """Which parameters are clipped together, each in one group."""
+        found: list[list[str]] = self.rule.groups(list(names))
+        return found
+
+    def bound(self, clip: float, groups: int) -> float:
+        """The most that one example can add: a number from public numbers, and the one that the noise is made from."""
+        found: float = self.rule.norm_bound(clip, groups)
+        if type(found) is not float or not 0 < found < math.inf:
+            _check.positive(norm_bound=found)
+        return found
+
+    def bit_noise(self, noise: float, batch: float) -> float:
+        """The noise multiplier of the bits, in a step charged at `noise`."""
+        return math.inf  # there are none
+
+    # --- of each example ---
+
+    def transform(self, shares: Mapping[str, Share], named: Mapping[str, Tensor]) -> Mapping[str, Share]:
+        """The gradients as they are to be clipped."""
+        return shares
+
+    def say(self, norms: Tensor, clip: float) -> Tensor:
+        """What the rule says, (B, G), not yet held to its bound."""
+        found: Tensor = self.rule.factors(norms, clip)
+        return found
+
+    def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
+        """What each group of each example is multiplied by, (B, G): no example adds more than `bound`.
+
+        Of the package's own, no factor is below zero, or so large that it matters.
+        """
+        factors = self.say(norms, clip * _SAFETY[dtype])
+        if not len(norms):
+            return factors.to(norms.dtype)
+        most = bound * (1 - NEAR * _EPS[dtype])
+        if most >= LEAST_NORM:
+            reach = factors * norms
+            if float((reach if reach.shape[1] == 1 else _norm(reach)).max()) <= most:  # not so if one is not a number
+                return factors
+        return _cut_back(factors, norms, bound, dtype)
+
+    def raw_scale(self, norms: Tensor, clip: float) -> float:
+        """What a rule without a guarantee takes for the sensitivity: private data. No other is asked."""
+        return float(self.rule.raw_scale(norms, clip))
+
+    def bits(self, norms: Tensor, clip: float) -> Tensor | None:
+        """What is released beside the gradient, summed over the batch, (k,); None where there is nothing."""
+        return None
+
+    # --- of what was released ---
+
+    def learn(
+        self, grads: Mapping[str, Tensor], bits: Tensor | None, *, clip: float, std: float, batch: float
+    ) -> Mapping[str, Tensor]:
+        """What the optimizer gets, from the noisy sums over `batch`."""
+        return grads
+
+    def state(self) -> dict[str, Any] | None:
+        """The memory, for a checkpoint; None where there is none."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Take up a memory."""
+
+
+class _Remembering(BoundedRule):
+    """One with a memory of earlier releases."""
+
+    remembers = True
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__(rule)
+        self.bit_bound = self.rule.bit_bound
+
+    def clip_in_force(self, clip: float) -> float:
+        found: float = self.rule.threshold(clip)
+        _check.positive(threshold=found)
+        return found
+
+    def bit_noise(self, noise: float, batch: float) -> float:
+        found: float = self.rule.bit_noise(noise, batch)
+        return found
+
+    def transform(self, shares: Mapping[str, Share], named: Mapping[str, Tensor]) -> Mapping[str, Share]:
+        return {name: self.rule.transformed(name, share) for name, share in shares.items()}
+
+    def bits(self, norms: Tensor, clip: float) -> Tensor | None:
+        found: Tensor = self.rule.bits(norms, clip).sum(0)
+        return found
+
+    def learn(
+        self, grads: Mapping[str, Tensor], bits: Tensor | None, *, clip: float, std: float, batch: float
+    ) -> Mapping[str, Tensor]:
+        if bits is None:
+            raise InvalidValue("raw_bits=None must hold what the rule releases beside the gradient. Use clipped_sum.")
+        found: Mapping[str, Tensor] = self.rule.released(grads, bits, clip=clip, std=std, batch=batch)
+        return found
+
+    def state(self) -> dict[str, Any] | None:
+        found: dict[str, Any] = self.rule.state()
+        return found
+
+    def restore(self, state: Any) -> None:
+        self.rule.restore(state)
+
+
+class _Outside(BoundedRule):
+    """One from outside: mapped over the examples, so that it sees one, and measured whatever it says."""
+
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        groups = super().groups(names)
+        if sorted(name for group in groups for name in group) != sorted(names):
+            raise InvalidValue(
+                f"rule={_name(self.rule)} must put each of the {len(names)} parameters into one group. Else a group's "
+                "norm is not that of what is added. Let groups(names) return every name once."
+            )
+        return groups
+
+    def bound(self, clip: float, groups: int) -> float:
+        found: float = self.rule.norm_bound(clip, groups)
+        _check.positive(norm_bound=found)
+        return found
+
+    def say(self, norms: Tensor, clip: float) -> Tensor:
+        rows = norms if len(norms) else norms.new_ones(1, norms.shape[1])  # a rule that fails does so in any batch
+        found = _mapped(self.rule, "factors", rows, clip)[: len(norms)]
+        _check_shape(self.rule, "factors", found, norms.shape[1:])
+        return found.double()
+
+    def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
+        factors = self.say(norms, clip * _SAFETY[dtype])
+        return _cut_back(factors, norms, bound, dtype) if len(norms) else factors.to(norms.dtype)
+
+
+class _OutsideRemembering(_Outside, _Remembering):
+    """One from outside, with a memory: also its bits and the gradients that it changes are those of one example."""
+
+    def transform(self, shares: Mapping[str, Share], named: Mapping[str, Tensor]) -> Mapping[str, Share]:
+        """Its answers are kept whole: what is measured is then what is added, whatever it would say if asked again."""
+        return {name: _transformed(self.rule, name, share, named[name].shape) for name, share in shares.items()}
+
+    def bits(self, norms: Tensor, clip: float) -> Tensor | None:
+        """No example's row has a norm above `bit_bound`."""
+        bits = _mapped(self.rule, "bits", norms if len(norms) else norms.new_zeros(1), clip)
+        if bits.dim() != 2:
+            _check_shape(self.rule, "bits", bits, torch.Size((bits[0].numel(),)))
+        bits = torch.where(bits.isfinite(), bits.double(), 0.0)[: len(norms)]
+        reach = torch.linalg.vector_norm(bits, dim=1)
+        cut = torch.where(reach <= self.bit_bound, 1.0, self.bit_bound * _SAFETY[torch.float64] / reach)
+        return (bits * cut[:, None]).sum(0)
+
+
+class Uncertified(BoundedRule):
+    """A paper's rule whose proof does not cover it: not held, as its bound is not what its noise is made from."""
+
+    is_uncertified = True
+
+    def bound(self, clip: float, groups: int) -> float:
+        found: float = self.rule.norm_bound(clip, groups)
+        return found
+
+    def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
+        return self.say(norms, clip * _SAFETY[dtype]).to(norms.dtype)
+
+
+def bounded(rule: "Rule | BoundedRule") -> BoundedRule:
+    """The rule, as the engine asks it."""
+    if isinstance(rule, BoundedRule):
+        return rule
+    if is_published(rule):
+        return Uncertified(rule)
+    if registry.is_ours(rule):
+        return _Remembering(rule) if is_adaptive(rule) else BoundedRule(rule)
+    return _OutsideRemembering(rule) if is_adaptive(rule) else _Outside(rule)
 
 
 def bounded_factors(rule: Rule, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
@@ -47,17 +244,13 @@ def bounded_factors(rule: Rule, norms: Tensor, clip: float, *, bound: float, dty
     tensor([[1.0000],
             [0.2500]])
     """
-    factors = factors_of(rule, norms, clip * _SAFETY[dtype])
-    if is_published(rule) or not len(norms):
-        return factors.to(norms.dtype)
-    most = bound * (1 - NEAR * _EPS[dtype])
-    if most >= LEAST_NORM and registry.is_ours(rule):  # of ours, no factor is below zero, or so large that it matters
-        reach = factors * norms
-        if float((reach if reach.shape[1] == 1 else _norm(reach)).max()) <= most:  # not so if one is not a number
-            return factors
+    return bounded(rule).factors(norms, clip, bound=bound, dtype=dtype)
+
+
+def _cut_back(factors: Tensor, norms: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
     factors = torch.where(factors.isfinite(), factors.double(), 0.0)
     reach = _norm(factors * norms.clamp(min=LEAST_NORM))
-    cut = torch.where(reach <= most, 1.0, bound * _SAFETY[dtype] / reach)
+    cut = torch.where(reach <= bound * (1 - NEAR * _EPS[dtype]), 1.0, bound * _SAFETY[dtype] / reach)
     factors = torch.where(cut.isfinite(), cut, 0.0)[:, None] * factors
     largest = torch.finfo(norms.dtype).max
     return factors.clamp(-largest, largest).to(norms.dtype)
@@ -68,73 +261,7 @@ def _norm(rows: Tensor) -> Tensor:
     return rows.double().square().sum(1).sqrt()
 
 
-def factors_of(rule: Rule, norms: Tensor, clip: float) -> Tensor:
-    """What a rule says, (B, G), not yet held to its bound."""
-    if registry.is_ours(rule):
-        return rule.factors(norms, clip)
-    rows = norms if len(norms) else norms.new_ones(1, norms.shape[1])  # a rule that fails does so in any batch
-    found = _mapped(rule, "factors", rows, clip)[: len(norms)]
-    _check_shape(rule, "factors", found, norms.shape[1:])
-    return found.double()
-
-
-def bound_of(rule: Rule, clip: float, groups: int) -> float:
-    """The most that one example can add: a number from public numbers, and the one that the noise is made from."""
-    bound = rule.norm_bound(clip, groups)
-    if not is_published(rule):
-        _check.positive(norm_bound=bound)
-    return bound
-
-
-def groups_of(rule: Rule, names: Sequence[str]) -> list[list[str]]:
-    """Which parameters are clipped together, each in one group."""
-    groups = rule.groups(list(names))
-    if not registry.is_ours(rule) and sorted(name for group in groups for name in group) != sorted(names):
-        raise InvalidValue(
-            f"rule={_name(rule)} must put each of the {len(names)} parameters into one group. Else a group's norm is "
-            "not that of what is added. Let groups(names) return every name once."
-        )
-    return groups
-
-
-def clip_in_force(rule: Rule, clip: float) -> float:
-    """The clip now, when the plan says `clip`: that of a rule with a memory, which knows noisy releases only."""
-    if not is_adaptive(rule):
-        return clip
-    found = rule.threshold(clip)
-    _check.positive(threshold=found)
-    return found
-
-
-def summed_bits(rule: Rule, norms: Tensor, clip: float) -> Tensor | None:
-    """What an adaptive rule releases beside the gradient, (k,): no example's row has a norm above `bit_bound`."""
-    if not is_adaptive(rule):
-        return None
-    if registry.is_ours(rule):
-        return rule.bits(norms, clip).sum(0)
-    bits = _mapped(rule, "bits", norms if len(norms) else norms.new_zeros(1), clip)
-    if bits.dim() != 2:
-        _check_shape(rule, "bits", bits, torch.Size((bits[0].numel(),)))
-    bits = torch.where(bits.isfinite(), bits.double(), 0.0)[: len(norms)]
-    reach = torch.linalg.vector_norm(bits, dim=1)
-    cut = torch.where(reach <= rule.bit_bound, 1.0, rule.bit_bound * _SAFETY[torch.float64] / reach)
-    return (bits * cut[:, None]).sum(0)
-
-
-def transformed(rule: Rule, shares: Mapping[str, Share], named: Mapping[str, Tensor]) -> Mapping[str, Share]:
-    """The gradients as they are to be clipped.
-
-    A rule from outside is given the gradient of one example, and its answers are kept whole: what is measured is then
-    what is added, whatever the rule would say when asked again.
-    """
-    if not is_adaptive(rule):
-        return shares
-    if registry.is_ours(rule):
-        return {name: rule.transformed(name, share) for name, share in shares.items()}
-    return {name: _transformed(rule, name, share, named[name].shape) for name, share in shares.items()}
-
-
-def _transformed(rule: Adaptive, name: str, share: Share, shape: torch.Size) -> Share:
+def _transformed(rule: Any, name: str, share: Share, shape: torch.Size) -> Share:
     word = f"transformed[{name!r}]"
     sample, one = torch.ones(shape), cast(Callable[[str, Tensor], Tensor], rule.transformed)
     if one(name, sample) is sample:

@@ -1,6 +1,6 @@
 """What a layer rule is: how one torch function's parameters get their per-example gradients."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -31,7 +31,7 @@ class Rule(Protocol):
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         """Call the function, and say which tensors' gradients are wanted."""
 
-    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterable[tuple[Tensor, Share]]:
         """(tracked tensor, share) for each tracked argument, given the gradients of the tensors that were wanted."""
 
 

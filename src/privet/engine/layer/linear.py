@@ -1,6 +1,6 @@
 """Linear maps: F.linear with any leading dimensions, products with a matrix or vector, and addmm."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privet.engine.intercept import is_tracked
 from privet.engine.layer.base import Function, Ran, bound, plain, register
-from privet.engine.share import Dense, Share, Single, outer, widened
+from privet.engine.share import WIDE, Dense, Share, Single, outer, widened
 
 if TYPE_CHECKING:
     from privet.engine.tape import Use
@@ -33,20 +33,22 @@ class Linear:
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         return plain(func, args, kwargs)
 
-    def shares(self, use: "Use", grads: list[Tensor]) -> Iterator[tuple[Tensor, Share]]:
-        x, weight, bias = bound(("input", "weight", "bias"), use.args, use.kwargs)
+    def shares(self, use: "Use", grads: list[Tensor]) -> Iterable[tuple[Tensor, Share]]:
+        found: list[tuple[Tensor, Share]] = []
+        x, weight, bias = use.args if len(use.args) == 3 else bound(("input", "weight", "bias"), use.args, use.kwargs)
         if grads[0].dim() == 2 and use.is_plain:  # one row for each example
-            g = Dense(widened(grads[0]))
-            if use.is_tracked(weight):
-                yield weight, Single(widened(x.detach()), g)
-            if use.is_tracked(bias):
-                yield bias, g
-            return
-        rows = positions(use.output(grads[0]))
-        if use.is_tracked(weight):
-            yield weight, outer(positions(use.input(x)), rows)
-        if use.is_tracked(bias):
-            yield bias, Dense(rows.sum(1))
+            x, g = x.detach(), grads[0]
+            bias_share = Dense(g if g.dtype in WIDE else g.float())
+            if id(weight) in use.ids:
+                found.append((weight, Single(x if x.dtype in WIDE else x.float(), bias_share)))
+        else:
+            rows = positions(use.output(grads[0]))
+            bias_share = Dense(rows.sum(1))
+            if id(weight) in use.ids:
+                found.append((weight, outer(positions(use.input(x)), rows)))
+        if id(bias) in use.ids:
+            found.append((bias, bias_share))
+        return found
 
 
 @register(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)

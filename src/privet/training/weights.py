@@ -1,0 +1,217 @@
+"""The weights of a run: the optimizer moves them by what was released, and nothing else does."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from privet.engine.release import laid_as
+from privet.errors import InvalidValue
+from privet.training.averaging import Average
+from privet.training.state_guard import StateGuard
+
+
+class Weights:
+    """What a run trains, its moving average, and who may move them.
+
+    Args:
+        named: the trainable parameters of `model`.
+        average: the decay of the moving average, if there is one.
+        is_busy: a method that tells whether a batch is at hand. Then nobody else may let the optimizer step.
+    """
+
+    def __init__(
+        self, model: nn.Module, named: Mapping[str, nn.Parameter], optimizer: Optimizer, *, average: float | None,
+        is_busy: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._model, self._named, self._optimizer = model, dict(named), optimizer
+        self._start = self._trainable()
+        self.average = None if average is None else Average(named, decay=average)
+        self._state = StateGuard(model, named)
+        self.is_stepping = False
+        self._is_lent = ""  # to whom: the weights are not the run's own now, or its user changes them
+        self._is_busy = weakref.WeakMethod(is_busy)
+        self._hook = optimizer.register_step_pre_hook(_Refuse(weakref.ref(self)))
+
+    def close(self) -> None:
+        """Let others step again."""
+        self._hook.remove()
+
+    # --- what they are ---
+
+    @property
+    def are_averaged(self) -> bool:
+        """Whether the averaged weights are in place."""
+        return self._is_lent == "averaged"
+
+    def moved(self) -> str:
+        """The name of something that was changed by something else than a private step; empty if there is none."""
+        return "" if self._is_lent == "averaged" else self._state.moved(deep=True)
+
+    def check(self, *, deep: bool = False) -> None:
+        """Raise if something else than a private step has changed them."""
+        if self._is_lent != "averaged":
+            self._state.check(deep=deep)
+
+    def accept(self) -> None:
+        """What the model holds now is right."""
+        self._state.accept(deep=True)
+
+    def check_model(self) -> None:
+        """Raise unless a step may be made: with the parameters of the start, and the run's own weights in them."""
+        if self._is_lent == "post-processing":
+            raise InvalidValue(
+                "a batch was asked for inside of post_processing. What is done there to the model must not come from "
+                "records. Leave it first."
+            )
+        now = self._trainable()
+        if now != self._start:
+            odd = sorted(now.keys() ^ self._start.keys()) or ["a parameter was replaced"]
+            raise InvalidValue(
+                f"model: its trainable parameters are not those of the start ({', '.join(odd[:3])}). Clip, noise and "
+                "optimizer are for those. Freeze or change layers first, then make a Training."
+            )
+        if self._is_lent:
+            raise InvalidValue("model: it holds its averaged weights. A step on them would be lost. Leave averaged().")
+
+    def _trainable(self) -> dict[str, tuple[int, torch.Size]]:
+        with torch._C.DisableTorchFunctionSubclass():  # they may be tracked, and this is no use of them
+            return {name: (id(p), p.shape) for name, p in self._model.named_parameters() if p.requires_grad}
+
+    # --- who moves them ---
+
+    def step(self, grads: Mapping[str, Tensor]) -> None:
+        """Let the optimizer make its step by what was released, and by nothing else."""
+        for group in self._optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = None  # what was not released must not reach the weights
+        for name, grad in grads.items():
+            p = self._named[name]
+            p.grad = grad if grad.dtype == p.dtype and grad.stride() == p.stride() else laid_as(p, grad)
+        self.is_stepping = True
+        try:
+            self._step_under_guard()
+        finally:
+            self.is_stepping = False
+            self._model.zero_grad()
+        if self.average is not None:
+            self.average.add()
+
+    def _step_under_guard(self) -> None:
+        """Hooks of the optimizer may look, and set a learning rate, but not move gradients or weights.
+
+        Weights are checked after all hooks before the step, and accepted before all those after it.
+        """
+        before: Any = self._optimizer._optimizer_step_pre_hooks  # both in the order of their calls
+        after: Any = self._optimizer._optimizer_step_post_hooks
+        is_alone = {*map(type, before.values())} <= {_Refuse} and not after
+        if is_alone and not (_global_optimizer_pre_hooks or _global_optimizer_post_hooks):
+            try:
+                self._optimizer.step()
+            finally:
+                self._state.accept()
+            return
+        guard = _HookGuard(self._optimizer, self._state)
+        try:
+            self._optimizer.step()
+            guard.accept_unseen()
+        finally:
+            guard.end()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The averaged weights in place."""
+        assert self.average is not None
+        before, self._is_lent = self._is_lent, "averaged"
+        try:
+            with self.average.in_place():
+                yield
+        finally:
+            self._is_lent = before
+
+    @contextmanager
+    def post_processing(self) -> Iterator[None]:
+        """The user changes what the model holds, by no records: what it holds after it is right."""
+        self._is_lent = "post-processing"
+        try:
+            yield
+        finally:
+            self._is_lent = ""
+            self.accept()
+
+    def is_raw(self) -> bool:
+        """Whether an optimizer's step that is about to happen is another than ours, on gradients that are not ours."""
+        if self.is_stepping:
+            return False
+        is_busy = self._is_busy()
+        if is_busy is not None and is_busy():
+            return True
+        return any(p.grad is not None for group in self._optimizer.param_groups for p in group["params"])
+
+
+class _Refuse:
+    """A hook of an optimizer's step: it refuses one that is not private. It keeps no run, nor its ledger, alive."""
+
+    def __init__(self, weights: "weakref.ref[Weights]") -> None:
+        self._weights = weights
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Refuse":
+        return self  # a copied optimizer is refused with the first
+
+    def __call__(self, *_: Any) -> None:
+        weights = self._weights()
+        if weights is not None and weights.is_raw():
+            raise InvalidValue(
+                "optimizer.step was called by another than training.step, with a batch at hand or on gradients that "
+                "training did not put there. It would move the weights by gradients without clipping and noise. Call "
+                "training.step(losses) alone; in a LightningModule set automatic_optimization = False."
+            )
+
+
+class _HookGuard:
+    """Around one step of an optimizer that has hooks of others: the last before it, and the first after it."""
+
+    def __init__(self, optimizer: Optimizer, state: StateGuard) -> None:
+        self._state, self._begun, self._done = state, False, False
+        self._params = [p for group in optimizer.param_groups for p in group["params"]]
+        self._kept = [None if p.grad is None else p.grad.clone() for p in self._params]
+        self._last = optimizer.register_step_pre_hook(self._check)
+        self._first = optimizer.register_step_post_hook(self._accept)
+        after: Any = optimizer._optimizer_step_post_hooks
+        after.move_to_end(self._first.id, last=False)
+
+    def accept_unseen(self) -> None:
+        """Accept what was made by an optimizer that calls no hooks."""
+        if not self._begun:
+            self._state.accept()
+
+    def end(self) -> None:
+        """Take the hooks away. What a step that failed on its way has made is accepted; what a hook made is not."""
+        if self._begun and not self._done:
+            self._state.accept()
+        self._last.remove()
+        self._first.remove()
+
+    def _check(self, *_: Any) -> None:
+        self._state.check()
+        self._begun = True
+        if not all(_same(p.grad, grad) for p, grad in zip(self._params, self._kept, strict=True)):
+            raise InvalidValue(
+                "optimizer has a hook that changed the released gradients. Records could move the weights by it, "
+                "without clip and noise. Let hooks look, or change weights in training.post_processing."
+            )
+
+    def _accept(self, *_: Any) -> None:
+        self._state.accept()
+        self._done = True
+
+
+def _same(grad: Tensor | None, kept: Tensor | None) -> bool:
+    if grad is None or kept is None:
+        return grad is kept
+    return torch.equal(grad.nan_to_num(), kept.nan_to_num())
