@@ -84,7 +84,7 @@ def test_without_the_papers_one_line_says_what_to_install(offered, command, tmp_
 
 def test_help_lists_the_commands_of_the_papers_and_imports_nothing_heavy():
     shown = run("--help").stdout
-    for name in ("reproduce", "recipes", "swap"):
+    for name in ("reproduce", "recipes"):
         assert f"\n  {name}" in shown
     found = loaded(
         "from click.testing import CliRunner", "from privet.cli import main", "CliRunner().invoke(main, '-h')"

@@ -18,7 +18,7 @@ from privet.data.task import task as task_of
 from privet.engine import clipped_sum, explain
 from privet.engine.clip import is_adaptive, rule_for
 from privet.engine.clip import registry as rules
-from privet.engine.clip.bounded import bound_of, bounded_factors, factors_of, groups_of
+from privet.engine.clip.bounded import bounded, bounded_factors
 from privet.engine.layer import base as layers
 from privet.errors import InvalidValue
 from privet.training.checkup import about_model
@@ -112,25 +112,25 @@ def batch(size: int = SIZE, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def _parameters_are_grouped(spec: Any) -> str:
     names = [name for name, _ in network().named_parameters()]
-    groups = groups_of(rule_for(spec, as_published=True), names)
+    groups = bounded(rule_for(spec, as_published=True)).groups(names)
     if sorted(name for group in groups for name in group) != sorted(names):
         return "groups(names) must have every parameter in exactly one group"
     return ""
 
 
 def _bound_is_public(spec: Any) -> str:
-    rule = rule_for(spec, as_published=True)
+    rule = bounded(rule_for(spec, as_published=True))
     for clip, groups in itertools.product((1e-3, CLIP, 7.0), (1, 3)):
-        if bound_of(rule, clip, groups) != bound_of(rule, clip, groups):
+        if rule.bound(clip, groups) != rule.bound(clip, groups):
             return "norm_bound(clip, groups) gives another number when it is asked again"
     return ""
 
 
 def _factors_are_of_one_example(spec: Any) -> str:
     """Also that they can be mapped: no random numbers, no branch on a value; the engine says which."""
-    rule, norms = rule_for(spec, as_published=True), torch.tensor([[0.2, 0.1], [4.0, 3.0], [0.5, 9.0], [1e-6, 0.0]])
-    together = factors_of(rule, norms, CLIP)
-    alone = torch.cat([factors_of(rule, row[None], CLIP) for row in norms])
+    rule, norms = bounded(rule_for(spec, as_published=True)), torch.tensor([[0.2, 0.1], [4.0, 3.0], [0.5, 9.0], [1e-6, 0.0]])
+    together = rule.say(norms, CLIP)
+    alone = torch.cat([rule.say(row[None], CLIP) for row in norms])
     if not together.isfinite().all():
         return "factors() of finite norms must be finite"
     return (
@@ -140,12 +140,12 @@ def _factors_are_of_one_example(spec: Any) -> str:
 
 def _examples_stay_within_the_bound(spec: Any) -> str:
     """By the rule alone: the engine cuts back what is above, which costs accuracy and no privacy."""
-    rule, norms = rule_for(spec, as_published=True), torch.tensor([[0.01], [0.3], [2.0], [500.0]])
-    bound = bound_of(rule, CLIP, 1)
-    reach = (factors_of(rule, norms, CLIP).double() * norms).abs().amax()
+    rule, norms = bounded(rule_for(spec, as_published=True)), torch.tensor([[0.01], [0.3], [2.0], [500.0]])
+    bound = rule.bound(CLIP, 1)
+    reach = (rule.say(norms, CLIP).double() * norms).abs().amax()
     if float(reach) > bound * (1 + 1e-5):
         return f"an example adds {float(reach):.3g}, more than norm_bound={bound:.3g}; the engine would cut it back"
-    held = bounded_factors(rule, norms, CLIP, bound=bound, dtype=norms.dtype) * norms
+    held = bounded_factors(rule.rule, norms, CLIP, bound=bound, dtype=norms.dtype) * norms
     return "" if float(held.abs().amax()) <= bound * (1 + 1e-6) else "the engine does not hold it to its bound"
 
 

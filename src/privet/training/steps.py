@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from privet import _check
 from privet.accounting import Guarantee
 from privet.engine.randomness import Randomness
 from privet.engine.release import Releaser, independent_noise

@@ -235,7 +235,7 @@ def bounded_factors(rule: Rule, norms: Tensor, clip: float, *, bound: float, dty
 
     Args:
         norms: of the groups of each example, (B, G), finite and never too small, in float32 or float64.
-        bound: the rule's, by `bound_of`.
+        bound: the rule's, by `BoundedRule.bound`.
         dtype: the precision of the gradients, for the roundings that are allowed for.
 
     >>> from privet.engine.clip import rule_for
