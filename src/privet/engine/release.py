@@ -14,7 +14,7 @@ from privet import _check
 from privet.accounting import Step
 from privet.accounting.guarantee import RELATIONS, Relation
 from privet.accounting.mechanisms import GAUSSIAN, Gaussian
-from privet.engine.clip import Rule, is_adaptive, rule_for
+from privet.engine.clip import Rule, rule_for
 from privet.engine.clip.bounded import BoundedRule, bounded
 from privet.engine.noise import add_noise, buffer_of, std_of
 from privet.engine.randomness import Randomness
@@ -276,12 +276,12 @@ def release(
     """
     _check.positive(batch=batch)
     chosen = rule_for(rule, as_published=as_published)
-    if is_adaptive(chosen) and chosen is not rule:
+    held = bounded(chosen)
+    if held.remembers and chosen is not rule:
         raise InvalidValue(
             f"rule={rule!r} must be the object that clipped the sum. It learns from each release; one made anew has "
             "forgotten. Make it once with rule_for, and give it to clipped_sum and release."
         )
-    held = bounded(chosen)
     if secure and held.is_uncertified:
         raise Unsupported(
             "secure=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."

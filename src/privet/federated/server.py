@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from privet import _check
 from privet.accounting import Guarantee
-from privet.engine.clip import is_adaptive, rule_for
+from privet.engine.clip import rule_for
 from privet.engine.clip.bounded import bounded
 from privet.engine.knowledge import trainable
 from privet.engine.randomness import Randomness
@@ -220,7 +220,7 @@ def save(server: Server, *, extra: "dict[str, Any] | None" = None) -> str:
         raise InvalidValue("a round is at hand. Its clients have not answered. Save between two rounds.")
     return checkpoint.save(
         server.out, model=server.model, optimizer=server.optimizer,
-        rule_state=server.rule.state() if is_adaptive(server.rule) else None,
+        rule_state=bounded(server.rule).state(),
         extra={"round": server.number, "lines": mark.lines, "digest": mark.digest, "more": dict(extra or {})},
     )  # fmt: skip
 
@@ -244,8 +244,7 @@ def resume(
         if kept is None:
             return server, {}
         checkpoint.load(folder, model=model, optimizer=optimizer)
-        if is_adaptive(server.rule):
-            server.rule.restore(kept.rule_state)
+        bounded(server.rule).restore(kept.rule_state)
         return server, dict(kept.extra["more"])
     except BaseException:
         ledger.close()

@@ -128,6 +128,7 @@ class Training:
             self._inner, named, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
             dataset=dataset, note=self._account.note,
         )  # fmt: skip
+        self._weights.refuse_others()
 
     # --- what is known ---
 
