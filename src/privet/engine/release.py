@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,11 +93,11 @@ class Releaser:
     rule: BoundedRule
     groups: int  # of the rule
     randomness: Randomness
-    relation: Relation = "zero-out"
-    mechanism: NoiseMechanism = field(default_factory=lambda: independent_noise())
-    ranks: Ranks = field(default_factory=Alone)
-    in_place: bool = True  # noise may go on the sums themselves, which are gone then: saves a copy
-    state: NoiseState = None
+    relation: Relation
+    mechanism: NoiseMechanism
+    state: NoiseState  # the mechanism's
+    ranks: Ranks
+    in_place: bool  # noise may go on the sums themselves, which are gone then: saves a copy
     raw_scale: float | None = None  # of a rule without a guarantee: the sensitivity it took last; not private
 
     def __post_init__(self) -> None:
@@ -195,9 +195,16 @@ class Releaser:
         return told, told.pop(_BITS, None), float(told.pop(_STD))
 
 
-def independent_noise(*, secure: bool = False) -> NoiseMechanism:
-    """What draws the noise of a plan that asks for no other kind."""
-    return mechanism_for(GAUSSIAN, secure=secure)
+def releaser_for(
+    rule: BoundedRule, like: Mapping[str, Tensor], *, randomness: Randomness, relation: Relation, secure: bool = False,
+    ranks: Ranks | None = None, in_place: bool = True,
+) -> Releaser:  # fmt: skip
+    """A releaser of sums of tensors like these, with independent Gaussian noise."""
+    mechanism = mechanism_for(GAUSSIAN, secure=secure)
+    return Releaser(
+        rule=rule, groups=len(rule.groups(list(like))), randomness=randomness, relation=relation, mechanism=mechanism,
+        state=mechanism.init(like), ranks=Alone() if ranks is None else ranks, in_place=in_place,
+    )  # fmt: skip
 
 
 @register(Gaussian)
@@ -286,10 +293,9 @@ def release(
         raise Unsupported(
             "secure=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."
         )
-    releaser = Releaser(
-        rule=held, groups=len(held.groups(list(clipped.grads))), randomness=generator, relation=relation,
-        mechanism=independent_noise(secure=secure), in_place=in_place,
-    )  # fmt: skip
+    releaser = releaser_for(
+        held, clipped.grads, randomness=generator, relation=relation, secure=secure, in_place=in_place
+    )
     return releaser.release(clipped, uncharged(step, held.clip_in_force(step.clip)), batch=batch)
 
 

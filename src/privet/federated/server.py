@@ -21,7 +21,7 @@ from privet.engine.clip import rule_for
 from privet.engine.clip.bounded import bounded
 from privet.engine.knowledge import trainable
 from privet.engine.randomness import Randomness
-from privet.engine.release import Releaser, independent_noise, laid_as
+from privet.engine.release import laid_as, releaser_for
 from privet.engine.sampling import sampler
 from privet.errors import InvalidValue
 from privet.federated.aggregate import Update, sum_plain, usable
@@ -77,10 +77,9 @@ class Server:
         self.named = trainable(model)
         check_optimizer(optimizer, self.named, model)
         self.rule = rule_for(plan.rule)  # one object: it may learn from releases
-        held = bounded(self.rule)
-        self._releaser = Releaser(
-            rule=held, groups=len(held.groups(list(self.named))), randomness=self._generator,
-            relation=plan.recipe.budget.relation, mechanism=independent_noise(secure=secure),
+        self._releaser = releaser_for(
+            bounded(self.rule), self.named, randomness=self._generator, relation=plan.recipe.budget.relation,
+            secure=secure,
         )  # fmt: skip
         self._charge: Charge | None = None  # of the round at hand
         self._chosen: frozenset[int] | None = None
