@@ -110,7 +110,7 @@ class Releaser:
         """
         sums = self._measure(total, charge, batch)
         if sums is None:  # a published rule that takes its sensitivity for zero
-            charge.spend()
+            charge.spend(self.mechanism.spec)
             plain = {name: grad.detach() / batch for name, grad in total.grads.items()}
             _check_finite(plain)
             return Released(grads=plain, clip=charge.clip, batch=batch, std=None)
@@ -190,7 +190,7 @@ class Releaser:
             bits = bits if noisy_bits is None else noisy_bits
             told = grads | ({} if bits is None else {_BITS: bits}) | {_STD: torch.tensor(std, dtype=torch.float64)}
         else:
-            charge.spend()
+            charge.spend(self.mechanism.spec)
         told = dict(self.ranks.from_first(told))
         return told, told.pop(_BITS, None), float(told.pop(_STD))
 
@@ -221,7 +221,7 @@ class IndependentGaussian:
         self, total: Sequence[Sums], charge: Charge, state: NoiseState, randomness: Any, *, divisor: float,
         in_place: bool = False,
     ) -> tuple[list[Noisy], NoiseState]:  # fmt: skip
-        charge.spend()
+        charge.spend(self.spec)
         found: list[Noisy] = []
         for sums in total:
             if self.secure:
