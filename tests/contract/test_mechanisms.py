@@ -15,7 +15,7 @@ from scipy import stats
 
 import privet
 from privet import plan
-from privet.accounting import Step
+from privet.accounting import Ledger, Step
 from privet.accounting.mechanisms import Gaussian
 from privet.engine.randomness import seeded
 from privet.engine.release import Releaser
@@ -109,6 +109,18 @@ def test_a_charge_pays_for_one_release(kind, secure):
         mechanism.privatize(job, charge, None, seeded(1), divisor=DIVISOR)
 
 
+@every_mechanism
+def test_a_charge_for_another_kind_of_noise_pays_for_none(kind, secure):
+    class Other(Gaussian):
+        pass
+
+    job = [Sums(values={"w": torch.zeros(3)}, std=STD, noise=2.0)]
+    with pytest.raises(InvalidValue, match="is not that of step=0"):
+        mechanism_for(SPECS[kind], secure=secure).privatize(
+            job, uncharged(Step(noise=2.0, mechanism=Other())), None, seeded(1), divisor=DIVISOR
+        )
+
+
 def test_a_charge_comes_from_an_account_alone():
     with pytest.raises(InvalidValue, match="not made by hand"):
         Charge(object(), 0, Step(noise=1.0), 1.0)
@@ -137,9 +149,16 @@ def test_a_releaser_takes_the_noise_from_the_charge():
     assert "step" not in Releaser.__annotations__
 
 
-def test_a_mechanism_that_nobody_draws_is_refused():
+def test_a_mechanism_that_nobody_draws_or_prices_is_refused():
     class Other(Gaussian):
         pass
 
     with pytest.raises(Unsupported, match="cannot be drawn"):
         mechanism_for(Other())
+    with pytest.raises(Unsupported, match="has no theorem"):
+        Ledger().add(Step(noise=1.0, mechanism=Other()))
+
+
+def test_the_default_is_not_written():
+    assert repr(Step(noise=1.0)) == repr(Step(noise=1.0, mechanism=Gaussian()))
+    assert "mechanism" not in repr(Step(noise=1.0))

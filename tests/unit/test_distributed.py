@@ -490,7 +490,7 @@ def test_a_sum_over_ranks_that_overflows_is_refused(monkeypatch):
     total = ClippedSum(grads={"w": torch.zeros(1)}, norm_bound=step.clip, raw_norms=torch.zeros(0), raw_batch=0)
 
     def work(g):
-        releaser = engine_release.Releaser(rule=rule, groups=1, randomness=seeded(1), ranks=g)
+        releaser = engine_release.releaser_for(rule, total.grads, randomness=seeded(1), relation="zero-out", ranks=g)
         return releaser.release(total, uncharged(step), batch=1.0)
 
     assert all("not finite" in str(error) for error in on_ranks(2, work))

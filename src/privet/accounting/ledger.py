@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privet import _check
+from privet.accounting.mechanisms import GAUSSIAN, MechanismSpec
 from privet.accounting.sampling import POISSON, Sampling, sampling
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, Unsupported
 
 Floats = NDArray[np.float64]
 
@@ -18,13 +19,15 @@ class Step:
     """One release: a sum of clipped gradients plus Gaussian noise.
 
     `noise` is the multiplier sigma: standard deviation over sensitivity. `rate` is the chance q that a
-    record takes part. `clip` is the bound C on one record's share; it does not change the cost.
+    record takes part. `clip` is the bound C on one record's share; it does not change the cost. `mechanism` says which
+    noise it is.
     """
 
     noise: float
     rate: float = 1.0
     clip: float = 1.0
     sampling: Sampling = POISSON
+    mechanism: MechanismSpec = field(default=GAUSSIAN, repr=False)
 
     def __post_init__(self) -> None:
         _check.positive(noise=self.noise, clip=self.clip)
@@ -63,6 +66,10 @@ class Ledger:
     def add(self, step: Step, count: int = 1) -> None:
         """Charge `count` releases like `step`, of the same run; `accounting.joined` puts runs together."""
         _check.whole(count=count)
+        if step.mechanism != GAUSSIAN:
+            raise Unsupported(
+                f"mechanism={step.mechanism!r} has no theorem: no accountant could say what it costs. Use Gaussian()."
+            )
         kind = self._kind_of(step.sampling)
         if self._noise and (step.noise, step.rate, step.clip, kind) == (
             self._noise[-1], self._rate[-1], self._clip[-1], self._kind[-1],

@@ -48,7 +48,7 @@ def gather(dataset: Any, indices: Tensor) -> Any:
         return dataset.index_select(0, indices.to(dataset.device))
     tensors = _tensors(dataset)
     if tensors is not None:
-        return tuple(gather(tensor, indices) for tensor in tensors)
+        return tuple([tensor.index_select(0, indices.to(tensor.device)) for tensor in tensors])
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise Unsupported(
             f"dataset={type(dataset).__name__} cannot be read by index. A private batch is chosen by tossing coins for "

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from privet import _check
 from privet.accounting import Step
 from privet.accounting.guarantee import RELATIONS, Relation
 from privet.accounting.mechanisms import GAUSSIAN, Gaussian
-from privet.engine.clip import Rule, is_adaptive, rule_for
+from privet.engine.clip import Rule, rule_for
 from privet.engine.clip.bounded import BoundedRule, bounded
 from privet.engine.noise import add_noise, buffer_of, std_of
 from privet.engine.randomness import Randomness
@@ -93,11 +93,11 @@ class Releaser:
     rule: BoundedRule
     groups: int  # of the rule
     randomness: Randomness
-    relation: Relation = "zero-out"
-    mechanism: NoiseMechanism = field(default_factory=lambda: independent_noise())
-    ranks: Ranks = field(default_factory=Alone)
-    in_place: bool = True  # noise may go on the sums themselves, which are gone then: saves a copy
-    state: NoiseState = None
+    relation: Relation
+    mechanism: NoiseMechanism
+    state: NoiseState  # the mechanism's
+    ranks: Ranks
+    in_place: bool  # noise may go on the sums themselves, which are gone then: saves a copy
     raw_scale: float | None = None  # of a rule without a guarantee: the sensitivity it took last; not private
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Releaser:
         """
         sums = self._measure(total, charge, batch)
         if sums is None:  # a published rule that takes its sensitivity for zero
-            charge.spend()
+            charge.spend(self.mechanism.spec)
             plain = {name: grad.detach() / batch for name, grad in total.grads.items()}
             _check_finite(plain)
             return Released(grads=plain, clip=charge.clip, batch=batch, std=None)
@@ -190,14 +190,21 @@ class Releaser:
             bits = bits if noisy_bits is None else noisy_bits
             told = grads | ({} if bits is None else {_BITS: bits}) | {_STD: torch.tensor(std, dtype=torch.float64)}
         else:
-            charge.spend()
+            charge.spend(self.mechanism.spec)
         told = dict(self.ranks.from_first(told))
         return told, told.pop(_BITS, None), float(told.pop(_STD))
 
 
-def independent_noise(*, secure: bool = False) -> NoiseMechanism:
-    """What draws the noise of a plan that asks for no other kind."""
-    return mechanism_for(GAUSSIAN, secure=secure)
+def releaser_for(
+    rule: BoundedRule, like: Mapping[str, Tensor], *, randomness: Randomness, relation: Relation, secure: bool = False,
+    ranks: Ranks | None = None, in_place: bool = True,
+) -> Releaser:  # fmt: skip
+    """A releaser of sums of tensors like these, with independent Gaussian noise."""
+    mechanism = mechanism_for(GAUSSIAN, secure=secure)
+    return Releaser(
+        rule=rule, groups=len(rule.groups(list(like))), randomness=randomness, relation=relation, mechanism=mechanism,
+        state=mechanism.init(like), ranks=Alone() if ranks is None else ranks, in_place=in_place,
+    )  # fmt: skip
 
 
 @register(Gaussian)
@@ -214,7 +221,7 @@ class IndependentGaussian:
         self, total: Sequence[Sums], charge: Charge, state: NoiseState, randomness: Any, *, divisor: float,
         in_place: bool = False,
     ) -> tuple[list[Noisy], NoiseState]:  # fmt: skip
-        charge.spend()
+        charge.spend(self.spec)
         found: list[Noisy] = []
         for sums in total:
             if self.secure:
@@ -276,20 +283,19 @@ def release(
     """
     _check.positive(batch=batch)
     chosen = rule_for(rule, as_published=as_published)
-    if is_adaptive(chosen) and chosen is not rule:
+    held = bounded(chosen)
+    if held.remembers and chosen is not rule:
         raise InvalidValue(
             f"rule={rule!r} must be the object that clipped the sum. It learns from each release; one made anew has "
             "forgotten. Make it once with rule_for, and give it to clipped_sum and release."
         )
-    held = bounded(chosen)
     if secure and held.is_uncertified:
         raise Unsupported(
             "secure=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."
         )
-    releaser = Releaser(
-        rule=held, groups=len(held.groups(list(clipped.grads))), randomness=generator, relation=relation,
-        mechanism=independent_noise(secure=secure), in_place=in_place,
-    )  # fmt: skip
+    releaser = releaser_for(
+        held, clipped.grads, randomness=generator, relation=relation, secure=secure, in_place=in_place
+    )
     return releaser.release(clipped, uncharged(step, held.clip_in_force(step.clip)), batch=batch)
 
 

@@ -205,7 +205,8 @@ class _Truncated:
             yield found
 
     def is_likely(self, sampling: TruncatedPoisson, size: int, rate: float, count: int) -> bool:
-        return count <= sampling.cap and (count == sampling.cap or _of_coins(size, rate, count))
+        is_cut = count == sampling.cap <= size * rate  # most batches are
+        return count <= sampling.cap and (is_cut or _of_coins(size, rate, count))
 
 
 @register(FixedSize)

@@ -17,11 +17,11 @@ from torch.optim import Optimizer
 
 from privet import _check
 from privet.accounting import Guarantee
-from privet.engine.clip import is_adaptive, rule_for
+from privet.engine.clip import rule_for
 from privet.engine.clip.bounded import bounded
 from privet.engine.knowledge import trainable
 from privet.engine.randomness import Randomness
-from privet.engine.release import Releaser, independent_noise, laid_as
+from privet.engine.release import laid_as, releaser_for
 from privet.engine.sampling import sampler
 from privet.errors import InvalidValue
 from privet.federated.aggregate import Update, sum_plain, usable
@@ -77,10 +77,9 @@ class Server:
         self.named = trainable(model)
         check_optimizer(optimizer, self.named, model)
         self.rule = rule_for(plan.rule)  # one object: it may learn from releases
-        held = bounded(self.rule)
-        self._releaser = Releaser(
-            rule=held, groups=len(held.groups(list(self.named))), randomness=self._generator,
-            relation=plan.recipe.budget.relation, mechanism=independent_noise(secure=secure),
+        self._releaser = releaser_for(
+            bounded(self.rule), self.named, randomness=self._generator, relation=plan.recipe.budget.relation,
+            secure=secure,
         )  # fmt: skip
         self._charge: Charge | None = None  # of the round at hand
         self._chosen: frozenset[int] | None = None
@@ -222,7 +221,7 @@ def save(server: Server, *, extra: "dict[str, Any] | None" = None) -> str:
         raise InvalidValue("a round is in progress. Its clients have not answered. Save between two rounds.")
     return checkpoint.save(
         server.out, model=server.model, optimizer=server.optimizer,
-        rule_state=server.rule.state() if is_adaptive(server.rule) else None,
+        rule_state=bounded(server.rule).state(),
         extra={"round": server.number, "lines": mark.lines, "digest": mark.digest, "more": dict(extra or {})},
     )  # fmt: skip
 
@@ -246,8 +245,7 @@ def resume(
         if kept is None:
             return server, {}
         checkpoint.load(folder, model=model, optimizer=optimizer)
-        if is_adaptive(server.rule):
-            server.rule.restore(kept.rule_state)
+        bounded(server.rule).restore(kept.rule_state)
         return server, dict(kept.extra["more"])
     except BaseException:
         ledger.close()

@@ -3,6 +3,7 @@
 from typing import NoReturn
 
 from privet.accounting import Step
+from privet.accounting.mechanisms import MechanismSpec
 from privet.errors import InvalidValue
 
 _KEY = object()
@@ -12,8 +13,9 @@ class Charge:
     """Step `number` is charged: its noise may be drawn, once.
 
     >>> charge = uncharged(Step(noise=2.0, clip=0.5))
-    >>> charge.spend()
-    >>> charge.spend()
+    >>> kind = charge.step.mechanism
+    >>> charge.spend(kind)
+    >>> charge.spend(kind)
     Traceback (most recent call last):
         ...
     privet.errors.InvalidValue: step=0 has had its noise. A second release would cost as much as the first, and is not
@@ -29,8 +31,13 @@ class Charge:
         self.clip = clip  # in force: where it follows earlier releases, it is not the step's
         self._is_spent = False
 
-    def spend(self) -> None:
-        """Raise if the noise of this step was drawn before."""
+    def spend(self, mechanism: MechanismSpec) -> None:
+        """Raise if this is not the kind of noise that was charged, or if it was drawn before."""
+        if mechanism != self.step.mechanism:
+            raise InvalidValue(
+                f"mechanism={mechanism!r} is not that of step={self.number}, {self.step.mechanism!r}. It would cost "
+                "what was not charged. Draw the planned noise."
+            )
         if self._is_spent:
             raise InvalidValue(
                 f"step={self.number} has had its noise. A second release would cost as much as the first, and is not "

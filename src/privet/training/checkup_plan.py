@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from torch import nn
 from torch.optim import Optimizer
 
-from privet.engine.clip import is_published, rule_for
+from privet.engine.clip import rule_for
+from privet.engine.clip.bounded import bounded
 from privet.engine.clipped import plain_model
 from privet.engine.contribution import Ids, user_sampler
 from privet.engine.knowledge import trainable
@@ -73,7 +74,7 @@ def about_plan(
 def _refusals(plan: Plan, records: int | None, users: Ids | None, rows: int | None) -> Iterator[Finding]:
     """The gates of `Training`."""
     try:
-        check_rule(is_published(rule_for(plan.rule)), plan)
+        check_rule(bounded(rule_for(plan.rule)).is_uncertified, plan)
     except PrivetError as error:
         yield of_error("plan", error)
     unit = plan.recipe.budget.unit

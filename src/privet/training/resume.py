@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from privet import _check
-from privet.engine.clip import is_adaptive
+from privet.engine.clip.bounded import bounded
 from privet.errors import InvalidValue
 from privet.planning import Plan
 from privet.training import checkpoint, checkpoint_file
@@ -50,7 +50,7 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
     average = training.average
     return checkpoint.save(
         training.out, model=_whole(training.model), optimizer=training.optimizer, scheduler=scheduler,
-        rule_state=training.rule.state() if is_adaptive(training.rule) else None,
+        rule_state=bounded(training.rule).state(),
         average=None if average is None else average.mean,
         extra={
             "step": training.number, "plan": training.plan.hash, "lines": mark.lines, "digest": mark.digest,
@@ -176,13 +176,12 @@ def _check_same(out: str | Path, training: Training, kept: checkpoint.Checkpoint
             f"{out}: average={None if training.average is None else training.average.decay!r} does not fit the "
             "checkpoint. The average is made along the way. Give what the run began with."
         )
-    if is_adaptive(training.rule) != (kept.rule_state is not None):
+    if bounded(training.rule).remembers != (kept.rule_state is not None):
         raise InvalidValue(f"{out}: the checkpoint is of another clipping rule. Give the plan that the run began with.")
 
 
 def _remember(training: Training, kept: checkpoint.Checkpoint) -> None:
-    if is_adaptive(training.rule):
-        training.rule.restore(kept.rule_state)
+    bounded(training.rule).restore(kept.rule_state)
     if training.average is not None and kept.average is not None:
         training.average.steps = kept.extra["averaged"]
         for name, mean in training.average.mean.items():

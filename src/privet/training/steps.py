@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from privet import _check
 from privet.accounting import Guarantee
 from privet.engine.randomness import Randomness
-from privet.engine.release import Releaser, independent_noise
+from privet.engine.release import releaser_for
 from privet.engine.summing import ClippedSum, Clipper, sum_batch
 from privet.errors import InvalidValue
 from privet.training.account import (
@@ -106,9 +106,9 @@ class Training:
         settings = (views, self._batches.rows, secure, average, reserve, not_private)
         self._generator = join(self.group, self._inner, optimizer, plan, dataset, generator, users, settings)
         self._clipper = Clipper(rule, named)
-        self._releaser = Releaser(
-            rule=rule, groups=len(self._clipper.groups), randomness=self._generator, ranks=self.group,
-            relation=plan.recipe.budget.relation, mechanism=independent_noise(secure=secure),
+        self._releaser = releaser_for(
+            rule, named, randomness=self._generator, relation=plan.recipe.budget.relation, secure=secure,
+            ranks=self.group,
         )  # fmt: skip
         self._weights = Weights(self._inner, named, optimizer, average=average, is_busy=self._is_mid_batch)
         self.out = None if out is None else Path(out)
@@ -130,6 +130,7 @@ class Training:
             self._inner, named, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
             dataset=dataset, note=self._account.note,
         )  # fmt: skip
+        self._weights.refuse_others()
 
     # --- what is known ---
 

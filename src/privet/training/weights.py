@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils.hooks import RemovableHandle
 
 from privet.engine.release import laid_as
 from privet.errors import InvalidValue
@@ -36,11 +37,16 @@ class Weights:
         self.is_stepping = False
         self._is_lent = ""  # to whom: the weights are not the run's own now, or its user changes them
         self._is_busy = weakref.WeakMethod(is_busy)
-        self._hook = optimizer.register_step_pre_hook(_Refuse(weakref.ref(self)))
+        self._hook: RemovableHandle | None = None
+
+    def refuse_others(self) -> None:
+        """From now on the optimizer refuses a step that is not private, until `close`."""
+        self._hook = self._optimizer.register_step_pre_hook(_Refuse(weakref.ref(self)))
 
     def close(self) -> None:
         """Let others step again."""
-        self._hook.remove()
+        if self._hook is not None:
+            self._hook.remove()
 
     # --- what they are ---
 
