@@ -17,6 +17,8 @@ from typed import run
 
 OWN_TEST = {"howto-schedule.md"}  # its first block is a module of the user's: tests/unit/test_schedules.py
 PEER_WARNS = {"from-opacus.md"}  # Opacus warns about its own hooks and its generator
+for registry in (accounting.registry, clip.registry):  # before a page has a copy: a module registers but once
+    list(map(registry.maker, registry.names()))
 REGISTRIES = [package.registry for package in (accounting, attacks, data, models, schedules, clip)]
 
 COMMANDS = {name: main.get_command(click.Context(main), name) for name in main.list_commands(click.Context(main))}

@@ -130,7 +130,10 @@ class Registry(Generic[T]):
         if ":" in name and self.own:
             return self._imported(name)
         known = self.names()
-        hint = f" More come with the papers: {PAPERS}" if self.group and not self._elsewhere() else ""
+        is_whole = not self.group or any(
+            point.value.startswith("privet_papers.") for point in self._elsewhere().values()
+        )
+        hint = "" if is_whole else f" More come with the papers: {PAPERS}"
         raise InvalidValue(
             f"{self.kind}={name!r} is not known{'.' + suggestion(name, known)} "
             f"Known: {', '.join(known)}{'; or your own as my.module:Class' * self.own}.{hint}"

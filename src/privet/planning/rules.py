@@ -76,7 +76,7 @@ def check_protocol(made: Any, rule: Any) -> None:
     if isinstance(made, type) or not all(callable(getattr(made, word, None)) for word in needs):
         raise InvalidValue(
             f"rule={rule!r} must be a name, or an object with {', '.join(needs)}. "
-            f"Known: {', '.join(registry.names() or SOUND_RULES)}; or your own as my.module:Class."
+            f"Known: {', '.join(registry.names())}; or your own as my.module:Class."
         )
     if getattr(made, "adaptive", False):
         _check.non_negative(bit_bound=getattr(made, "bit_bound", None))  # type: ignore[arg-type]
