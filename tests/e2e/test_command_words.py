@@ -138,5 +138,5 @@ def test_plan_modes_do_not_mix() -> None:
     refused(run(f"{PLAN} --over rho-noise"), "--over needs --optimize")
     refused(run(f"{PLAN} --batches 5"), "--batches needs --explore")
     refused(run("plan --size 600 --steps 20,30 --epsilon 2"), "A list needs --explore")
-    refused(run("plan --size 600 --epsilon 2 --explore --batch 60"), "give --batches, a list")
+    refused(run("plan --size 600 --epsilon 2 --explore --batch 60"), "--batch-size cannot be combined with --explore")
     refused(run("plan --size 600 --epsilon 2 --explore --out p.json"), "--out cannot be combined with --explore")

@@ -149,9 +149,9 @@ def test_a_table_of_many_columns_is_read_in_time_that_grows_with_them(tmp_path: 
 
 def test_what_the_system_refuses_is_the_user_s_to_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the system names the file, and lack of memory is told as such; neither is a mistake of ours."""
-    from privet.cli import methods
+    from privet.cli.list import list_command
 
-    assert json.loads(run("methods --json").stdout)
+    assert json.loads(run("list methods --json").stdout)
     for error, words in (
         (PermissionError(13, "Permission denied", str(tmp_path / "a")), f"{tmp_path / 'a'}: Permission denied"),
         (MemoryError(), "not enough memory"),
@@ -160,7 +160,7 @@ def test_what_the_system_refuses_is_the_user_s_to_mend(tmp_path: Path, monkeypat
         def failing(*_: object, error: BaseException = error, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(methods.methods_command, "callback", failing)
+        monkeypatch.setattr(list_command, "callback", failing)
         result = run("list methods")
         assert result.exit_code == 2
         assert words in result.stderr

@@ -70,5 +70,5 @@ def test_mistakes_are_one_line():
     refused(run("recipes --save a.toml"), "--save needs the NAME")
     refused(run("recipes mnist-1.2 --run all"), "Ask one")
     refused(run("train --recipe mnist-12"), "Did you mean 'mnist-1.2'")
-    refused(run("train own.toml --recipe digits-3"), "RECIPE is given beside --recipe")
+    refused(run("train own.toml --recipe digits-3"), "RECIPE cannot be given with --recipe")
     refused(run("recipes --page page.md --out nowhere"), "has no full result")

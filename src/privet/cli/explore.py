@@ -41,16 +41,11 @@ if TYPE_CHECKING:
     from privet.planning.search import Best, Trial
 
 NOTHING = "–"
-OVER, MOST = "rho-noise,rho-clip", 150  # what `--optimize` varies, and how many candidates it tries
-SHOWN = 8  # candidates in its table
+OVER, MOST, SHOWN = "rho-noise,rho-clip", 150, 8  # of `--optimize`: what varies, candidates, those in the table
 _FOUND = {  # what `--explore` varies or finds itself
-    "batch": ("--batch-size", "which varies it: give --batches, a list"),
-    "rate": ("--sample-rate", "which varies it: give --batches, a list"),
-    "batch_schedule": ("--batch-schedule", "which compares constant batch sizes"),
-    "noise": ("--noise-multiplier", "which finds it"),
-    "solve": ("--solve", "which finds the noise multiplier"),
-    "as_published": ("--uncertified", "which certifies the noise it shows"),
-}
+    "batch": "--batch-size", "rate": "--sample-rate", "batch_schedule": "--batch-schedule",
+    "noise": "--noise-multiplier", "solve": "--solve", "as_published": "--uncertified",
+}  # fmt: skip
 
 
 @click.command("compare", cls=GroupedCommand, short_help="Compare plans of one budget side by side.")
@@ -316,9 +311,11 @@ def print_frontier(
         beside = [name for name, value in {"plot": plot, **lists, **given}.items() if value is not None]
         _more(file, [more] if isinstance(more, int) else more, within, beside, as_json, start)
         return
-    for name, why in _FOUND.items():
+    for name, option_name in _FOUND.items():
         if name in given:
-            raise click.UsageError(f"{why[0]} cannot be combined with --explore, {why[1]}.")
+            raise click.UsageError(
+                f"{option_name} cannot be combined with --explore: it finds the noise, by --batches."
+            )
     for name in ("noise", "clip"):
         if (shape := given.pop(f"{name}_schedule", None)) is not None:
             given[name] = f"{given[name]!r} * ({shape})" if name in given else shape

@@ -38,7 +38,7 @@ MODEL = (
            "of their names: fc3.*,*.bias. Default: all."),
     option("--fresh", metavar="PATTERNS", callback=_listed, help="With --weights: parameters not taken from the file, "
            "such as the last layer for other classes. Default: none."),
-    option("--dataset-name", metavar="NAME", help="Name of the dataset, people-2026 say: runs on the same data are "
+    option("--dataset-name", metavar="NAME", help="Name of the dataset, such as people-2026: runs on the same data are "
            "found by it. Default: the name of a task of Privet's."),
 )  # fmt: skip
 OPTIMIZER = (
