@@ -31,14 +31,15 @@ from privet.training.resume import resume, save
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
 together = group(timeout=300)
-rank = together.rank if together else 0
+rank = together.rank
 drawn = os.open(folder / f"drawn-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 add_noise = release.add_noise
 
 def noted(grads, *, divisor, **given):
+    silent = {name: grad / divisor for name, grad in grads.items()}  # before noise goes on the sums themselves
     found = add_noise(grads, divisor=divisor, **given)
     os.write(drawn, f"{training.number - 1} {checksum(list(found.values()))}\\n".encode())
-    return {name: grad / divisor for name, grad in grads.items()} if options.get("silent") else found
+    return silent if options.get("silent") else found
 
 release.add_noise = noted
 torch.manual_seed(rank)  # rank 0's weights are everyone's
