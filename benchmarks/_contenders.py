@@ -56,12 +56,13 @@ class Privet:
     """
 
     def __init__(self, model: nn.Module, terms: Terms) -> None:
-        from privet.engine import clipped_sum, noise
-        from privet.engine.randomness import Randomness
+        from privet.clipping.clipped_sum import clipped_sum
+        from privet.noise import gaussian
+        from privet.noise.randomness import Randomness
 
         self.model, self.optimizer, self.terms = model, _sgd(model, terms), terms
         self.named = dict(model.named_parameters())
-        self.clipped_sum, self.noise, self.source = clipped_sum, noise, Randomness()
+        self.clipped_sum, self.noise, self.source = clipped_sum, gaussian, Randomness()
 
     def step(self, x: Tensor, y: Tensor) -> None:
         terms = self.terms

@@ -94,9 +94,9 @@ def settings() -> list[Setting]:
 
 
 def _geometric(start: float, end: float, steps: int) -> Floats:
-    from privet.schedules import values_of
+    from privet.schedules import schedule_values
 
-    return values_of({"kind": "exponential", "start": start, "end": end}, steps)
+    return schedule_values({"kind": "exponential", "start": start, "end": end}, steps)
 
 
 # --- what is timed -----------------------------------------------------------------------------------

@@ -12,23 +12,22 @@ import time
 
 import torch
 
-from privet.attacks import Observation, attack_for
-from privet.attacks.moments import Moment, observe
-from privet.attacks.outcome import measured
-from privet.attacks.victims import Victims, victims_of
+from privet.attacks import Observation, resolve_attack
+from privet.attacks.observing import AttackedStep, TargetRecords, choose_targets, observe
+from privet.attacks.outcome import measure_reconstruction
 from privet.data import task
-from privet.engine.randomness import seeded
+from privet.noise.randomness import seeded
 
 
-def timed(name: str, seen: Observation, victims: Victims) -> dict[str, object]:
+def timed(name: str, seen: Observation, victims: TargetRecords) -> dict[str, object]:
     wall, processor = time.perf_counter(), time.process_time()
-    found = attack_for(name).run(seen)
+    found = resolve_attack(name).run(seen)
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     return {
         "attack": name, "victims": victims.size, "seconds": round(wall, 2), "processor_seconds": round(processor, 2),
         "milliseconds_per_victim": round(1000 * processor / victims.size, 1),
         "evaluations": round(float(found.evaluations.float().mean()), 1),
-        "ssim": round(measured(found, victims).ssim, 5),
+        "ssim": round(measure_reconstruction(found, victims).ssim, 5),
     }  # fmt: skip
 
 
@@ -39,10 +38,10 @@ def main() -> None:
     given = parser.parse_args()
     digits = task("digits")
     torch.manual_seed(0)
-    moment = Moment(number=0, model=digits.network("shallow-cnn").eval())
+    moment = AttackedStep(number=0, model=digits.network("shallow-cnn").eval())
     rows = []
     for count, name in ((1, "invert-l2"), (given.victims, "invert-l2"), (given.victims, "prior")):
-        victims = victims_of(digits, examples=count)
+        victims = choose_targets(digits, examples=count)
         rows.append(timed(name, observe(moment, digits, victims, generator=seeded(0)), victims))
         print(json.dumps(rows[-1]) if given.json else "  ".join(f"{key} {value}" for key, value in rows[-1].items()))
 

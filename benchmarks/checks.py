@@ -24,7 +24,7 @@ import json, sys, time
 import torch
 from torch import nn
 from privet import Training, plan
-from privet.training.loop_guard import LoopGuard, ONE_OF
+from privet.training.loop_watch import LoopGuard, ONE_OF
 kind, name = sys.argv[1:]
 LoopGuard.wants_check = lambda _: kind == "checked"
 """
@@ -34,10 +34,10 @@ import torch
 from torch import nn
 from privet import Training, plan
 try:
-    from privet.training.loop_guard import LoopGuard
+    from privet.training.loop_watch import LoopGuard
     LoopGuard.wants_check = lambda _: False
 except ImportError:  # the checks of earlier versions
-    from privet.training import steps
+    from privet.training import training
     steps.SHADOWED = -1
 name = sys.argv[2]
 """
@@ -121,7 +121,7 @@ def measure(model: str, base: Path | None, turns: int) -> dict[str, float]:
 @click.option("--json", "as_json", is_flag=True)
 def main(base: Path | None, turns: int, as_json: bool) -> None:
     """What watching a user's own loop costs."""
-    from privet.training.loop_guard import ONE_OF
+    from privet.training.loop_watch import ONE_OF
 
     found = {model: measure(model, base, turns) for model in ("linear", "mlp", "cnn")}
     for row in found.values():

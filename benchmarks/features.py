@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from privet import Training, plan
-from privet_papers.datasets.features import kept
-from privet_papers.datasets.scattering import Scattering, normalised
+from privet_papers.datasets.features import compute_cached
+from privet_papers.datasets.scattering import Scattering, normalise_channels
 
 WIDTH, CLASSES, BATCH, STEPS, RECORDS = 3969, 10, 2048, 20, 20_000
 
@@ -36,7 +36,9 @@ def scattering(images: int) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as folder:
         times = [
             timed(
-                lambda: kept(pixels, lambda x: normalised(transform(x)).half(), said="", folder=Path(folder), name="x")
+                lambda: compute_cached(
+                    pixels, lambda x: normalise_channels(transform(x)).half(), said="", folder=Path(folder), name="x"
+                )
             )
             for _ in range(2)
         ]

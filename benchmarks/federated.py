@@ -56,19 +56,19 @@ def plain(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
     """FedAvg in a loop: a random choice of clients, the mean of their updates."""
     import torch
 
-    from privet.engine.loading import gather
-    from privet.engine.randomness import Randomness
-    from privet.federated import Local, split, update_of
+    from privet.federated import LocalTraining, local_update, partition
+    from privet.noise.randomness import Randomness
+    from privet.sampling.loading import gather
 
-    task, work = made(clients), Local(epochs=1, batch=20, lr=0.05)
-    model, parts = task.network(), split(task, clients)
+    task, work = made(clients), LocalTraining(epochs=1, batch=20, lr=0.05)
+    model, parts = task.network(), partition(task, clients)
 
     def run() -> None:
         for _ in range(rounds):
             chosen = torch.randperm(clients)[:sampled].tolist()
             total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
             for k in chosen:
-                found = update_of(model, gather(task.train, parts[k]), task.losses, work, Randomness())
+                found = local_update(model, gather(task.train, parts[k]), task.losses, work, Randomness())
                 for name, value in found.items():
                     total[name] += value.detach() / sampled
             with torch.no_grad():
@@ -98,21 +98,21 @@ def flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
     from flwr.clientapp import ClientApp
     from flwr.serverapp.strategy import FedAvg
 
-    from privet.engine.loading import gather
-    from privet.engine.randomness import Randomness
-    from privet.federated import Local, split, update_of
-    from privet.federated.flower_local import LocalGrid
+    from privet.federated import LocalTraining, local_update, partition
+    from privet.federated.flower import LocalGrid
+    from privet.noise.randomness import Randomness
+    from privet.sampling.loading import gather
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    task, work = made(clients), Local(epochs=1, batch=20, lr=0.05)
-    model, parts, app = task.network(), split(task, clients), ClientApp()
+    task, work = made(clients), LocalTraining(epochs=1, batch=20, lr=0.05)
+    model, parts, app = task.network(), partition(task, clients), ClientApp()
 
     @app.train()
     def train(message: Message, context: Any) -> Message:
         own = task.network()
         own.load_state_dict(message.content["arrays"].to_torch_state_dict())
         data = gather(task.train, parts[int(context.node_config["partition-id"])])
-        found = update_of(own, data, task.losses, work, Randomness())
+        found = local_update(own, data, task.losses, work, Randomness())
         after = {name: value - found[name] for name, value in own.state_dict().items()}
         content = {"arrays": ArrayRecord(after), "metrics": MetricRecord({"num-examples": RECORDS})}
         return Message(RecordDict(content), reply_to=message)
@@ -128,14 +128,14 @@ def flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
 
 
 def privet_on_flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
-    from privet.engine.loading import gather
-    from privet.federated import federate, split
+    from privet.federated import federate, partition
     from privet.federated import flower as apps
-    from privet.federated.flower_local import LocalGrid
+    from privet.federated.flower import LocalGrid
+    from privet.sampling.loading import gather
 
     p, task = planned(clients, sampled, rounds), made(clients)
-    parts = split(task, clients)
-    apps._task = lambda _: task  # an object, not a name that could be loaded
+    parts = partition(task, clients)
+    apps._load_task = lambda _: task  # an object, not a name that could be loaded
     given = {"clients": clients, "evaluate_every": rounds, **LOCAL}
 
     def run() -> None:
@@ -143,7 +143,7 @@ def privet_on_flower(clients: int, sampled: int, rounds: int) -> Callable[[], No
             p.save(folder + "/plan.json")
             config = {"plan": folder + "/plan.json", "out": folder + "/f"}
             config |= {key.replace("_", "-"): value for key, value in given.items()}
-            app = apps.client_app(lambda context, _: gather(task.train, parts[apps.number_of(context)]))
+            app = apps.client_app(lambda context, _: gather(task.train, parts[apps.client_number(context)]))
             grid = LocalGrid(app, clients=clients, config=config)
             federate(p, task, out=folder + "/f", fleet=apps.FlowerFleet(grid, clients=clients, wait=clients), **given)
 
@@ -196,9 +196,9 @@ def accounting_table() -> Table:
     """Planning, pricing and sampling do not grow with the number of clients, only with how many are asked."""
     import numpy as np
 
-    from privet.accounting.guarantee import rounded
-    from privet.engine.sampling import poisson
+    from privet.accounting.guarantee import format_outward
     from privet.planning import plan
+    from privet.sampling.samplers import poisson_indices
 
     table = Table(title="2,000 rounds at epsilon 2, delta 0.1 / clients", box=box.SIMPLE_HEAD)
     for name in ("clients", "asked", "noise", "epsilon (certified)", "plan, s", "coins of a round, ms"):
@@ -213,11 +213,11 @@ def accounting_table() -> Table:
         source = np.random.default_rng(0)
         start = time.process_time()
         for _ in range(20):
-            poisson(clients, sampled / clients, source)
+            poisson_indices(clients, sampled / clients, source)
         coins = (time.process_time() - start) / 20 * 1000
         table.add_row(
             f"{clients:.0e}", f"{sampled:,}", f"{p.steps[0].noise:.3f} to {p.steps[-1].noise:.3f}",
-            rounded(p.guarantee.epsilon, up=True), f"{taken:.2f}", f"{coins:.3f}",
+            format_outward(p.guarantee.epsilon, up=True), f"{taken:.2f}", f"{coins:.3f}",
         )  # fmt: skip
     return table
 

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 
 from _measure import one_core
+from privet.ledger.file import LedgerFile
+from privet.ledger.format import chain_line, charge_row, header_line, make_header
+from privet.ledger.reading import NAME, read_ledger
 from privet.planning import Plan, plan
-from privet.training.ledger_file import LedgerFile
-from privet.training.ledger_lines import chained, header_line, header_of, reservation
-from privet.training.ledger_reading import NAME, read
 
 RESERVED = (1, 4, 16)
 RUNS = 5
@@ -70,13 +70,13 @@ def compared(place: Path, p: Plan, steps: int, reserved: int) -> tuple[float, fl
 
 def long_ledger(folder: Path, p: Plan, reserved: int) -> int:
     """A finished run, written without syncs; gives its number of lines."""
-    line, digest = header_line(header_of(p, run="0" * 32, reserve=reserved, seeded=False))
+    line, digest = header_line(make_header(p, run="0" * 32, reserve=reserved, seeded=False))
     lines, steps = [line], p.steps
     noises, rates, clips = steps.noises, steps.rates, np.linspace(1, 2, len(steps))  # a clip that moves, too
     for first in range(0, len(steps), reserved):
         here = slice(first, first + reserved)
-        row = reservation(first, noises=noises[here], rates=rates[here], clips=clips[here], kind="poisson")
-        line, digest = chained(digest, row)
+        row = charge_row(first, noises=noises[here], rates=rates[here], clips=clips[here], kind="poisson")
+        line, digest = chain_line(digest, row)
         lines.append(line)
     folder.mkdir()
     (folder / NAME).write_bytes(b"".join(lines))
@@ -114,7 +114,7 @@ def main(folder: Path | None, steps: int, lines: int, cpu: int | None) -> None:
         for reserved in RESERVED:
             run = place / f"long-{reserved}"
             count = long_ledger(run, planned(lines), reserved)
-            clock, processor = median(lambda run=run: read(run))  # type: ignore[misc]
+            clock, processor = median(lambda run=run: read_ledger(run))  # type: ignore[misc]
             size = (run / NAME).stat().st_size / 1e6
             table.add_row(f"{count} lines", str(lines), f"{size:.1f}", f"{clock:.2f}", f"{processor:.2f}")
         console.print(table)

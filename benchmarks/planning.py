@@ -141,9 +141,9 @@ def pair(peer: str) -> Function:
 
 
 def _values(inputs: Result) -> np.ndarray:
-    from privet.schedules import schedule, values_of
+    from privet.schedules import schedule, schedule_values
 
-    return values_of(schedule(inputs.get("noise", "constant")), inputs["steps"])
+    return schedule_values(schedule(inputs.get("noise", "constant")), inputs["steps"])
 
 
 def certified(inputs: Result, noise: float, *, levels: int | None) -> float:

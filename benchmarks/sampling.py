@@ -39,11 +39,11 @@ class Case:
 
 
 def skips() -> Function:
-    from privet.engine.sampling import Sampler
-    from privet.planning.steps import Steps
+    from privet.planning.planned_steps import PlannedSteps
+    from privet.sampling.samplers import Sampler
 
     def run(*, size: int, batch: int, steps: int) -> Result:
-        chosen = Sampler(size=size, steps=Steps(length=steps, rate=batch / size))
+        chosen = Sampler(size=size, steps=PlannedSteps(length=steps, rate=batch / size))
         return {"drawn": sum(len(indices) for indices in chosen)}
 
     return run
@@ -74,13 +74,13 @@ def opacus_sampler() -> Function:
 def our_batches() -> Function:
     import torch
 
-    from privet.engine.loading import batches
-    from privet.engine.sampling import Sampler
-    from privet.planning.steps import Steps
+    from privet.planning.planned_steps import PlannedSteps
+    from privet.sampling.loading import physical_batches
+    from privet.sampling.samplers import Sampler
 
     def run(*, size: int, batch: int, steps: int) -> Result:
-        chosen = Sampler(size=size, steps=Steps(length=steps, rate=batch / size))
-        return {"drawn": sum(len(piece.data[1]) for piece in batches(data, chosen))}
+        chosen = Sampler(size=size, steps=PlannedSteps(length=steps, rate=batch / size))
+        return {"drawn": sum(len(piece.data[1]) for piece in physical_batches(data, chosen))}
 
     data = torch.rand(60_000, FEATURES), torch.zeros(60_000, dtype=torch.int64)
     return run
@@ -116,10 +116,10 @@ def torch_normal() -> Function:
 def our_noise() -> Function:
     import torch
 
-    from privet.engine.noise import draw
-    from privet.engine.randomness import fresh
+    from privet.noise.gaussian import draw
+    from privet.noise.randomness import os_randomness
 
-    flat, source = torch.empty(PARAMETERS), fresh()
+    flat, source = torch.empty(PARAMETERS), os_randomness()
 
     def run(*, steps: int, **_: int) -> Result:
         drawn = [draw(flat, std=1.0, generator=source) for _ in range(steps)]
@@ -131,11 +131,11 @@ def our_noise() -> Function:
 def secure_noise() -> Function:
     import torch
 
-    from privet.engine.randomness import fresh
-    from privet.engine.secure import add_secure_noise, grid_for
+    from privet.noise.discrete import add_secure_noise, choose_grid
+    from privet.noise.randomness import os_randomness
 
-    sums, source = {"w": torch.zeros(PARAMETERS)}, fresh()
-    grid = grid_for(sums, std=1.0, noise=1.0, batch=256)
+    sums, source = {"w": torch.zeros(PARAMETERS)}, os_randomness()
+    grid = choose_grid(sums, std=1.0, noise=1.0, batch=256)
 
     def run(*, steps: int, **_: int) -> Result:
         drawn = [add_secure_noise(sums, grid=grid, generator=source)["w"] for _ in range(steps)]

@@ -36,12 +36,11 @@ from privet import Training, plan, train
 from privet.accounting import Guarantee
 from privet.data import Task, task
 from privet.errors import PrivetError
-from privet.ledger.charge import Charge
+from privet.ledger import account
+from privet.ledger.account import Account, Charge
+from privet.ledger.meter import Meter, choose_steps_per_line, measure_line_seconds
 from privet.planning import Plan
-from privet.training import steps as training_steps
-from privet.training.account import Account
-from privet.training.meter import Meter, line_seconds, reserve_for
-from privet.training.progress import Quiet
+from privet.training.progress import NoProgress
 
 SIZE, BATCH, EPOCHS = 60_000, 256, 60
 EPOCH = round(SIZE / BATCH)  # steps
@@ -145,19 +144,19 @@ def own_loop(made: Task, p: Plan, *, out: Path | None, reserve: int) -> Timed:
 @contextlib.contextmanager
 def watched(charges: list[Clocks]) -> Iterator[None]:
     """While inside, the accounts that are made are timed into `charges`."""
-    made = training_steps.account_for
-    training_steps.account_for = lambda *given, **named: Watched(made(*given, **named), charges)  # type: ignore
+    made = account.open_account
+    account.open_account = lambda *given, **named: Watched(made(*given, **named), charges)  # type: ignore
     try:
         yield
     finally:
-        training_steps.account_for = made
+        account.open_account = made
 
 
 class Enough(Exception):
     """All turns are taken."""
 
 
-class Turns(Quiet):
+class Turns(NoProgress):
     """Stands in `privet train`: after every `count` of its steps the others have their turn."""
 
     def __init__(self, whole: Timed, others: list[Timed], *, count: int, rounds: int) -> None:
@@ -229,11 +228,11 @@ def pricing(p: Plan, step: float) -> dict[str, float]:
     """Processor seconds to price a run on its way, once and then at each evaluation, and their share of all steps."""
     meter = Meter(p)
     work = time.process_time()
-    meter.at(EPOCH)
+    meter.guarantee_at(EPOCH)
     first = time.process_time() - work
     work = time.process_time()
     for epoch in range(2, EPOCHS):
-        meter.at(epoch * EPOCH)
+        meter.guarantee_at(epoch * EPOCH)
     later = time.process_time() - work
     return {"first_s": first, "later_s": later, "share": (first + later) / (len(p.steps) * step)}
 
@@ -309,8 +308,8 @@ def main(quick: bool, folder: Path | None, file: Path | None, cpu: int | None) -
         rough = own_loop(made, p, out=None, reserve=1)
         rough.turn(2)
         rough.turn(5)
-        line = line_seconds(place)
-        reserve = max(2, reserve_for(steps=len(p.steps), step_seconds=rough.turns[1][1], line_seconds=line))
+        line = measure_line_seconds(place)
+        reserve = max(2, choose_steps_per_line(steps=len(p.steps), step_seconds=rough.turns[1][1], line_seconds=line))
         named = measured(made, p, place, count=count, rounds=rounds, reserve=reserve)
     found: dict[str, Any] = {"environment": where, "data": which, "rows": rows(named), "memory": memory(made, p)}
     whole = next(row for row in found["rows"] if row["who"] == "privet train")

@@ -1,7 +1,7 @@
 """Private training with Hugging Face Accelerate: `python examples/accelerate_example.py --out runs/accelerate`.
 
 Accelerate finds the device and keeps the weights. `Training` is given torch's own optimizer, not a prepared one, and
-there is no `accelerator.backward`. For several processes use torchrun and `privet.training.distributed`.
+there is no `accelerator.backward`. For several processes use torchrun and `privet.training.processes`.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from accelerate import Accelerator
 
 from privet import Training, plan
 from privet.data import task
-from privet.training.evaluate import evaluate
+from privet.training.evaluation import evaluate
 
 options = argparse.ArgumentParser(description=__doc__)
 options.add_argument("--out", default="runs/accelerate", help="a new folder, for the ledger and the weights")

@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from privet.accounting import Step
-from privet.auditing import Audit, Scene, audit, declared
-from privet.engine.randomness import Randomness
+from privet.auditing import Audit, NeighbouringPair, audit, mechanism_claim
+from privet.noise.randomness import Randomness
 
 NOISE, CLIP, BATCH, RECORDS, WIDTH = 4.0, 1.0, 50, 100, 64
 
@@ -25,15 +25,17 @@ NOISE, CLIP, BATCH, RECORDS, WIDTH = 4.0, 1.0, 50, 100, 64
 class OpacusStep:
     """The noisy average gradient of one step, as Opacus leaves it for the optimizer."""
 
-    declared = declared(Step(noise=NOISE, rate=BATCH / RECORDS), norm_bound=CLIP, divisor=BATCH, relation="add-remove")
+    claim = mechanism_claim(
+        Step(noise=NOISE, rate=BATCH / RECORDS), norm_bound=CLIP, divisor=BATCH, relation="add-remove"
+    )
 
     def __call__(self, records: tuple[torch.Tensor, torch.Tensor], generator: Randomness) -> dict[str, torch.Tensor]:
         from opacus import PrivacyEngine
 
-        torch.manual_seed(int(generator.numbers().integers(2**31)))  # it draws from torch's own generators
+        torch.manual_seed(int(generator.numpy_generator().integers(2**31)))  # it draws from torch's own generators
         model = nn.Linear(WIDTH, 1, bias=False)
         nn.init.zeros_(model.weight)
-        seed = int(generator.words(1)[0] >> 33)
+        seed = int(generator.random_words(1)[0] >> 33)
         model, optimizer, loader = PrivacyEngine().make_private(
             module=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
             data_loader=DataLoader(TensorDataset(*records), batch_size=BATCH), noise_multiplier=NOISE,
@@ -45,13 +47,13 @@ class OpacusStep:
         return {"weight": -model._module.weight.detach()}
 
 
-def neighbours() -> Scene:
+def neighbours() -> NeighbouringPair:
     """A hundred quiet records, and the same with one more."""
     g = torch.Generator().manual_seed(0)
     x, y = 1e-3 * torch.randn(RECORDS + 1, WIDTH, generator=g), torch.ones(RECORDS + 1)
     x[-1] = 0.0
     x[-1, 0] = 10.0
-    return Scene(name=f"{RECORDS} records and one more", with_=(x, y), without=(x[:-1], y[:-1]))
+    return NeighbouringPair(name=f"{RECORDS} records and one more", with_=(x, y), without=(x[:-1], y[:-1]))
 
 
 def main(samples: int) -> Audit:

@@ -6,7 +6,7 @@ import torch
 
 import privet
 from privet.data import task
-from privet.training.evaluate import evaluate
+from privet.training.evaluation import evaluate
 
 options = argparse.ArgumentParser(description=__doc__)
 options.add_argument("--out", default="runs/own-loop", help="a new folder, for the run's ledger")

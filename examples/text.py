@@ -11,8 +11,8 @@ import torch
 from privet import Training, plan
 from privet.data import Task, task
 from privet.errors import InvalidValue
-from privet.training.evaluate import evaluate
-from privet_papers.datasets.ngrams import Listed, numbered
+from privet.training.evaluation import evaluate
+from privet_papers.datasets.ngrams import Listed, number_words
 from privet_papers.datasets.text import ALPHABET, NAME_LENGTH
 
 SYLLABLES = ("ka mi no ra shi ta yu ko", "ski wicz ow ki czy szcz ek sla", "ini elli gio vanni ro ti ca bel")
@@ -23,7 +23,7 @@ def made_up(count: int = 2500) -> Task:
     draw = random.Random(1)
     labels = [draw.randrange(len(SYLLABLES)) for _ in range(count)]
     names = ["".join(draw.choices(SYLLABLES[label].split(), k=draw.randint(2, 4))) for label in labels]
-    x = numbered(names, Listed(ALPHABET), length=NAME_LENGTH)  # a public alphabet; never one read from the records
+    x = number_words(names, Listed(ALPHABET), length=NAME_LENGTH)  # a public alphabet; never one read from the records
     y = torch.tensor(labels)
     return Task(
         name="made-up names", train=(x[500:], y[500:]), held_out=(x[:500], y[:500]), evaluation="500 more names",

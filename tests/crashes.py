@@ -19,8 +19,8 @@ from scipy.stats import chi2
 
 from crash_task import FOLDER, RELEASES, SIZE, VALUES, Net, Witness
 from privet import Run, plan
+from privet.ledger.reading import read_ledger
 from privet.planning import Plan
-from privet.training.ledger_reading import read
 from typed import answer
 
 NOISE, BATCH = 2.0, 4
@@ -51,7 +51,7 @@ def check_covered(place: Path, p: Plan) -> int:
     assert all(line["charged"] >= number for number, line in enumerate(seen, start=1))
     assert len({line["digest"] for line in seen}) == len(seen)
     if (place / FOLDER / "ledger.jsonl").exists():
-        found = read(place / FOLDER).ledger
+        found = read_ledger(place / FOLDER).ledger
         assert found.steps >= len(seen)
         assert found == p.ledger().first(found.steps)
     else:
@@ -140,7 +140,7 @@ def server() -> Iterator[Server]:
 
 def serve() -> None:
     """A fork for each line on the input: its number, then its exit code, on the output."""
-    import privet.training.loop  # noqa: F401  each fork would import it again
+    import privet.training.train  # noqa: F401  each fork would import it again
     from privet.cli import main
 
     Witness(Net().parameters())

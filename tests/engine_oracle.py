@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from privet.engine.clip import rule_for
+from privet.clipping.rule import clipping_rule
 
 CrossEntropy = nn.CrossEntropyLoss(reduction="none")
 
@@ -57,7 +57,7 @@ def gradients(model: nn.Module, loss_fn: Callable, batch, *, views: int = 1) -> 
 def summed(model: nn.Module, each: list[dict[str, Tensor]], rule: str, clip: float) -> dict[str, Tensor]:
     """The sum of clipped gradients; an example that is not finite counts as zero."""
     total = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in model.named_parameters() if p.requires_grad}
-    groups = rule_for(rule).groups(list(total))
+    groups = clipping_rule(rule).groups(list(total))
     share = clip / math.sqrt(len(groups))
     for grads in each:
         if not all(bool(grad.isfinite().all()) for grad in grads.values()):

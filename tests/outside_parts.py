@@ -195,7 +195,7 @@ class Halves:
 class Cheap:
     """An accountant that is below what is spent."""
 
-    def refuses(self, step, relation):
+    def unsupported_reason(self, step, relation):
         return None
 
     def bounds(self, ledger, delta):

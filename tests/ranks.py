@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privet.errors import InvalidValue
-from privet.training.distributed import Group
+from privet.training.processes import Group
 
 
 class Room:
@@ -41,10 +41,10 @@ class Room:
 class Thread(Group):
     room: Room
 
-    def _all(self, mine: Tensor) -> list[Tensor]:
+    def _all_gather(self, mine: Tensor) -> list[Tensor]:
         return [word.clone() for word in self.room.hear(self.rank, mine)]
 
-    def _add_up(self, flat: Tensor) -> None:
+    def _reduce_to_first(self, flat: Tensor) -> None:
         words = self.room.hear(self.rank, flat.clone())
         assert len({(word.shape, word.dtype) for word in words}) == 1
         if self.is_first:
@@ -52,7 +52,7 @@ class Thread(Group):
         else:
             flat.fill_(torch.finfo(flat.dtype).max)  # what a reduction leaves elsewhere means nothing
 
-    def _send(self, flat: Tensor) -> None:
+    def _broadcast_flat(self, flat: Tensor) -> None:
         words = self.room.hear(self.rank, flat.clone())
         assert len({(word.shape, word.dtype) for word in words}) == 1
         flat.copy_(words[0])

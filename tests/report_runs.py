@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from privet.ledger import reading as ledger_reading
 from privet.planning import Plan, plan
-from privet.training import ledger_reading
-from privet.training.loop import train
+from privet.training.train import train
 from tiny_task import SIZE
 
 NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)> | `x` &amp; \"'"
@@ -44,7 +44,7 @@ def changed(file: Path, **values: Any) -> None:
 def evidence(run: Path, kind: str, found: dict[str, Any]) -> dict[str, Any]:
     """The content of an evidence file."""
     hash_ = json.loads((run / "run.json").read_text())["plan"]
-    name = ledger_reading.read(run).header.run
+    name = ledger_reading.read_ledger(run).header.run
     return {"format": kind, "version": 1, "plan": hash_, "run": name, "options": {}, "found": found}
 
 

@@ -9,17 +9,17 @@ import click
 import pytest
 
 from doc_pages import DOCS, PAGES, ROOT, anchors, answered, blocks, commands, links, named, prose
-from privet import Recipe, accounting, attacks, data, models, schedules
+from privet import Recipe, accounting, attacks, clipping, data, models, schedules
 from privet.cli import main
-from privet.engine import clip
+from privet.planning import clipping_rules
 from privet.training.settings import Settings
 from typed import run
 
-OWN_TEST = {"howto-schedule.md"}  # its first block is a module of the user's: tests/unit/test_schedules.py
+OWN_TEST = {"howto-schedule.md"}  # its first block is a module of the user's: tests/unit/schedules/test_schedules.py
 PEER_WARNS = {"from-opacus.md"}  # Opacus warns about its own hooks and its generator
-for registry in (accounting.registry, clip.registry):  # before a page has a copy: a module registers but once
+for registry in (accounting.registry, clipping_rules.registry):  # before a page has a copy: a module registers but once
     list(map(registry.maker, registry.names()))
-REGISTRIES = [package.registry for package in (accounting, attacks, data, models, schedules, clip)]
+REGISTRIES = [package.registry for package in (accounting, attacks, data, models, schedules, clipping)]
 
 COMMANDS = {name: main.get_command(click.Context(main), name) for name in main.list_commands(click.Context(main))}
 

@@ -23,7 +23,7 @@ from torch import nn
 import privet
 from privet import Training, plan
 from privet.accounting import Step
-from privet.training.loop_guard import ALWAYS_CHECKED, LoopGuard
+from privet.training.loop_watch import ALWAYS_CHECKED, LoopGuard
 
 SOURCE = Path(privet.__file__).parent
 CEILINGS = {"step": (110, 19, 48), "batch": (87, 20, 32)}  # calls, files, changes of file

@@ -104,7 +104,7 @@ def test_the_papers_import_absolutely(file: Path) -> None:
         ("schedules", "from privet.accounting import Ledger"),
         ("accounting", "def late():\n    import torch"),
         ("accounting", "from privet import planning"),
-        ("auditing", "from privet.attacks import invert"),
+        ("auditing", "from privet.attacks import inversion"),
         ("reporting", "import privet.cli"),
         ("accounting", "from privet import spent"),
         ("planning", "from privet.published.methods import decay"),

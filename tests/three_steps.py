@@ -2,8 +2,8 @@
 
 import torch
 
+from privet.clipping.clipped_sum import clipped_sum
 from privet.data import Task
-from privet.engine import clipped_sum
 
 
 def check_trains(made: Task) -> None:

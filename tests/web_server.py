@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from privet.web.guard import Door, door_for
-from privet.web.server import bound, server
+from privet.web.guard import Door, make_door
+from privet.web.server import bind_socket, server
 
 CONTROLS = {"epsilon": 2.0, "delta": 1e-5, "size": 6000, "batch": 600, "steps": 40, "method": "noisy-sgd"}
 
@@ -56,8 +56,8 @@ class Client:
 @contextmanager
 def serving(runs: Path, door: Door | None = None) -> Iterator[Client]:
     """A server while the block runs."""
-    one = server(door=door or door_for("127.0.0.1", None), runs=runs)
-    with bound("127.0.0.1", 0) as listening:
+    one = server(door=door or make_door("127.0.0.1", None), runs=runs)
+    with bind_socket("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=one.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

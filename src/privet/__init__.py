@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from privet.accounting import Guarantee as Guarantee
     from privet.accounting import Ledger as Ledger
     from privet.accounting import Step as Step
-    from privet.accounting import epsilon_curve as epsilon_curve
+    from privet.accounting.epsilon_curve import epsilon_curve as epsilon_curve
     from privet.accounting import spent as spent
     from privet.attacks.attack import attack as attack
     from privet.auditing.audit import audit as audit
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from privet.reporting.report import Report as Report
     from privet.reporting.report import report as report
     from privet.schedules import schedule as schedule
-    from privet.training.loop import train as train
     from privet.training.run import Run as Run
-    from privet.training.steps import Training as Training
+    from privet.training.train import train as train
+    from privet.training.training import Training as Training
 
     __version__: str
 
@@ -43,7 +43,7 @@ _HOME = {
     "Report": "privet.reporting.report",
     "Run": "privet.training.run",
     "Step": "privet.accounting",
-    "Training": "privet.training.steps",
+    "Training": "privet.training.training",
     "attack": "privet.attacks.attack",
     "audit": "privet.auditing.audit",
     "epsilon_curve": "privet.accounting",
@@ -51,7 +51,7 @@ _HOME = {
     "report": "privet.reporting.report",
     "schedule": "privet.schedules",
     "spent": "privet.accounting",
-    "train": "privet.training.loop",
+    "train": "privet.training.train",
 }
 
 __all__ = [

@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from privet._check import suggestion
+from privet._text import one_line, shorten
 from privet.errors import InvalidValue, MissingExtra, PrivetError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
 
 T = TypeVar("T")
 Maker = Callable[..., T]
@@ -58,7 +60,7 @@ def from_entry_point(group: str, name: str, *, asked: str = "") -> Any:
         ) from error
 
 
-def published(module: str) -> Any:
+def import_published(module: str) -> Any:
     """A module of `privet.published`, which nothing else imports."""
     return importlib.import_module(f"privet.published.{module}")
 
@@ -102,12 +104,12 @@ class Registry(Generic[T]):
         return bool(self.published) and maker.__module__ == f"privet.published.{self.published}"
 
     def names(self) -> list[str]:
-        return list(dict.fromkeys((*self.order, *self._makers, *self._elsewhere())))
+        return list(dict.fromkeys((*self.order, *self._makers, *self._entry_points())))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._makers or name in self.order or name in self._elsewhere()
+        return name in self._makers or name in self.order or name in self._entry_points()
 
-    def _elsewhere(self) -> "Mapping[str, EntryPoint]":
+    def _entry_points(self) -> "Mapping[str, EntryPoint]":
         return entry_points(self.group) if self.group else {}
 
     def seal(self) -> None:
@@ -121,17 +123,17 @@ class Registry(Generic[T]):
     def maker(self, name: str) -> Maker[T]:
         """The class behind a registered name or an address `my.module:Thing`."""
         if name not in self._makers and name in self.order and self.published:
-            published(self.published)
-        if name not in self._makers and name in self._elsewhere():
+            import_published(self.published)
+        if name not in self._makers and name in self._entry_points():
             found = from_entry_point(self.group, name)  # its module may register it by itself
             self._makers.setdefault(name, found)
         if name in self._makers:
             return self._makers[name]
         if ":" in name and self.own:
-            return self._imported(name)
+            return self._import_class(name)
         known = self.names()
         is_whole = not self.group or any(
-            point.value.startswith("privet_papers.") for point in self._elsewhere().values()
+            point.value.startswith("privet_papers.") for point in self._entry_points().values()
         )
         hint = "" if is_whole else f" More come with the papers: {PAPERS}"
         raise InvalidValue(
@@ -154,9 +156,9 @@ class Registry(Generic[T]):
         for key in known:
             if key not in options and parameters[key].default is inspect.Parameter.empty:
                 raise InvalidValue(f"{self.kind}={name!r} needs the option {key!r}. Write {name}:{key}=...")
-        return maker(**options) if name in self._makers else self._made_from_outside(name, maker, options)
+        return maker(**options) if name in self._makers else self._make_plugin(name, maker, options)
 
-    def _made_from_outside(self, address: str, maker: Maker[T], options: Mapping[str, Any]) -> T:
+    def _make_plugin(self, address: str, maker: Maker[T], options: Mapping[str, Any]) -> T:
         try:
             return maker(**options)
         except PrivetError:
@@ -180,13 +182,13 @@ class Registry(Generic[T]):
     def options(self, name: str, text: str) -> dict[str, Any]:
         """The options of `name:key=value,key=value` as a mapping."""
         found: dict[str, Any] = {}
-        for part in split_outside(text, ",", self.kind) if text.strip() else []:
+        for part in split_top_level(text, ",", self.kind) if text.strip() else []:
             key, equals, given = (word.strip() for word in part.partition("="))
             if not (equals and key and given) or key in found:
                 rule = f"gives {key!r} twice" if key in found else f"has {part!r}, which must read key=value"
                 example = f"{name}:{next(iter(inspect.signature(self.maker(name)).parameters), 'key')}=..."
-                raise InvalidValue(f"{self.kind}={shortened(f'{name}:{text}')!r} {rule}. Write {example}")
-            found[key] = value(given)
+                raise InvalidValue(f"{self.kind}={shorten(f'{name}:{text}')!r} {rule}. Write {example}")
+            found[key] = parse_value(given)
         return found
 
     def from_mapping(self, table: Mapping[str, Any]) -> T:
@@ -197,7 +199,7 @@ class Registry(Generic[T]):
             raise InvalidValue(f"{self.kind}={dict(table)!r} needs a kind. Add kind = '{self.names()[0]}'.")
         return self.make(name, **options)
 
-    def spelling(self, thing: T) -> str:
+    def to_spec(self, thing: T) -> str:
         """The text that makes an equal thing: its name or address, then the options that are not at their default."""
         name = self._name_of(type(thing))
         if not dataclasses.is_dataclass(thing):
@@ -206,7 +208,7 @@ class Registry(Generic[T]):
             return name
         inherited_last = [key for cls in inspect.getmro(type(thing)) for key in inspect.get_annotations(cls)]
         options = [
-            f"{field.name}={written(getattr(thing, field.name), name=field.name)}"
+            f"{field.name}={format_number(getattr(thing, field.name), name=field.name)}"
             for field in sorted(dataclasses.fields(thing), key=lambda field: inherited_last.index(field.name))
             if field.init and not _is_default(field, getattr(thing, field.name))
         ]
@@ -223,22 +225,22 @@ class Registry(Generic[T]):
             )
         return f"{cls.__module__}:{cls.__qualname__}"
 
-    def _imported(self, address: str) -> Maker[T]:
-        found: Maker[T] = imported(address, kind=self.kind, known=self.names())
+    def _import_class(self, address: str) -> Maker[T]:
+        found: Maker[T] = import_address(address, kind=self.kind, known=self.names())
         missing = [method for method in self.needs if not callable(getattr(found, method, None))]
         if self.needs and (missing or not isinstance(found, type)):
             raise InvalidValue(
                 f"{self.kind}={address!r} must be a class with {', '.join(self.needs)}(). It is "
-                f"{_what_it_is(found, missing)}. Give the address of such a class, or a name."
+                f"{_describe_type(found, missing)}. Give the address of such a class, or a name."
             )
         return found
 
 
-def _what_it_is(found: Any, missing: list[str]) -> str:
+def _describe_type(found: Any, missing: list[str]) -> str:
     return f"a class without {', '.join(missing)}" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
-def imported(address: str, *, kind: str, known: Iterable[str] = ()) -> Any:
+def import_address(address: str, *, kind: str, known: Iterable[str] = ()) -> Any:
     """What stands at `my.module:name`, a user's own."""
     module_name, _, attribute = address.partition(":")
     if not module_name or not attribute:
@@ -258,7 +260,7 @@ def imported(address: str, *, kind: str, known: Iterable[str] = ()) -> Any:
         ) from None
 
 
-def number(text: str) -> int | float:
+def parse_number(text: str) -> int | float:
     """A number as a user writes it: `3`, `0.3`, `1e-3` or a fraction `256/60000`. Raises ValueError."""
     above, slash, below = text.partition("/")
     if slash:
@@ -273,19 +275,19 @@ def number(text: str) -> int | float:
         return decimal
 
 
-def value(text: str) -> int | float | bool | str:
+def parse_value(text: str) -> int | float | bool | str:
     """An option's value: a number, true, false, or a word."""
     if len(text) >= 2 and text[0] == text[-1] == '"':
         return text[1:-1]
     if text in ("true", "false"):
         return text == "true"
     try:
-        return number(text)
+        return parse_number(text)
     except ValueError:
         return text
 
 
-def written(given: object, *, name: str = "value") -> str:
+def format_number(given: object, *, name: str = "value") -> str:
     """The inverse of `value`; whole numbers lose their `.0`, so equal things have one spelling."""
     if isinstance(given, bool):
         return str(given).lower()
@@ -294,12 +296,12 @@ def written(given: object, *, name: str = "value") -> str:
     if isinstance(given, float):
         return str(int(given)) if given.is_integer() and abs(given) < 1e15 else repr(float(given))
     if isinstance(given, str) and '"' not in given:
-        plain = re.fullmatch(r"[\w./-]+", given) and isinstance(value(given), str)
+        plain = re.fullmatch(r"[\w./-]+", given) and isinstance(parse_value(given), str)
         return given if plain else f'"{given}"'
     raise InvalidValue(f"{name}={given!r} cannot be written as text. Use a number, true, false or a word.")
 
 
-def split_outside(text: str, separator: str, kind: str) -> list[str]:
+def split_top_level(text: str, separator: str, kind: str) -> list[str]:
     """The stripped pieces between separators (a regular expression), except inside quotes or parentheses."""
     pieces, depth, quoted, begin = [], 0, False, 0
     for match in re.finditer(rf'["()]|{separator}', text):
@@ -316,18 +318,8 @@ def split_outside(text: str, separator: str, kind: str) -> list[str]:
             pieces.append(text[begin : match.start()].strip())
             begin = match.end()
     if quoted or depth:
-        raise InvalidValue(f"{kind}={shortened(text)!r} has an unmatched quote or parenthesis. Close it.")
+        raise InvalidValue(f"{kind}={shorten(text)!r} has an unmatched quote or parenthesis. Close it.")
     return [*pieces, text[begin:].strip()]
-
-
-def shortened(text: str, length: int = 100) -> str:
-    """At most `length` characters, for an error message."""
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
-def one_line(error: BaseException) -> str:
-    """The error's message, or its type's name if it has none, on one line and without a full stop."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def _is_default(field: "dataclasses.Field[Any]", given: object) -> bool:

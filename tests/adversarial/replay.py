@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from privet import Training, plan
-from privet.engine import release as engine_release
-from privet.engine.contribution import user_sampler
-from privet.engine.loading import batches
-from privet.engine.randomness import seeded
-from privet.engine.sampling import sampler
 from privet.errors import PrivetError
-from privet.training.averaging import Average
+from privet.noise import release as engine_release
+from privet.noise.randomness import seeded
+from privet.sampling.loading import physical_batches
+from privet.sampling.samplers import sampler
+from privet.sampling.users import user_sampler
+from privet.training.weights import WeightAverage
 
 SIZE, WIDTH, CLASSES, BATCH, STEPS, CLIP, NOISE = 60, 4, 3, 12, 12, 0.5, 2.0
 SHORT = 7  # steps of a replay by `Bare`
@@ -139,7 +139,7 @@ def run(loop: Loop, *, is_checked: bool = True, monkeypatch: Any) -> Trace:
     with monkeypatch.context() as patch:
         patch.setattr(engine_release, "add_noise", add_noise)
         if not is_checked:
-            patch.setattr("privet.training.loop_guard.LoopGuard.wants_check", lambda _: False)
+            patch.setattr("privet.training.loop_watch.LoopGuard.wants_check", lambda _: False)
         training = Training(model, optimizer, loop.dataset(x, y), loop.plan, generator=seeded(COINS), **loop.options)
         trace.training = training
         torch.manual_seed(2)
@@ -205,7 +205,7 @@ class Bare:
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._trace, self._record, self._is_left_out, self._users = trace, record, is_left_out, users
         self._physical, self._views = max_physical_batch, views
-        self.average = None if average is None else Average(self._named, decay=average)
+        self.average = None if average is None else WeightAverage(self._named, decay=average)
         self._coins, self.number = seeded(COINS), 0
         self._sum, self._piece, self._took_part = None, None, False
 
@@ -235,7 +235,7 @@ class Bare:
             split = staticmethod(self.split)
 
         self._sum = None
-        for piece in batches(self.dataset, Chosen(), physical=self._physical):
+        for piece in physical_batches(self.dataset, Chosen(), physical=self._physical):
             if self.number >= end:
                 return
             self._piece = piece
@@ -281,7 +281,7 @@ class Bare:
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        with self.average.in_place():
+        with self.average.swap_weights():
             yield self.model
 
     def accept_state(self) -> None: ...

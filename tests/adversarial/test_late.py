@@ -14,9 +14,9 @@ from adversarial.unsound_inputs import each
 from privet import Training
 from privet.cli import main
 from privet.errors import Unsupported
-from privet.training import loop_guard
-from privet.training.ledger_reading import read
-from privet.training.loop_guard import ALWAYS_CHECKED, FOUND_WITHIN, ONE_OF, LoopGuard
+from privet.ledger.reading import read_ledger
+from privet.training import loop_watch
+from privet.training.loop_watch import ALWAYS_CHECKED, FOUND_WITHIN, ONE_OF, LoopGuard
 from privet.training.resume import resume
 from ranks import fine, on_ranks
 
@@ -44,7 +44,7 @@ def check_at(monkeypatch):
 
     def choose(training, *numbers):
         monkeypatch.setattr(
-            loop_guard.secrets, "randbelow", lambda most: 0 if training.number in numbers else most - 1
+            loop_watch.secrets, "randbelow", lambda most: 0 if training.number in numbers else most - 1
         )  # fmt: skip
 
     return choose
@@ -63,7 +63,7 @@ def test_coupling_that_is_found_late_voids_the_run_from_the_last_check_on(tmp_pa
         assert "guarantee: none" in str(said)
         assert "from step 13 on" in str(said)
     training.close()
-    assert read(tmp_path).loop.void_from == 13
+    assert read_ledger(tmp_path).loop.void_from == 13
     again = a_training(make=resume, out=tmp_path)
     assert again.number == 17
     couple_from(again, 99)  # sound from now on: too late
@@ -83,7 +83,7 @@ def test_the_ledger_says_void_before_the_loop_hears_of_it(tmp_path, check_at):
     try:
         couple_from(training, 9)
     except Unsupported:
-        said.append(read(tmp_path).loop.void_from)
+        said.append(read_ledger(tmp_path).loop.void_from)
     assert said == [ALWAYS_CHECKED]
 
 
@@ -146,7 +146,7 @@ def test_a_batch_that_is_left_is_charged_on_the_disk_and_never_drawn_again(tmp_p
     reserved = given.get("reserve", 1)
     for seen in range(1, 6):
         leave(training, 1)
-        charged = read(tmp_path).ledger.steps
+        charged = read_ledger(tmp_path).ledger.steps
         assert seen <= charged < seen + reserved  # and what workers drew ahead is not charged
         assert training.number == training.facts.lost == seen
         assert training.spent().steps == charged
@@ -186,5 +186,5 @@ def test_a_batch_that_all_ranks_leave_is_charged_once(tmp_path):
         return training.number, training.facts.steps, training.facts.lost
 
     assert fine(on_ranks(2, work)) == [(20, 18, 2)] * 2
-    assert read(tmp_path).ledger.steps == 20
-    assert read(tmp_path).loop.lost == 2
+    assert read_ledger(tmp_path).ledger.steps == 20
+    assert read_ledger(tmp_path).loop.lost == 2

@@ -3,9 +3,9 @@
 import pytest
 
 import privet.accounting
-from privet.accounting.base import spent
+from privet.accounting.accountant import spent
+from privet.diagnosis.plugin_contract import ACCOUNTANT, DELTA, RATES, _rates, ledger_of
 from privet.errors import Unsupported
-from privet.training.plugin_contract import ACCOUNTANT, DELTA, RATES, _rates, ledger_of
 
 NAMES = privet.accounting.registry.names()
 

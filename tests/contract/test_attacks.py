@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from privet.attacks import Reconstruction, attack_for, registry
+from privet.attacks import Reconstruction, registry, resolve_attack
 from privet.attacks.contract import ATTACK, records, seen
-from privet.attacks.outcome import measured
-from privet.attacks.victims import Victims
+from privet.attacks.observing import TargetRecords
+from privet.attacks.outcome import measure_reconstruction
 
 NAMES = registry.names()
 BRIEFLY = {name: f"{name}:iterations=40" if name.startswith("invert") else name for name in NAMES}
@@ -15,7 +15,7 @@ X, Y = records(6)
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Reconstruction]:
-    return {name: attack_for(name).run(seen()) for name in NAMES}
+    return {name: resolve_attack(name).run(seen()) for name in NAMES}
 
 
 def test_these_are_registered() -> None:
@@ -35,10 +35,10 @@ def test_it_says_how_long_it_took(name: str, found: dict[str, Reconstruction]) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_privacy_every_record_is_found(name: str, found: dict[str, Reconstruction]) -> None:
-    victims = Victims(
+    victims = TargetRecords(
         inputs=X[:, None], labels=Y[:, None], places=torch.arange(6)[:, None], candidates=(X, Y), classes=3
     )
-    measures = measured(found[name], victims)
+    measures = measure_reconstruction(found[name], victims)
     assert measures.top1 == 6
     assert measures.labels == 6
     assert measures.succeeded == 6

@@ -7,17 +7,17 @@ import pytest
 
 from privet.accounting import Step
 from privet.auditing import audit
-from privet.auditing.audit import method_plan, of_plan
-from privet.auditing.bounds import samples_to_see, samples_to_tell
-from privet.auditing.controls import control, names
+from privet.auditing.audit import method_plan, plan_mechanisms
+from privet.auditing.bounds import samples_to_detect, samples_to_distinguish
+from privet.auditing.broken_mechanisms import control, control_names
+from privet.auditing.distinguishing import distinguish
+from privet.auditing.engine_mechanisms import EngineStep
 from privet.auditing.finding import ALARM
-from privet.auditing.replay import replay, worst
-from privet.auditing.scenes import scenes
-from privet.auditing.sound import EngineStep
-from privet.auditing.step import step
-from privet.engine.randomness import seeded
+from privet.auditing.neighbours import neighbouring_pairs
+from privet.auditing.replay import most_unlike_pairs, replay
+from privet.noise.randomness import seeded
 from privet.planning import METHODS
-from privet.planning.rules import is_unsound
+from privet.planning.clipping_rules import is_unsound
 
 SAMPLES = 500
 
@@ -33,10 +33,12 @@ def verdicts(mechanism: EngineStep) -> tuple[str, str]:
     """What replay and step say of one step, with as many samples as tell 1.5 times its mu."""
     key = (mechanism.rule, mechanism.step)
     if key not in _SEEN:
-        given, mu = scenes(clip=mechanism.step.clip), 1 / mechanism.step.noise
-        enough = samples_to_see(mu, 1.5 * mu, least=samples_to_tell(mu, 1.5 * mu), alarm=ALARM)
+        given, mu = neighbouring_pairs(clip=mechanism.step.clip), 1 / mechanism.step.noise
+        enough = samples_to_detect(mu, 1.5 * mu, least=samples_to_distinguish(mu, 1.5 * mu), alarm=ALARM)
         assert enough is not None
-        by_samples = step(mechanism, worst(mechanism, given[:10], 1), samples=enough, generator=seeded(11))
+        by_samples = distinguish(
+            mechanism, most_unlike_pairs(mechanism, given[:10], 1), samples=enough, generator=seeded(11)
+        )
         _SEEN[key] = replay(mechanism, given).verdict, by_samples.verdict
     return _SEEN[key]
 
@@ -46,25 +48,25 @@ def verdicts(mechanism: EngineStep) -> tuple[str, str]:
 def test_a_sound_method_passes(name: str) -> None:
     planned = method_plan(name, noise=0.5)
     assert not planned.is_unsound
-    last = list(of_plan(planned).values())[-1]
+    last = list(plan_mechanisms(planned).values())[-1]
     assert verdicts(last) == ("consistent", "consistent")
 
 
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if is_unsound(row.published_rule)])
 def test_an_unsound_method_as_published_is_caught_by_replay(name: str) -> None:
-    found = audit(name, as_published=True, kinds=["replay"], scenes=scenes()[:5])
+    found = audit(name, as_published=True, kinds=["replay"], scenes=neighbouring_pairs()[:5])
     assert found.verdict == "violation"
 
 
 def test_the_controls_are_these() -> None:
-    assert names() == [
+    assert control_names() == [
         "own-norm", "l2-max", "per-layer", "noise-over-batch", "quarter-noise", "noise-replayed", "microbatch",
         "median-clip", "realised-batch", "shuffled-as-poisson", "count-as-own-step", "chosen-batch", "raw-step",
     ]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", control_names())
 def test_every_control_is_caught(name: str) -> None:
     found = audit(name, samples=SAMPLES, generator=seeded(12))
     assert found.verdict == "violation"
@@ -77,7 +79,11 @@ def test_every_control_is_caught(name: str) -> None:
 
 def test_l2_max_needs_the_quiet_batch() -> None:
     """An ordinary batch whose largest norm is above the clip hides it: what is left is the missing sqrt of layers."""
-    found = replay(control("l2-max"), [scene for scene in scenes() if scene.name == "dirac canary, aligned batch"])
+    found = replay(
+        control("l2-max"), [scene for scene in neighbouring_pairs() if scene.name == "dirac canary, aligned batch"]
+    )
     assert found.verdict == "consistent"
-    found = replay(control("l2-max"), [scene for scene in scenes() if scene.name == "dirac canary, quiet batch"])
+    found = replay(
+        control("l2-max"), [scene for scene in neighbouring_pairs() if scene.name == "dirac canary, quiet batch"]
+    )
     assert found.verdict == "violation"

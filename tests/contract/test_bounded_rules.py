@@ -9,16 +9,14 @@ from torch.utils.data import TensorDataset
 
 from outside_parts import HELD, REFUSED, Asks, Careful, Fails, HalfAdaptive, NoOp, NotANumber, Remembers
 from privet import Step, Training, plan
-from privet.engine import clipped_sum
-from privet.engine.clip import bounded_factors, registry, rule_for
-from privet.engine.clip.bounded import LEAST_NORM, bounded
-from privet.engine.randomness import seeded
-from privet.engine.release import release
-from privet.engine.share import Dense
-from privet.engine.summing import Clipper, clipped
+from privet.clipping.clipped_sum import Clipper, clip_and_sum, clipped_sum
+from privet.clipping.rule import LEAST_NORM, bounded, bounded_factors, clipping_rule
 from privet.errors import InvalidValue, Unsupported
-from privet.federated.aggregate import clipped_updates
-from privet.planning.rules import SOUND_RULES
+from privet.federated.clipped_updates import clipped_updates
+from privet.noise.randomness import seeded
+from privet.noise.release import release
+from privet.per_example.forms import Dense
+from privet.planning.clipping_rules import SOUND_RULES, registry
 
 CLIP, SIZE = 0.5, 24
 HOSTILE = [0.0, 1e-45, 1e-30, 1e-19, 1e-14, 0.3, 0.5, 7.0, 1e10, 1e15, 1e18, 3e38, math.inf, -math.inf, math.nan]
@@ -30,7 +28,7 @@ every_sound_rule = pytest.mark.parametrize(
 
 
 def made(kind):
-    return rule_for(kind if isinstance(kind, str) else kind())
+    return clipping_rule(kind if isinstance(kind, str) else kind())
 
 
 def factors(rule, norms, clip=CLIP):
@@ -56,7 +54,7 @@ def summed(grads, rule, dtype=torch.float32):
     for name, p in there.items():
         shares[name] = Dense(grads[:, at : at + p.numel()].reshape(-1, *p.shape).to(dtype))
         at += p.numel()
-    found = clipped(shares, there, len(grads), rule, CLIP)
+    found = clip_and_sum(shares, there, len(grads), rule, CLIP)
     return torch.cat([grad.flatten().double() for grad in found.grads.values()]), found
 
 
@@ -113,7 +111,7 @@ def test_without_the_projection_the_same_contributions_are_far_above_the_bound(m
 @pytest.mark.parametrize("name", SOUND_RULES)
 def test_our_rules_are_multiplied_by_exactly_one(name, dtype):
     """Their room of 8 roundings is more than they use, so the projection changes no bit of them."""
-    rule, generator = rule_for(name), torch.Generator().manual_seed(1)
+    rule, generator = clipping_rule(name), torch.Generator().manual_seed(1)
     safety = 1 - 8 * torch.finfo(dtype).eps
     for groups in (1, 3, 1000) if name == "per_layer" else (1,):
         for clip in (1e-6, 0.1, 0.3, 1.0, 3.7, 1e6):
@@ -125,20 +123,20 @@ def test_our_rules_are_multiplied_by_exactly_one(name, dtype):
 
 def test_a_published_rule_is_not_held_and_one_of_a_users_own_cannot_ask_for_it():
     norms = torch.tensor([[7.0]])
-    rule = rule_for("own_norm", as_published=True)
+    rule = clipping_rule("own_norm", as_published=True)
     assert factors(rule, norms).tolist() == [[1.0]]
     for published in (False, True):
         with pytest.raises(Unsupported, match="unsound='because'"):
-            rule_for(Asks(), as_published=published)
+            clipping_rule(Asks(), as_published=published)
 
 
 def test_a_subclass_of_ours_is_not_ours():
-    class Mine(type(rule_for("flat"))):
+    class Mine(type(clipping_rule("flat"))):
         def factors(self, norms, clip):
             return torch.ones_like(norms)
 
-    assert registry.is_ours(rule_for("flat"))
-    total, found = summed(torch.full((1, 8), 7.0), rule_for(Mine()))
+    assert registry.is_ours(clipping_rule("flat"))
+    total, found = summed(torch.full((1, 8), 7.0), clipping_rule(Mine()))
     assert float(total.norm()) <= found.norm_bound
 
 
@@ -184,7 +182,7 @@ def test_what_cannot_be_held_is_refused_whatever_the_records_are(kind):
 
 def test_an_adaptive_rule_must_have_all_methods():
     with pytest.raises(InvalidValue, match="threshold, transformed, bits"):
-        rule_for(HalfAdaptive())
+        clipping_rule(HalfAdaptive())
 
 
 # --- with a memory -----------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from privet.accounting import Step
-from privet.engine import clipped_sum
-from privet.engine.clip import is_adaptive, is_published, registry, rule_for
-from privet.engine.randomness import seeded
-from privet.engine.release import release
+from privet.clipping.clipped_sum import clipped_sum
+from privet.clipping.rule import clipping_rule, is_adaptive, is_published
+from privet.diagnosis.plugin_check import CLIPPING_RULE, batch, network
 from privet.errors import Unsupported
-from privet.planning.rules import SOUND_RULES, UNSOUND_RULES
-from privet.training.plugin_check import CLIPPING_RULE, batch, network
+from privet.noise.randomness import seeded
+from privet.noise.release import release
+from privet.planning.clipping_rules import SOUND_RULES, UNSOUND_RULES, registry
 
 STEP = Step(noise=1.0, rate=0.1, clip=0.3)
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -35,7 +35,7 @@ def released(model, rule, data, seed=0):
 
 def used(name, model):
     """The rule after two releases, so that what it has learnt is in force."""
-    rule = rule_for(name, as_published=True)
+    rule = clipping_rule(name, as_published=True)
     for seed in (1, 2):
         released(model, rule, batch(seed=seed), seed)
     return rule
@@ -48,7 +48,7 @@ def flat(grads):
 def test_the_names_are_those_that_planning_knows():
     assert sorted(registry.names()) == sorted([*SOUND_RULES, *UNSOUND_RULES])
     for name in registry.names():
-        assert is_published(rule_for(name, as_published=True)) == (name in UNSOUND_RULES)
+        assert is_published(clipping_rule(name, as_published=True)) == (name in UNSOUND_RULES)
 
 
 @every_rule
@@ -60,9 +60,9 @@ def test_it_keeps_the_contract(name, check):
 
 @every_rule
 def test_the_spelling_makes_an_equal_rule(name):
-    rule = rule_for(name, as_published=True)
-    assert registry.spelling(rule) == name
-    assert rule_for(registry.spelling(rule), as_published=True) == rule
+    rule = clipping_rule(name, as_published=True)
+    assert registry.to_spec(rule) == name
+    assert clipping_rule(registry.to_spec(rule), as_published=True) == rule
 
 
 @every_rule
@@ -135,14 +135,14 @@ def test_an_example_that_is_not_finite_changes_nothing_that_matters(name):
 
 @every_rule
 def test_nothing_raw_is_in_what_is_released(name):
-    answer = released(network(), rule_for(name, as_published=True), batch())
+    answer = released(network(), clipping_rule(name, as_published=True), batch())
     assert {field.name for field in dataclasses.fields(answer)} == {"grads", "clip", "batch", "std"}
     assert (answer.std is None) == (name in UNSOUND_RULES)
 
 
 @pytest.mark.parametrize("name", UNSOUND_RULES)
 def test_an_unsound_rule_is_refused_at_both_doors(name):
-    model, rule = network(), rule_for(name, as_published=True)
+    model, rule = network(), clipping_rule(name, as_published=True)
     with pytest.raises(Unsupported, match="has no guarantee"):
         clipped_sum(model, LOSS, batch(), rule=rule, clip=STEP.clip)
     with pytest.raises(Unsupported, match="has no guarantee"):
@@ -151,15 +151,15 @@ def test_an_unsound_rule_is_refused_at_both_doors(name):
 
 @sound_rules
 def test_a_rule_goes_on_where_its_state_was_saved(name):
-    rule = rule_for(name)
+    rule = clipping_rule(name)
     if not is_adaptive(rule):
         assert not hasattr(rule, "state")
         return
     model = network()
-    fresh = rule_for(name)
+    fresh = clipping_rule(name)
     fresh.restore(rule.state())  # before the first release too
     rule = used(name, model)
-    other = rule_for(name)
+    other = clipping_rule(name)
     other.restore(rule.state())
     for seed in (3, 4):
         one, two = (released(model, r, batch(seed=seed), seed) for r in (rule, other))

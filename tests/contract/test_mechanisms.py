@@ -17,19 +17,18 @@ import privet
 from privet import plan
 from privet.accounting import Ledger, Step
 from privet.accounting.mechanisms import Gaussian
-from privet.engine.randomness import seeded
-from privet.engine.release import Releaser
 from privet.errors import InvalidValue, Unsupported
-from privet.ledger.charge import Charge, uncharged
-from privet.noise.mechanism import Sums, mechanism_for, registered
-from privet.training.account import InMemory
+from privet.ledger.account import Charge, InMemory, issue_uncharged
+from privet.noise.mechanism import Sums, mechanism_names, resolve_mechanism
+from privet.noise.randomness import seeded
+from privet.noise.release import Releaser
 
 ALARM = 1e-6
 STD, DIVISOR, STEPS, ENTRIES = 1.7, 6.0, 5, 4000
 SPECS = {Gaussian: Gaussian()}  # one of each kind
 
 every_mechanism = pytest.mark.parametrize(
-    ("kind", "secure"), [(kind, secure) for kind in registered() for secure in (False, True)], ids=str
+    ("kind", "secure"), [(kind, secure) for kind in mechanism_names() for secure in (False, True)], ids=str
 )
 
 
@@ -38,7 +37,7 @@ def noised(mechanism, sums, randomness, *, std=STD):
     state, found = mechanism.init({"w": sums[0]}), []
     for number, total in enumerate(sums):
         job = [Sums(values={"w": total.clone()}, std=std, noise=2.0)]
-        charge = uncharged(Step(noise=2.0, clip=std / 2.0))
+        charge = issue_uncharged(Step(noise=2.0, clip=std / 2.0))
         noisy, state = mechanism.privatize(job, charge, state, randomness, divisor=DIVISOR)
         assert len(noisy) == 1, number
         found.append(noisy[0].values["w"].double())
@@ -54,7 +53,7 @@ def on_the_grid(shape, seed):
 def test_with_one_randomness_outputs_differ_by_the_difference_of_the_sums(kind, secure):
     """To the last digits of a double: noise does not look at what it hides."""
     one, other = (on_the_grid((STEPS, 50), seed) for seed in (1, 2))
-    first, second = (noised(mechanism_for(SPECS[kind], secure=secure), s, seeded(5)) for s in (one, other))
+    first, second = (noised(resolve_mechanism(SPECS[kind], secure=secure), s, seeded(5)) for s in (one, other))
     torch.testing.assert_close(first - second, (one - other) / DIVISOR, rtol=0, atol=1e-14)
 
 
@@ -73,7 +72,7 @@ def covariance_is(noise, declared):
 @every_mechanism
 def test_on_zero_sums_the_noise_has_the_declared_covariance_over_steps(kind, secure):
     """Fails less than once in 60,000: fifteen statistics, each once in a million. Wrong ones are caught."""
-    mechanism = mechanism_for(SPECS[kind], secure=secure)
+    mechanism = resolve_mechanism(SPECS[kind], secure=secure)
     drawn = noised(mechanism, [torch.zeros(ENTRIES)] * STEPS, seeded(6)).numpy() * DIVISOR / STD
     assert covariance_is(drawn, mechanism.covariance(STEPS))
     assert not covariance_is(drawn * 0.9, mechanism.covariance(STEPS))
@@ -84,15 +83,15 @@ def test_on_zero_sums_the_noise_has_the_declared_covariance_over_steps(kind, sec
 def test_the_sums_stay_as_they_are(kind, secure):
     total = torch.ones(7)
     job = [Sums(values={"w": total}, std=STD, noise=2.0)]
-    mechanism_for(SPECS[kind], secure=secure).privatize(
-        job, uncharged(Step(noise=2.0)), None, seeded(1), divisor=DIVISOR
+    resolve_mechanism(SPECS[kind], secure=secure).privatize(
+        job, issue_uncharged(Step(noise=2.0)), None, seeded(1), divisor=DIVISOR
     )
     assert torch.equal(total, torch.ones(7))
 
 
 @every_mechanism
 def test_a_secret_state_is_taken_up_again(kind, secure):
-    mechanism = mechanism_for(SPECS[kind], secure=secure)
+    mechanism = resolve_mechanism(SPECS[kind], secure=secure)
     state = mechanism.init({"w": torch.zeros(3)})
     assert str(mechanism.load_secret(mechanism.save_secret(state))) == str(state)
 
@@ -102,7 +101,7 @@ def test_a_secret_state_is_taken_up_again(kind, secure):
 
 @every_mechanism
 def test_a_charge_pays_for_one_release(kind, secure):
-    mechanism, charge = mechanism_for(SPECS[kind], secure=secure), uncharged(Step(noise=2.0))
+    mechanism, charge = resolve_mechanism(SPECS[kind], secure=secure), issue_uncharged(Step(noise=2.0))
     job = [Sums(values={"w": torch.zeros(3)}, std=STD, noise=2.0)]
     mechanism.privatize(job, charge, None, seeded(1), divisor=DIVISOR)
     with pytest.raises(InvalidValue, match="has had its noise"):
@@ -116,8 +115,8 @@ def test_a_charge_for_another_kind_of_noise_pays_for_none(kind, secure):
 
     job = [Sums(values={"w": torch.zeros(3)}, std=STD, noise=2.0)]
     with pytest.raises(InvalidValue, match="is not that of step=0"):
-        mechanism_for(SPECS[kind], secure=secure).privatize(
-            job, uncharged(Step(noise=2.0, mechanism=Other())), None, seeded(1), divisor=DIVISOR
+        resolve_mechanism(SPECS[kind], secure=secure).privatize(
+            job, issue_uncharged(Step(noise=2.0, mechanism=Other())), None, seeded(1), divisor=DIVISOR
         )
 
 
@@ -154,7 +153,7 @@ def test_a_mechanism_that_nobody_draws_or_prices_is_refused():
         pass
 
     with pytest.raises(Unsupported, match="cannot be drawn"):
-        mechanism_for(Other())
+        resolve_mechanism(Other())
     with pytest.raises(Unsupported, match="has no theorem"):
         Ledger().add(Step(noise=1.0, mechanism=Other()))
 

@@ -7,7 +7,7 @@ import tiny_task
 from privet import plan
 from privet.errors import Unsupported
 from privet.planning.methods import METHODS
-from privet.training.loop import train
+from privet.training.train import train
 from privet_papers.tables.auto2023_tuning import SCHEDULERS
 from privet_papers.tables.wei2021 import EIGHT
 

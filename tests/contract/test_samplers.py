@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 
 from privet.accounting.sampling import registry, sampling
-from privet.engine.randomness import seeded
-from privet.engine.sampling import Sampler
-from privet.engine.sampling import _drawings as drawings
 from privet.errors import InvalidValue
-from privet.planning.steps import Steps
+from privet.noise.randomness import seeded
+from privet.planning.planned_steps import PlannedSteps
+from privet.sampling.samplers import Sampler
+from privet.sampling.samplers import _drawings as drawings
 
 SIZE, RATE, LENGTH = 200, 0.1, 2000
 CAP = 26  # overflows in about one batch of fifteen
@@ -25,7 +25,7 @@ every_sampling = pytest.mark.parametrize("name", registry.names())
 
 
 def batches(name, seed=0, rate=RATE, length=LENGTH, size=SIZE):
-    steps = Steps(length=length, rate=rate, sampling=sampling(name + OPTIONS.get(name, "")))
+    steps = PlannedSteps(length=length, rate=rate, sampling=sampling(name + OPTIONS.get(name, "")))
     return [batch.numpy() for batch in Sampler(size=size, steps=steps, generator=seeded(seed))]
 
 

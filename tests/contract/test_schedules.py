@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from privet import schedules
-from privet.schedules import schedule, spelling, values_of
-from privet.training import plugin_contract
-from privet.training.plugin_contract import SCHEDULE
+from privet.diagnosis import plugin_contract
+from privet.diagnosis.plugin_contract import SCHEDULE
+from privet.schedules import schedule, schedule_values, to_spec
 
 MINIMAL = {
     "constant": {},
@@ -52,17 +52,17 @@ def test_it_keeps_the_contract(name, check, monkeypatch):
 @every_length
 def test_the_height_is_one(name, steps):
     """Planning multiplies by a height, so a shape left at its defaults begins at 1."""
-    assert values_of(mapping(name, steps), steps)[0] == 1.0
+    assert schedule_values(mapping(name, steps), steps)[0] == 1.0
 
 
 @every_name
 @every_length
 def test_the_spelling_is_read_back(name, steps):
     made = schedule(mapping(name, steps))
-    text = spelling(made)
+    text = to_spec(made)
     assert schedule(text) == made
-    assert spelling(schedule(text)) == text
-    assert np.array_equal(values_of(text, steps), values_of(made, steps))
+    assert to_spec(schedule(text)) == text
+    assert np.array_equal(schedule_values(text, steps), schedule_values(made, steps))
 
 
 @every_name
@@ -77,6 +77,6 @@ def test_it_is_a_frozen_value(name):
 @every_name
 def test_it_is_part_of_a_product_and_a_join(name):
     part = mapping(name, 10)
-    alone = values_of(part, 10)
-    assert values_of([2, part], 10) == pytest.approx(2 * alone)
-    assert np.array_equal(values_of({"kind": "join", "parts": [3, part], "at": 0.5}, 20)[10:], alone)
+    alone = schedule_values(part, 10)
+    assert schedule_values([2, part], 10) == pytest.approx(2 * alone)
+    assert np.array_equal(schedule_values({"kind": "join", "parts": [3, part], "at": 0.5}, 20)[10:], alone)

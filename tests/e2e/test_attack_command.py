@@ -8,7 +8,7 @@ import pytest
 
 from privet import attack, plan
 from privet.reporting.attack_figure import _columns
-from privet.training.loop import train
+from privet.training.train import train
 from typed import answer, refused, run
 
 QUICK = "attack --task digits:size=200 --attack prior --examples 4 --candidates 100 --steps 3"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from privet import plan, spent
-from privet.accounting import joined
-from privet.training.ledger_reading import read
-from privet.training.runs import BEFOREHAND
+from privet.accounting import compose_ledgers
+from privet.ledger.reading import read_ledger
+from privet.ledger.runs import BEFOREHAND
 from tiny_task import SIZE
 from typed import answer, refused, run
 
@@ -73,7 +73,7 @@ def test_the_name_is_a_key_of_the_recipe() -> None:
         '[training]\ntask = "tiny_task:task"\ndataset_name = "people"\n'
     )
     assert run("train recipe.toml --out runs/a").exit_code == 0
-    assert read("runs/a").header.dataset == "people"
+    assert read_ledger("runs/a").header.dataset == "people"
 
 
 # --- at the same moment, and killed ---
@@ -120,7 +120,7 @@ def test_a_run_that_is_killed_keeps_its_whole_plan_and_may_be_resumed() -> None:
 def test_what_several_runs_cost_together() -> None:
     for name in "abc":
         assert run(f"{RUN} --out runs/{name}").exit_code == 0
-    wanted = spent(joined(*(read(f"runs/{name}").ledger for name in "ab")), 1e-3).epsilon
+    wanted = spent(compose_ledgers(*(read_ledger(f"runs/{name}").ledger for name in "ab")), 1e-3).epsilon
     found = answer("epsilon --from runs/a runs/b")
     assert found["epsilon"] == found["planned"]["epsilon"] == wanted
     assert (found["label"], found["method"], found["delta"], found["dataset"]) == ("certified", "pld", 1e-3, "people")

@@ -16,9 +16,11 @@ from torch import nn, optim
 
 from children import told
 from disks import small_disk
+from privet import _files
 from privet.errors import InvalidValue
-from privet.training import append_file, checkpoint_file
-from privet.training.checkpoint import NAME, load, peek, save
+from privet.training import checkpoint_format
+from privet.training.checkpoint import load, peek, save
+from privet.training.checkpoint_format import NAME
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and limits are those of Unix")
 
@@ -29,8 +31,8 @@ import os, sys, time
 from pathlib import Path
 import torch
 from torch import nn, optim
-from privet.training import append_file
-from privet.training.checkpoint import NAME, load, save
+from privet import _files
+from privet.training.checkpoint_format import NAME; from privet.training.checkpoint import load, save
 
 folder, piece = Path(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
@@ -186,7 +188,7 @@ def test_a_call_that_fails_keeps_the_old_checkpoint(folder: Path, call: str, mon
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    owner = {"os.rename": os, "write_all": append_file}.get(call, checkpoint_file)
+    owner = {"os.rename": os, "write_all": _files}.get(call, checkpoint_format)
     monkeypatch.setattr(owner, call.removeprefix("os."), fail)
     check_refused(folder, "cannot be written: Input/output error")
 
@@ -200,7 +202,7 @@ def test_the_new_file_is_on_the_disk_before_it_takes_the_place_of_the_old(
         call = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given: (calls.append(name), call(*given))[1])
 
-    for owner, name in ((append_file, "write_all"), (checkpoint_file, "sync"), (os, "rename"), (os, "fsync")):
+    for owner, name in ((_files, "write_all"), (checkpoint_format, "sync"), (os, "rename"), (os, "fsync")):
         noted(owner, name)
     model, optimizer = parts()
     save(folder, model=model, optimizer=optimizer, extra={"step": 2})
@@ -212,7 +214,7 @@ def test_an_interrupt_while_saving_keeps_the_old_checkpoint(folder: Path, monkey
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_file, "sync", interrupt)
+    monkeypatch.setattr(checkpoint_format, "sync", interrupt)
     model, optimizer = parts()
     with pytest.raises(KeyboardInterrupt):
         save(folder, model=model, optimizer=optimizer, extra={"step": 2})
@@ -238,14 +240,14 @@ def test_a_small_disk_that_is_full_keeps_the_old_checkpoint(small_disk: Path) ->
 
 def test_a_writer_whose_file_is_removed_replaces_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process saves into the same folder at the same time: one of them fails, none is torn."""
-    sync, other = checkpoint_file.sync, parts()
+    sync, other = _files.sync, parts()
 
     def meanwhile(number: int) -> None:
-        monkeypatch.setattr(checkpoint_file, "sync", sync)
+        monkeypatch.setattr(checkpoint_format, "sync", sync)
         save(folder, model=other[0], optimizer=other[1], extra={"step": 7})
         sync(number)
 
-    monkeypatch.setattr(checkpoint_file, "sync", meanwhile)
+    monkeypatch.setattr(checkpoint_format, "sync", meanwhile)
     model, optimizer = parts()
     with pytest.raises(InvalidValue, match="cannot be written: No such file"):
         save(folder, model=model, optimizer=optimizer, extra={"step": 2})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from privet.cli import demo
-from privet.training.ledger_reading import read
+from privet.ledger.reading import read_ledger
 from typed import refused, run
 
 pytestmark = pytest.mark.slow
@@ -43,14 +43,14 @@ def test_the_story_is_told_and_not_told_twice(small: Path) -> None:
 
 def test_a_broken_off_run_goes_on(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped after its first step, and a rival that was killed before it began."""
-    from privet.training.rounds import Rounds
+    from privet.training.loop import TrainingLoop
 
-    go = Rounds.go
+    go = TrainingLoop.run
 
-    def stopped(rounds: Rounds) -> None:
-        monkeypatch.setattr(Rounds, "go", go)  # once
+    def stopped(rounds: TrainingLoop) -> None:
+        monkeypatch.setattr(TrainingLoop, "go", go)  # once
 
-    monkeypatch.setattr(Rounds, "go", stopped)
+    monkeypatch.setattr(TrainingLoop, "go", stopped)
     first = run("demo --quick")
     assert first.exit_code == 130
     assert "`privet demo --out demo` goes on there" in first.stderr
@@ -59,7 +59,7 @@ def test_a_broken_off_run_goes_on(small: Path, monkeypatch: pytest.MonkeyPatch) 
     again = run("demo --quick")
     assert again.exit_code == 0, again.output
     assert "goes on at step 0" in again.stderr
-    assert read(small / "dynamic").ledger.steps == read(small / "constant").ledger.steps == 2
+    assert read_ledger(small / "dynamic").ledger.steps == read_ledger(small / "constant").ledger.steps == 2
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "plan.json"])

@@ -15,7 +15,7 @@ from torch import nn
 from privet import Training, plan
 from privet.data import Task
 from privet.errors import InvalidValue
-from privet.training.ledger_reading import read
+from privet.ledger.reading import read_ledger
 from typed import run
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_it_learns_and_prints_what_its_ledger_says(name, tmp_path):
         r"epsilon <= \S+ at delta 1e-05 \[certified: pld, true value >= .*, per example(; 2 assumptions)?\]", said[-1]
     )
     assert ("assumptions" in said[-1]) == (name != "tabular")  # it is trained by `train`
-    spending = read(tmp_path / "runs/a")
+    spending = read_ledger(tmp_path / "runs/a")
     assert spending.ledger.steps == spending.header.length  # all of the plan
     assert not spending.notes
     assert run("epsilon --delta 1e-5 --from", str(tmp_path / "runs/a")).stdout.splitlines()[0] == said[-1]
@@ -190,9 +190,9 @@ def test_accumulated_raw_gradients_are_refused(accelerator, images, planned, tmp
     with Training(model, optimizer.optimizer, images.train, planned, out=tmp_path / "run") as training:
         with pytest.raises(InvalidValue, match=r"training\.step"):
             as_usual(training)
-        assert (training.number, training.facts.lost) == (1, 1)
+        assert (training.steps_done, training.facts.lost) == (1, 1)
     assert torch.equal(raw[1].weight, before)
-    assert read(tmp_path / "run").ledger.steps == 1
+    assert read_ledger(tmp_path / "run").ledger.steps == 1
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import pytest
 import crashes
 from privet import plan
 from privet.federated.federate import Federated, federate
+from privet.ledger import metrics
+from privet.ledger.reading import read_ledger
 from privet.planning import Plan
-from privet.training import metrics
-from privet.training.ledger_reading import read
 from typed import answer, refused, run
 
 CLIENTS = 10
@@ -138,7 +138,7 @@ def test_a_federation_is_not_taken_for_a_run(tmp_path: Path) -> None:
     refused(run("report f"), way_on)
     refused(run("train --resume f"), way_on)
     refused(run(f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 2 --out f"), way_on)
-    assert way_on in str(metrics._unwritable(Path("f/metrics.jsonl"), OSError("full")))
+    assert way_on in str(metrics._unwritable_error(Path("f/metrics.jsonl"), OSError("full")))
 
 
 @pytest.mark.parametrize("option", ["local-epochs 2", "local-batch 8", "algorithm fedavg"])
@@ -208,13 +208,13 @@ def test_a_server_killed_at_any_moment_goes_on(tmp_path: Path, forks: crashes.Se
         if not (place / crashes.FOLDER / "federation.json").exists():
             assert before == 0  # nothing was released yet
             continue
-        charged = read(place / crashes.FOLDER).ledger.steps
+        charged = read_ledger(place / crashes.FOLDER).ledger.steps
         assert forks.run(place, RESUME) == 0, (place / "stderr").read_text()
         assert crashes.check_covered(place, p) <= 5
         found = Federated.load(place / crashes.FOLDER)
         assert (found.rounds, found.is_over) == (5, True)
         assert charged <= found.rounds
-        assert read(place / crashes.FOLDER).ledger == p.ledger()
+        assert read_ledger(place / crashes.FOLDER).ledger == p.ledger()
 
 
 @pytest.mark.parametrize("moments", SOME)
@@ -227,12 +227,16 @@ def test_a_client_killed_at_any_moment_has_spent_what_it_had_charged(
         place = begun(tmp_path, f"crash-{crash}")
         assert forks.run(place, RECORDS, crash=crash) < 0
         folder = place / crashes.FOLDER
-        before = {ledger.parent.name: read(ledger).ledger.steps for ledger in folder.glob("clients/*/ledger.jsonl")}
+        before = {
+            ledger.parent.name: read_ledger(ledger).ledger.steps for ledger in folder.glob("clients/*/ledger.jsonl")
+        }
         if not (folder / "federation.json").exists():
             assert not before
             continue
         assert forks.run(place, RESUME) == 0, (place / "stderr").read_text()
-        after = {ledger.parent.name: read(ledger).ledger.steps for ledger in folder.glob("clients/*/ledger.jsonl")}
+        after = {
+            ledger.parent.name: read_ledger(ledger).ledger.steps for ledger in folder.glob("clients/*/ledger.jsonl")
+        }
         assert all(after[name] >= steps for name, steps in before.items())
         assert max(after.values()) <= 4
         found = Federated.load(folder)

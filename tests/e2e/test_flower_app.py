@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from privet import plan
 from privet.federated.federate import Federated
+from privet.ledger.reading import read_ledger
 from privet.planning import Plan
-from privet.training.ledger_reading import read
 
 APP = Path(__file__).parents[2] / "examples" / "federated"
 BIN = Path(sys.executable).parent
@@ -121,7 +121,7 @@ def flower(tmp_path: Path) -> Iterator[Flower]:
 def rounds(folder: Path) -> int:
     """How many rounds are charged: 0 before there is a ledger."""
     try:
-        return read(folder).ledger.steps
+        return read_ledger(folder).ledger.steps
     except Exception:  # it is just being made
         return 0
 
@@ -157,7 +157,7 @@ def test_a_federation_over_the_network_outlives_its_clients_and_its_server(flowe
     found = Federated.load(out)
     assert found.spent is not None
     assert died.spent.epsilon <= found.spent.epsilon == Plan.load(flower.place / "plan.json").guarantee.epsilon
-    assert read(out).ledger == p.ledger()
+    assert read_ledger(out).ledger == p.ledger()
     assert found.spent.label == "certified"
 
 
@@ -166,7 +166,7 @@ import io
 import json
 import numpy as np
 from flwr.app import Array
-from privet.federated.flower import client_app, number_of
+from privet.federated.flower import client_app, client_number
 
 app = client_app()
 train = app._registered_funcs["train.default"]

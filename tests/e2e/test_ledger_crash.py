@@ -21,9 +21,9 @@ from disks import small_disk
 from privet import plan, spent
 from privet.cli import main
 from privet.errors import InvalidValue
+from privet.ledger.file import LedgerFile
+from privet.ledger.reading import NAME, read_ledger
 from privet.planning import Plan
-from privet.training.ledger_file import LedgerFile
-from privet.training.ledger_reading import NAME, read
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and locks are those of Unix")
 
@@ -32,8 +32,8 @@ TRAINERS = r"""
 import os, sys, time
 from pathlib import Path
 from privet.planning import Plan
-from privet.training import append_file
-from privet.training.ledger_file import LedgerFile
+from privet import _files
+from privet.ledger.file import LedgerFile
 
 folder, piece = Path(sys.argv[1]), int(sys.argv[2])
 plan = Plan.load(folder.parent / "plan.json")
@@ -108,7 +108,7 @@ def check_covered(folder: Path, p: Plan) -> int:
     text = (folder / "marks").read_text() if (folder / "marks").exists() else ""
     marks = [line.split() for line in text.splitlines()]
     numbers = [int(number) for number, _ in marks]
-    found = read(folder)
+    found = read_ledger(folder)
     assert numbers == sorted(set(numbers))
     assert len({noise for _, noise in marks}) == len(marks)
     assert not numbers or numbers[-1] < found.ledger.steps
@@ -127,7 +127,7 @@ def kill_often(folder: Path, *, kills: int, steps: int, piece: int) -> tuple[int
             hits += 1
             drawn = check_covered(folder, p)
     assert check_covered(folder, p) >= kills
-    assert spent(read(folder).ledger, 1e-5).epsilon <= p.guarantee.epsilon
+    assert spent(read_ledger(folder).ledger, 1e-5).epsilon <= p.guarantee.epsilon
     return hits, p
 
 
@@ -145,12 +145,12 @@ def test_a_run_that_is_killed_a_hundred_times_and_finishes(tmp_path: Path, piece
     hits, p = kill_often(folder, kills=100, steps=20_000, piece=piece)
     assert hits >= 50
     if piece:
-        assert read(folder).notes  # some kills did tear a line
+        assert read_ledger(folder).notes  # some kills did tear a line
     with told(TRAINERS, folder, 0) as process:
         start(process)
         assert said(process) == 0
     check_covered(folder, p)
-    assert read(folder).ledger == p.ledger()
+    assert read_ledger(folder).ledger == p.ledger()
 
 
 # --- two processes ----------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ import os, sys, time
 from pathlib import Path
 from privet.errors import PrivetError
 from privet.planning import Plan
-from privet.training.ledger_file import LedgerFile
+from privet.ledger.file import LedgerFile
 
 folder = Path(sys.argv[1])
 plan = Plan.load(folder.parent / "plan.json")
@@ -193,12 +193,12 @@ def test_two_processes_and_a_forked_child(tmp_path: Path) -> None:
             assert f"belongs to process {holder.pid}, and this is a copy of it, {child}." in said_by_child
             with pytest.raises(InvalidValue, match=f"in use by process {holder.pid}. "):
                 LedgerFile.open(folder, p)
-            assert read(folder).ledger.steps == 1
+            assert read_ledger(folder).ledger.steps == 1
             holder.kill()
             holder.wait()
             with LedgerFile.open(folder, p) as ledger:  # although the child, which began with the lock, lives on
                 os.kill(int(child), 0)
-                assert ledger.next == 1
+                assert ledger.next_step == 1
                 ledger.charge(1, p.steps[1])
         finally:
             holder.kill()
@@ -218,14 +218,14 @@ def test_reading_a_run_that_is_going_on(tmp_path: Path) -> None:
         lines = [0]
         while len(lines) < 30 or lines[-1] < 3:
             os.kill(child, 0)  # it goes on
-            found = read(folder)
-            lines.append(found.mark.lines)
-            assert found.ledger.steps >= found.mark.lines - 1
+            found = read_ledger(folder)
+            lines.append(found.position.lines)
+            assert found.ledger.steps >= found.position.lines - 1
         assert lines == sorted(lines)
         assert run("epsilon", "--from", str(folder)).exit_code == 0
         os.kill(child, signal.SIGKILL)
         said(process)
-    assert read(folder).mark.lines >= lines[-1]
+    assert read_ledger(folder).position.lines >= lines[-1]
 
 
 # --- a full disk ------------------------------------------------------------------------------------
@@ -235,13 +235,13 @@ def charge_until_refused(ledger: LedgerFile, p: Plan, reason: str) -> int:
     """Charge steps until the disk refuses one; what was charged is what is read."""
 
     def charge_all() -> None:
-        for number in range(ledger.next, len(p.steps)):
+        for number in range(ledger.next_step, len(p.steps)):
             ledger.charge(number, p.steps[number])
 
     with pytest.raises(InvalidValue, match=reason):
         charge_all()
-    assert read(ledger._file.path).ledger == p.ledger().first(ledger.next)
-    return ledger.next
+    assert read_ledger(ledger._file.path).ledger == p.ledger().first(ledger.next_step)
+    return ledger.next_step
 
 
 PLAN = plan(delta=1e-5, size=1000, batch=10, steps=4000, noise=2.0, solve="epsilon")
@@ -258,7 +258,7 @@ def test_a_file_that_may_not_grow_refuses_the_step(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         ledger.charge(stopped, PLAN.steps[stopped])
-    assert read(tmp_path).ledger == PLAN.ledger().first(stopped + 1)
+    assert read_ledger(tmp_path).ledger == PLAN.ledger().first(stopped + 1)
 
 
 @pytest.fixture(name="small_disk")
@@ -281,12 +281,12 @@ def test_a_small_disk_that_is_full_and_then_read_only(small_disk: Path) -> None:
     (folder / NAME).write_bytes((folder / NAME).read_bytes()[:-3])
     with contextlib.suppress(OSError), (small_disk / "more").open("wb") as stream:
         stream.write(bytes(8000))
-    torn = read(folder)
+    torn = read_ledger(folder)
     assert torn.ledger.steps >= stopped + 2
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     with pytest.raises(InvalidValue, match="Read-only file system"):
         LedgerFile.open(folder, PLAN)
-    assert read(folder) == torn
+    assert read_ledger(folder) == torn
 
 
 # --- the command ------------------------------------------------------------------------------------

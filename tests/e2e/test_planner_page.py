@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from privet.planning import plan
-from privet.training.loop import train
+from privet.training.train import train
 from tiny_task import SIZE
 from typed import run
 from web_server import serving

@@ -8,10 +8,10 @@ import pytest
 from typed import answer, refused, run
 
 KINDS = {
-    "privet.schedules:Cosine": "schedule",
+    "privet.schedules.shapes:Cosine": "schedule",
     "privet.accounting.rdp:Rdp": "accountant",
     "outside_parts:Careful": "clipping rule",
-    "privet.attacks.analytic:Analytic": "attack",
+    "privet.attacks.inversion:Analytic": "attack",
     "tiny_task:task": "dataset",
 }
 BROKEN = {
@@ -89,12 +89,12 @@ def test_what_breaks_its_contract_is_told_and_exits_1(address: str) -> None:
 
 
 def test_a_layer_rule_is_compared_with_autograd_on_a_model_that_uses_it() -> None:
-    address = "privet.engine.layer.linear:Linear"
+    address = "privet.per_example.layers.linear:Linear"
     alone = run("doctor --plugin", address)
     assert alone.exit_code == 1
     assert "not checked: give a function" in alone.stdout
     assert answer("doctor broken_parts:make --plugin", address)["passes"]
-    other = run("doctor broken_parts:make --plugin privet.engine.layer.embedding:Embedding")
+    other = run("doctor broken_parts:make --plugin privet.per_example.layers.embedding:Embedding")
     assert other.exit_code == 1
     assert "the model does not use it; it uses linear" in other.stdout
 

@@ -8,7 +8,7 @@ import pytest
 
 import report_runs
 from privet.planning import plan
-from privet.training.loop import train
+from privet.training.train import train
 from typed import answer, refused, run
 
 pytestmark = pytest.mark.slow

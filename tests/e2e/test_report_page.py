@@ -13,7 +13,7 @@ import pytest
 
 import report_runs
 from privet.reporting.report import Report, report
-from privet.training.loop import train
+from privet.training.train import train
 
 webdriver = pytest.importorskip("selenium.webdriver")
 from selenium.webdriver.chrome.service import Service  # noqa: E402

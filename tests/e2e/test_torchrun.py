@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from privet import plan
-from privet.training.ledger_reading import read
+from privet.ledger.reading import read_ledger
 
 # A user's script. Each rank notes every noise it draws, and at the end what it has.
 LOOP = """
@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 from torch import nn
 from privet import Training
-from privet.engine import release
+from privet.noise import release
 from privet.errors import PrivetError
 from privet.planning import Plan
-from privet.training.distributed import group
-from privet.training.distributed import checksum
+from privet.training.processes import group
+from privet.training.processes import checksum
 from privet.training.resume import resume, save
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
@@ -155,7 +155,7 @@ def test_two_processes_make_the_weights_of_one(tmp_path):
     assert first["weights"] == second["weights"]
     assert (first["number"], first["epsilon"]) == (second["number"], second["epsilon"])
     assert first["first"] == pytest.approx(written(one, "done", 1)[0]["first"], rel=1e-12, abs=1e-12)
-    assert read(many / "run").ledger.steps == 8
+    assert read_ledger(many / "run").ledger.steps == 8
     assert len(drawn(many)) >= 2 * 8
     for found in written(many, "found", 2):
         assert found["held"] == [32, 64]
@@ -184,7 +184,7 @@ def kill_one(
 
 def check_spending(folder: Path, steps: int) -> None:
     """Nothing was drawn that is not charged, and nothing twice."""
-    charged = read(folder / "run").ledger.steps
+    charged = read_ledger(folder / "run").ledger.steps
     assert all(number < charged for number, _ in drawn(folder))
     assert len({noise for _, noise in drawn(folder)}) == len(drawn(folder))
     assert charged <= steps
@@ -198,11 +198,11 @@ def test_a_killed_rank_stops_the_job_and_it_goes_on(tmp_path):
     assert "SIGKILL" in out or "-9" in out
     check_spending(folder, 400)
     assert len(drawn(folder)) >= 2 * 19
-    before = read(folder / "run").ledger.steps
+    before = read_ledger(folder / "run").ledger.steps
     assert 20 <= before <= 41
     code, out = finished(loop(folder, ranks=1))  # with as many as there are
     assert code == 0, out
-    assert written(folder, "done", 1)[0]["number"] == read(folder / "run").ledger.steps == 400
+    assert written(folder, "done", 1)[0]["number"] == read_ledger(folder / "run").ledger.steps == 400
     check_spending(folder, 400)
 
 
@@ -262,11 +262,11 @@ def test_the_command_trains_on_two_processes_is_killed_and_resumes(tmp_path, mon
 
     code, _ = kill_one(train(*begin, "--save-every", "20"), folder, after=15, victim=1)
     assert code != 0
-    assert 0 < read(folder / "run").ledger.steps < 900
+    assert 0 < read_ledger(folder / "run").ledger.steps < 900
     code, out = finished(train(*begin))
     assert code != 0
     assert "holds a run already" in out
     code, out = finished(train("--resume", str(folder / "run")))
     assert code == 0, out
     assert out.count("guarantee epsilon <=") == 1  # one rank speaks
-    assert read(folder / "run").ledger.steps == 900
+    assert read_ledger(folder / "run").ledger.steps == 900

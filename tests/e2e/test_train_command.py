@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 from privet import Plan, Run, plan
-from privet.training.ledger_reading import read
+from privet.ledger.reading import read_ledger
 from tiny_task import SIZE, Net
 from typed import answer, refused, run
 
@@ -222,7 +222,7 @@ def test_ctrl_c_saves_and_a_kill_loses_nothing_that_was_spent(tmp_path):
     assert stopped.returncode == 130
     assert "the run was stopped" in out
     assert "next      privet train --resume runs/a" in out
-    done = read("runs/a").ledger.steps
+    done = read_ledger("runs/a").ledger.steps
     assert json.loads(Path("runs/a/run.json").read_text())["end"] is None
 
     killed = started("--resume", "runs/a")

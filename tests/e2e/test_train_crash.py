@@ -17,8 +17,8 @@ import pytest
 from crash_task import FOLDER, HOLD, VALUES
 from crashes import RESUME, TRAIN, Server, check_covered, check_finished, one_line, placed, releases, server
 from privet import Run
+from privet.ledger.reading import read_ledger
 from privet.planning import Plan
-from privet.training.ledger_reading import read
 from typed import refused, run
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and limits are those of Unix")
@@ -130,7 +130,7 @@ def test_a_run_ends_cleanly_when_asked_and_only_one_process_may_go_on(tmp_path: 
         (place / HOLD).unlink()
         assert started.ended() == 130, (place / "stderr").read_text()
         assert "the run was stopped" in (place / "stdout").read_text()
-        assert check_covered(place, p) == read(place / FOLDER).ledger.steps  # a clean stop wastes nothing
+        assert check_covered(place, p) == read_ledger(place / FOLDER).ledger.steps  # a clean stop wastes nothing
         line = RESUME
     moved = tmp_path / "there"
     place.rename(moved)

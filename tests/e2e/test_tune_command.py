@@ -10,7 +10,7 @@ import pytest
 
 from crashes import Server, server
 from privet import Run
-from privet.training.ledger_reading import read
+from privet.ledger.reading import read_ledger
 from typed import answer, refused, run
 
 TUNE = "tune --task tiny_task:task --epsilon 3 --delta 1e-3 --batch 180 --steps 4"
@@ -114,7 +114,7 @@ def ended(forks: Server, place: Path, line: str, crashes: tuple[int, ...]) -> in
         assert all(f in now or (f.parent.name == "secret" and code == 0) for f in known)
         known |= now
         for ledger in place.glob("a/*/*/ledger.jsonl"):
-            assert read(ledger.parent).ledger.steps <= 4
+            assert read_ledger(ledger.parent).ledger.steps <= 4
     return killed
 
 

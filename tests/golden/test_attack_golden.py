@@ -5,22 +5,22 @@ Small sigmoid network of Wei and Liu 2021 (two convolutions, one linear layer), 
 
 import pytest
 
-from privet.attacks.attack import Attacked, attack
+from privet.attacks.attack import AttackReport, attack
+from privet.attacks.observing import choose_targets
 from privet.attacks.outcome import baselines
-from privet.attacks.victims import victims_of
 from privet.data import task
 
 TASK = "digits:size=1000"
 
 
 @pytest.fixture(scope="module")
-def found() -> Attacked:
+def found() -> AttackReport:
     """Their setting: clip 4, noise 6, attacked at the first step."""
     return attack(["noisy-sgd"], TASK, attacks=["invert-l2", "prior"], examples=6, candidates=1000, steps=2)
 
 
 @pytest.mark.slow
-def test_without_privacy_digits_are_rebuilt(found: Attacked) -> None:
+def test_without_privacy_digits_are_rebuilt(found: AttackReport) -> None:
     """Measured before: SSIM .999, top-1 of 1,000 candidates 1.0."""
     free = found.outcome("non-private", "invert-l2")
     assert free.found.ssim > 0.99
@@ -31,7 +31,7 @@ def test_without_privacy_digits_are_rebuilt(found: Attacked) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["invert-l2", "prior"])
-def test_at_clip_4_and_noise_6_nothing_is_left(found: Attacked, name: str) -> None:
+def test_at_clip_4_and_noise_6_nothing_is_left(found: AttackReport, name: str) -> None:
     """Success minus that of noise alone is 0 within its interval. Table III has 0.23, by a rule that noise meets."""
     private = found.outcome("noisy-sgd", name)
     low, high = private.limits
@@ -43,9 +43,9 @@ def test_at_clip_4_and_noise_6_nothing_is_left(found: Attacked, name: str) -> No
 
 
 @pytest.mark.slow
-def test_the_paper_s_rule_is_met_by_a_black_image(found: Attacked) -> None:
+def test_the_paper_s_rule_is_met_by_a_black_image(found: AttackReport) -> None:
     """Measured before: black .11, mean image .066, far below 0.70."""
-    many = baselines(victims_of(task(TASK), examples=500))
+    many = baselines(choose_targets(task(TASK), examples=500))
     black, mean = many["black image"], many["mean image"]
     assert black.paper == mean.paper == black.records
     assert black.mse == pytest.approx(0.11, abs=0.02)

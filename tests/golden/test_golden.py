@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from scipy import optimize, special
 
-from privet.accounting.base import spent
+from privet.accounting.accountant import spent
 from privet.accounting.gdp import clt_mu, epsilon_of_mu
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.rdp import MOMENTS_ORDERS

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from privet.schedules import values_of
+from privet.schedules import schedule_values
 
 # Auto DP-SGD on MNIST-sized data: batch 64 of 60,000 records, so an epoch is 937.5 steps.
 BATCH, SIZE, EPOCHS, SIGMA = 64, 60_000, 24, 1.5
@@ -14,7 +14,7 @@ STEPS = EPOCHS * SIZE // BATCH
 
 
 def close(text, formula):
-    values = values_of(text, len(formula))
+    values = schedule_values(text, len(formula))
     assert values == pytest.approx(np.array(formula), rel=1e-12)
     assert np.ptp(values) > 0.1  # a constant would not tell the conventions apart
 
@@ -49,7 +49,7 @@ def test_auto_dp_sgd_exponential():
 
 def test_epochs_change_at_the_step_that_the_rate_says():
     """e = floor(q i), q = 64 / 60000: epochs have 938 and 937 steps in turn."""
-    values = values_of("step:factor=0.5,every=60000/64", STEPS)
+    values = schedule_values("step:factor=0.5,every=60000/64", STEPS)
     changes = (np.flatnonzero(np.diff(values)) + 1).tolist()
     assert changes[:4] == [938, 1875, 2813, 3750]
     assert changes == [i for i in range(1, STEPS) if i * 64 // 60_000 != (i - 1) * 64 // 60_000]
@@ -61,7 +61,7 @@ def test_du_growing_mu():
     close(f"exponential:start=1/{mu_0},end=1/{mu_0 * rho!r},grid=after", [
         1 / mu_0 * rho ** (-t / steps) for t in range(1, steps + 1)
     ])  # fmt: skip
-    mu = 1 / values_of("exponential:end=1/3.3,grid=after", steps)
+    mu = 1 / schedule_values("exponential:end=1/3.3,grid=after", steps)
     assert mu == pytest.approx([rho ** (t / steps) for t in range(1, steps + 1)])
 
 
@@ -113,8 +113,10 @@ def test_wei_cyclic():
 
 def test_the_three_conventions_differ():
     """The same words on three grids are three schedules; the default is closed."""
-    closed, before, after = (values_of(f"exponential:end=0.3,grid={g}", 100) for g in ("closed", "before", "after"))
-    assert np.array_equal(values_of("exponential:end=0.3", 100), closed)
+    closed, before, after = (
+        schedule_values(f"exponential:end=0.3,grid={g}", 100) for g in ("closed", "before", "after")
+    )
+    assert np.array_equal(schedule_values("exponential:end=0.3", 100), closed)
     assert (closed[0], before[0]) == (1, 1)
     assert after[0] == pytest.approx(0.3**0.01)
     assert closed[-1] == after[-1] == pytest.approx(0.3)

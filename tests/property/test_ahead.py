@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import bracket
-from privet.planning import ahead, more, plan
+from privet.planning import ahead, extend_rounds, plan
 
 DELTA, SIZE = 1e-5, 1000
 NEAR = 3e-4  # calibration stops within 1e-4 of the budget; noise moves at most about as much
@@ -52,7 +52,7 @@ def test_a_larger_batch_needs_more_noise_and_leaves_less_in_the_average(epsilon,
 @given(epsilons, batches, st.integers(1000, 3000), st.integers(1, 3000), st.floats(1.05, 2))
 def test_more_rounds_of_a_plan(epsilon, batch, steps, extra, factor):
     p = plan(epsilon=epsilon, delta=DELTA, size=SIZE, batch=batch, steps=steps)
-    few, many = more(p, [extra, 2 * extra], within=epsilon * factor).rows
+    few, many = extend_rounds(p, [extra, 2 * extra], within=epsilon * factor).rows
     assert p.guarantee.epsilon < few.guarantee.epsilon < many.guarantee.epsilon
     assert few.noise <= many.noise * (1 + NEAR)
     assert max(few.within.epsilon, many.within.epsilon) <= epsilon * factor

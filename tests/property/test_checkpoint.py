@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from privet.errors import InvalidValue
-from privet.training import checkpoint_file
-from privet.training.nest import DTYPES, packed, parsed, unpacked
+from privet.training import checkpoint_format
+from privet.training.checkpoint_format import DTYPES, decode_state, encode_state, parse_json
 
 
 @cache
@@ -22,8 +22,8 @@ def written(path: Any) -> bytes:
     """The bytes of a small checkpoint."""
     tensors: dict[str, Tensor] = {}
     state = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.arange(3).bfloat16(), "c": [torch.tensor(1), None, (2,)]}
-    checkpoint_file.write(path / checkpoint_file.NAME, {"model": packed(state, "model", tensors)}, tensors)
-    return (path / checkpoint_file.NAME).read_bytes()
+    checkpoint_format.write(path / checkpoint_format.NAME, {"model": encode_state(state, "model", tensors)}, tensors)
+    return (path / checkpoint_format.NAME).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def refused(data: bytes) -> bool:
     try:
-        checkpoint_file.parse(data)
+        checkpoint_format.parse(data)
     except InvalidValue:
         return True
     return False
@@ -111,6 +111,6 @@ def same(one: Any, other: Any) -> bool:
 def test_a_nest_comes_back_as_it_was(value: Any) -> None:
     tensors: dict[str, Tensor] = {}
     used: set[str] = set()
-    text = json.dumps(packed(value, "model", tensors), allow_nan=False)
-    assert same(unpacked(parsed(text.encode()), "model", tensors, used), value)
+    text = json.dumps(encode_state(value, "model", tensors), allow_nan=False)
+    assert same(decode_state(parse_json(text.encode()), "model", tensors, used), value)
     assert used == set(tensors)

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privet.engine.clip import rule_for
-from privet.engine.release import gradient_noise
+from privet.clipping.rule import clipping_rule
 from privet.errors import InvalidValue
-from privet.planning.rules import SOUND_RULES
+from privet.noise.release import gradient_noise
+from privet.planning.clipping_rules import SOUND_RULES
 
 # The engine takes norms above 1e15 in double precision.
 LARGEST = {torch.float32: 1e15, torch.float64: 1e150}
@@ -33,7 +33,7 @@ clips = st.floats(1e-6, 1e6)
 @given(norms=norms_of_examples(), clip=clips)
 def test_what_is_left_of_an_example_is_within_the_bound(name, norms, clip):
     """Also of per_layer_c and l2_max: their norm_bound is the truth, whatever their papers charge."""
-    rule = rule_for(name, as_published=True)
+    rule = clipping_rule(name, as_published=True)
     scaled = rule.factors(norms, clip) * norms
     bound = rule.norm_bound(clip, norms.shape[1]) if len(rule.groups(["a.x", "b.x"])) > 1 else None
     if bound is None:  # clipped together: the factor goes by the norm of the whole
@@ -47,13 +47,13 @@ def test_what_is_left_of_an_example_is_within_the_bound(name, norms, clip):
 @pytest.mark.parametrize("name", SOUND_RULES)
 @given(clip=clips)
 def test_an_infinite_norm_leaves_nothing(name, clip):
-    assert rule_for(name).factors(torch.tensor([[math.inf]]), clip).tolist() == [[0.0]]
+    assert clipping_rule(name).factors(torch.tensor([[math.inf]]), clip).tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("name", SOUND_RULES)
 @given(norms=norms_of_examples(), clip=clips)
 def test_an_examples_factors_do_not_depend_on_the_others(name, norms, clip):
-    rule = rule_for(name)
+    rule = clipping_rule(name)
     alone = torch.cat([rule.factors(row[None], clip) for row in norms])
     assert torch.equal(rule.factors(norms, clip), alone)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from privet import plan
 from privet.errors import InvalidValue
-from privet.training.assumptions import LoopFacts
-from privet.training.ledger_lines import chained, header_line, header_of, loop_row, repair, reservation
-from privet.training.ledger_reading import parse
+from privet.ledger.assumptions import LoopFacts
+from privet.ledger.format import chain_line, charge_row, header_line, loop_row, make_header, repair_row
+from privet.ledger.reading import parse
 
 PLAN = plan(delta=1e-5, size=1000, batch=10, steps=400, noise="2 * exponential:end=0.5", solve="epsilon")
 LIMIT = 4
@@ -20,20 +20,20 @@ shapes = st.lists(st.integers(NOTE, LIMIT), min_size=1, max_size=12)
 @cache
 def written(counts: tuple[int, ...]) -> list[bytes]:
     """The lines of a run that reserved these counts, or noted something of its loop, without a disk."""
-    line, digest = header_line(header_of(PLAN, run="0" * 32, reserve=LIMIT, seeded=False))
+    line, digest = header_line(make_header(PLAN, run="0" * 32, reserve=LIMIT, seeded=False))
     lines, first, steps = [line], 0, PLAN.steps
     for place, count in enumerate(counts):
         if count == NOTE:
-            line, digest = chained(
+            line, digest = chain_line(
                 digest, loop_row(first, LoopFacts(steps=place, outside=("float32 (50, 2)",) * place))
             )
             lines.append(line)
             continue
         here = slice(first, first + count)
-        row = reservation(
+        row = charge_row(
             first, noises=steps.noises[here], rates=steps.rates[here], clips=steps.clips[here], kind="poisson"
         )
-        line, digest = chained(digest, row)
+        line, digest = chain_line(digest, row)
         lines.append(line)
         first += count
     return lines
@@ -122,7 +122,7 @@ def test_a_repaired_ledger_that_is_cut_or_flipped_never_charges_less(counts, tor
     count = parse(before).ledger.steps - sum(counts)
     assert count == LIMIT
     first = sum(counts)
-    data = before + b"\n" + chained(whole.mark.digest, repair(tail, first, count))[0]
+    data = before + b"\n" + chain_line(whole.position.digest, repair_row(tail, first, count))[0]
     assert charged(data) == first + count
     place = len(before) - torn + min(where, len(data) - len(before) + torn - 1)
     flipped = bytearray(data)

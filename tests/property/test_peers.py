@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from privet.accounting.base import spent
+from privet.accounting.accountant import spent
 from privet.accounting.ledger import Ledger, Step
 
 DELTA = 1e-5

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oracle import DIRECTIONS, bracket, counted, epsilon_where, two_steps
-from privet.accounting import frequencies
-from privet.accounting.base import spent
+from privet.accounting.accountant import spent
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.moments import TooHard
+from privet.accounting.pld import frequencies
+from privet.accounting.pld.loss_moments import QuadratureTooCostly
 
 DELTA = 1e-5
 
@@ -73,11 +73,11 @@ def test_two_steps_are_the_double_integral(noise, rate, other_noise, other_rate,
 @given(st.lists(st.tuples(noises, rates, st.integers(100, 3000)), min_size=1, max_size=3))
 def test_the_two_routes_agree(rows):
     def refuse(*args, **kwargs):
-        raise TooHard("not today")
+        raise QuadratureTooCostly("not today")
 
     fast = interval(ledger_of(rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(frequencies, "_by_decay", refuse)
+        patch.setattr(frequencies, "_decay_frequencies", refuse)
         sturdy = interval(ledger_of(rows))
     assert overlap(fast, sturdy)
 

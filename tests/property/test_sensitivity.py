@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from engine_oracle import CrossEntropy, Fn, apart, size
-from privet.engine import clipped_sum
+from privet.clipping.clipped_sum import clipped_sum
 
 SLACK = 1 + 1e-6
 R = torch.randn

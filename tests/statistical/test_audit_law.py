@@ -11,9 +11,8 @@ from scipy import stats
 
 from privet.accounting import Ledger, Step
 from privet.accounting.tradeoff import Curve, Gaussian, from_deltas, tradeoff
-from privet.auditing.bounds import chosen, samples_to_tell
-from privet.auditing.canary_bounds import curve_p_value, is_rejected, pair_p_value
-from privet.auditing.guessing import Guesses, best_against
+from privet.auditing.bounds import choose_tests, curve_p_value, is_rejected, pair_p_value, samples_to_distinguish
+from privet.auditing.one_run import GuessCount, best_against_curve
 
 ALARM = 0.05  # of the audits under test; large, so that it can be counted
 RARE = 1e-6  # of these tests
@@ -31,7 +30,7 @@ def rejections(shift: float, claim: float, *, samples: int, rounds: int, alarm: 
     for _ in range(rounds):
         without, with_ = g.normal(size=(2, samples, 1 + extra))
         with_[:, 0] += shift
-        test, _ = chosen(without[:half], with_[:half], curve=curve, delta=1e-5, alarm=alarm)
+        test, _ = choose_tests(without[:half], with_[:half], curve=curve, delta=1e-5, alarm=alarm)
         count += test.errors(without[half:], with_[half:], alarm).rejects(curve)
     return count
 
@@ -46,7 +45,7 @@ def test_a_step_that_reaches_its_claim_is_rarely_accused(mu: float) -> None:
 
 def test_a_step_that_gives_away_more_is_seen() -> None:
     """At the sample size that is said to decide, and alarm 1e-3, most audits do; at a tenth of it few do."""
-    enough = samples_to_tell(1.0, 2.0)
+    enough = samples_to_distinguish(1.0, 2.0)
     assert rejections(2.0, 1.0, samples=enough, rounds=40, alarm=1e-3, extra=0) >= 20
     assert rejections(2.0, 1.0, samples=enough // 10, rounds=40, alarm=1e-3, extra=0) <= 20
 
@@ -57,7 +56,7 @@ def test_choosing_and_testing_on_the_same_samples_would_accuse_the_innocent() ->
     for _ in range(60):
         without, with_ = g.normal(size=(2, 200, 1))
         with_ += 1.0
-        test, _ = chosen(without, with_, curve=curve, delta=1e-5, alarm=ALARM)
+        test, _ = choose_tests(without, with_, curve=curve, delta=1e-5, alarm=ALARM)
         seen = test.errors(without, with_, ALARM)
         count += seen.seen_miss < float(curve(seen.seen_false_alarm))
     assert count > 30
@@ -75,14 +74,14 @@ def least_rejected(curve: Curve, *, canaries: int, guesses: int) -> int:
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.5])
-@pytest.mark.parametrize("guesses", [Guesses(count=40, both=True), Guesses(count=20, both=False)])
-def test_gaussian_canaries_are_rarely_accused(mu: float, guesses: Guesses) -> None:
+@pytest.mark.parametrize("guesses", [GuessCount(count=40, both=True), GuessCount(count=20, both=False)])
+def test_gaussian_canaries_are_rarely_accused(mu: float, guesses: GuessCount) -> None:
     """Each canary's release is N(0, 1) or N(mu, 1): exactly G_mu. 2,000 runs of 200 canaries."""
     g, count = np.random.default_rng(7), 0
     worst = least_rejected(Gaussian(mu=mu), canaries=200, guesses=guesses.count)
     for _ in range(2000):
         coins = g.random(200) < 0.5
-        count += guesses.right(g.normal(size=200) + mu * coins, coins) >= worst
+        count += guesses.count_correct(g.normal(size=200) + mu * coins, coins) >= worst
     assert not too_many(count, 2000, ALARM)
 
 
@@ -90,12 +89,12 @@ def test_a_sampled_step_is_rarely_accused() -> None:
     """One step at rate 0.5 and noise 0.5: the curve is that of `pld`, the scores are likelihood ratios."""
     ledger = Ledger()
     ledger.add(Step(noise=0.5, rate=0.5))
-    curve, guesses, g, count = tradeoff(ledger), Guesses(count=60, both=True), np.random.default_rng(8), 0
+    curve, guesses, g, count = tradeoff(ledger), GuessCount(count=60, both=True), np.random.default_rng(8), 0
     worst = least_rejected(curve, canaries=200, guesses=60)
     for _ in range(2000):
         coins = g.random(200) < 0.5
         x = 0.5 * g.normal(size=200) + (coins & (g.random(200) < 0.5))
-        count += guesses.right(x, coins) >= worst
+        count += guesses.count_correct(x, coins) >= worst
     assert not too_many(count, 2000, ALARM)
 
 
@@ -123,10 +122,10 @@ def test_guesses_that_share_their_luck_are_rarely_accused() -> None:
 def test_a_run_with_a_quarter_of_its_noise_is_seen() -> None:
     """Claim G_1, truth G_4, 1,000 canaries, alarm 1e-3: all of 50 runs."""
     g, curve = np.random.default_rng(10), Gaussian(mu=1.0)
-    guesses, seen = best_against(curve, mu=4.0, canaries=1000, alarm=1e-3)
+    guesses, seen = best_against_curve(curve, mu=4.0, canaries=1000, alarm=1e-3)
     assert seen
     for _ in range(50):
         coins = g.random(1000) < 0.5
-        right = guesses.right(g.normal(size=1000) + 4.0 * coins, coins)
+        right = guesses.count_correct(g.normal(size=1000) + 4.0 * coins, coins)
         assert is_rejected(curve, canaries=1000, guesses=guesses.count, right=right, alarm=1e-3)
-    assert math.isclose(guesses.expected(4.0, 1000) / guesses.count, 1.0, abs_tol=0.1)
+    assert math.isclose(guesses.expected_correct(4.0, 1000) / guesses.count, 1.0, abs_tol=0.1)

@@ -7,8 +7,8 @@ from scipy import stats
 from torch import nn
 
 from privet import Training, plan
-from privet.engine.randomness import seeded
-from privet.training import distributed, steps
+from privet.noise.randomness import seeded
+from privet.training import distributed, processes, training
 from ranks import fine, on_ranks
 
 ALARM = 1e-6  # how often one statistic raises a false alarm
@@ -79,19 +79,19 @@ def test_the_sum_over_ranks_has_the_noise_of_one(size, given, std):
     ],
 )
 def test_shares_of_another_size_are_caught(monkeypatch, wrong):
-    monkeypatch.setattr(distributed, "share", wrong)
+    monkeypatch.setattr(processes, "std_per_rank", wrong)
     assert not right_spread(steps_of(2, generator=seeded(11)), NOISE * CLIP)
 
 
 def test_ranks_that_draw_the_same_noise_are_caught(monkeypatch):
     """Two equal shares add up to another variance than two independent ones."""
-    join = steps.join
+    join = distributed.join_run
 
     def alike(group, *given):
         join(group, *given)
         return seeded(11)
 
-    monkeypatch.setattr(steps, "join", alike)
+    monkeypatch.setattr(training, "join_run", alike)
     assert not right_spread(steps_of(2, generator=seeded(11)), NOISE * CLIP)
 
 
@@ -117,7 +117,7 @@ def test_ranks_together_toss_one_coin_for_each_record():
         training = Training(model, optimizer, (x, Y[:records]), planned, group=g, generator=seeded(3))
         seen = np.zeros((rounds, records), int)
         for inputs, targets in training:
-            number, is_lent = training.number, training._is_lent
+            number, is_lent = training.steps_done, training._is_lent
             training.step(LOSS(model(inputs), targets))
             seen[number] += 0 if is_lent else inputs.sum(0).int().numpy()
         return seen

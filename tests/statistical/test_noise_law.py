@@ -8,10 +8,9 @@ import pytest
 import torch
 from scipy import special, stats
 
-from privet.engine.noise import TAIL, _redraw_tail, add_noise, draw, share
-from privet.engine.randomness import Randomness, fresh, seeded
-from privet.engine.rounded import rounded_gaussian
-from privet.engine.secure import Grid, add_secure_noise
+from privet.noise.discrete import Grid, add_secure_noise, rounded_gaussian
+from privet.noise.gaussian import TAIL, _redraw_tail, add_noise, draw, std_per_rank
+from privet.noise.randomness import Randomness, os_randomness, seeded
 
 ALARM = 1e-6  # how often one statistic raises a false alarm
 
@@ -104,18 +103,23 @@ def test_values_are_redrawn_past_the_end_of_torchs_own():
     """torch's float32 normals end at 5.77: of 200,000 in the tail 25 lie beyond, fewer than 5 once in 1e6."""
     block = torch.full((200_000,), 4.5)
     block[::2] *= -1
-    _redraw_tail(block, 1.0, seeded(0).tensors())
+    _redraw_tail(block, 1.0, seeded(0).torch_generator())
     assert right_law(block.abs().double().numpy(), tail_cdf)
     assert torch.equal(block.sign()[:4], torch.tensor([-1.0, 1.0, -1.0, 1.0]))
     assert int((block.abs() > 5.77).sum()) >= 5
-    ends = max(float(torch.empty(1_000_000).normal_(generator=seeded(3).tensors()).abs().max()) for _ in range(3))
+    ends = max(
+        float(torch.empty(1_000_000).normal_(generator=seeded(3).torch_generator()).abs().max()) for _ in range(3)
+    )
     assert ends < 5.77
 
 
 def test_noise_is_normal_where_it_is_drawn_again(monkeypatch):
     """With the tail moved in to half a deviation; fails once in a million. What lies within is torch's own."""
-    monkeypatch.setattr("privet.engine.noise.TAIL", 0.5)
-    drawn, own = noise(40_000, std=3.0, seed=5), torch.empty(40_000).normal_(0.0, 3.0, generator=seeded(5).tensors())
+    monkeypatch.setattr("privet.noise.gaussian.TAIL", 0.5)
+    drawn, own = (
+        noise(40_000, std=3.0, seed=5),
+        torch.empty(40_000).normal_(0.0, 3.0, generator=seeded(5).torch_generator()),
+    )
     assert right_law(drawn, stats.norm(scale=3.0).cdf)
     assert ((drawn == own.numpy()) == (own.abs().numpy() <= 1.5)).all()
 
@@ -148,7 +152,7 @@ def test_the_noise_of_all_ranks_adds_up():
     def summed(std: float) -> np.ndarray:
         return sum(draw(flat, std=std, generator=seeded(0, rank)).double().numpy().copy() for rank in range(5))
 
-    assert right_spread(summed(share(0.7, 5)), 0.7)
+    assert right_spread(summed(std_per_rank(0.7, 5)), 0.7)
     assert not right_spread(summed(0.7 / 5), 0.7)
     assert not right_spread(summed(0.7), 0.7)
 
@@ -198,7 +202,7 @@ def test_the_discrete_gaussian_is_another_law():
 def told(source: Randomness) -> tuple[float, ...]:
     flat = draw(torch.empty(20), std=1.0, generator=source)
     secure = rounded_gaussian(4, spread=1e9, generator=source)
-    return (*flat.tolist(), *secure.tolist(), *source.numbers().random(4).tolist())
+    return (*flat.tolist(), *secure.tolist(), *source.numpy_generator().random(4).tolist())
 
 
 def in_forks(source: Randomness) -> list[tuple[float, ...]]:
@@ -218,9 +222,9 @@ def in_forks(source: Randomness) -> list[tuple[float, ...]]:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forked_workers_do_not_repeat():
     """Agreement in all 28 numbers by chance: never. A seeded source is copied by a fork, and does repeat."""
-    source = fresh()
+    source = os_randomness()
     told(source)
-    seen = [*in_forks(source), told(source), told(fresh())]
+    seen = [*in_forks(source), told(source), told(os_randomness())]
     assert len(set(seen)) == 4
     assert not any(set(a) & set(b) for a in seen for b in seen if a is not b)
     copied = in_forks(seeded(1))

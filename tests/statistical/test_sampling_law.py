@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from privet.accounting.sampling import FixedSize, Poisson, Sampling, Shuffled, TruncatedPoisson
-from privet.engine.contribution import bounded, user_sampler
-from privet.engine.randomness import seeded
-from privet.engine.sampling import Sampler
+from privet.noise.randomness import seeded
 from privet.planning import plan
-from privet.planning.steps import Steps
+from privet.planning.planned_steps import PlannedSteps
+from privet.sampling.samplers import Sampler
+from privet.sampling.users import bound_contributions, user_sampler
 
 Batches = list[NDArray[np.int64]]
 ALARM = 1e-6  # how often one statistic raises a false alarm
@@ -80,7 +80,7 @@ def failed(batches: Batches, size: int, rate: float) -> set[Callable[..., bool]]
 
 
 def drawn(kind: Sampling, *, size: int, rate: float, length: int, seed: int) -> Batches:
-    steps = Steps(length=length, rate=rate, sampling=kind)
+    steps = PlannedSteps(length=length, rate=rate, sampling=kind)
     return [batch.numpy() for batch in Sampler(size=size, steps=steps, generator=seeded(seed))]
 
 
@@ -178,7 +178,7 @@ PEOPLE = np.repeat(np.arange(40), np.arange(40) % 7 + 1)  # user u has u mod 7 +
 def test_users_are_coins_and_their_records_take_turns():
     """Poisson over users whatever they own, and uniform over a user's records; each fails once in a million."""
     p = plan(delta=1e-2, unit="user", size=40, rate=1.0, steps=1, noise=1.0, solve="epsilon")
-    p = replace(p, steps=Steps(length=2000, rate=0.5))  # what it costs does not matter here
+    p = replace(p, steps=PlannedSteps(length=2000, rate=0.5))  # what it costs does not matter here
     records = np.concatenate([batch.numpy() for batch in user_sampler(p, users=PEOPLE, generator=seeded(5))])
     by_user, by_record = np.bincount(PEOPLE[records]), np.bincount(records)
     assert fits(by_user, 1000.0, spread=0.5)
@@ -193,6 +193,8 @@ def test_users_are_coins_and_their_records_take_turns():
 def test_what_is_kept_of_a_user_is_uniform():
     """2 of 7 records, 1,000 times; fails once in a million. The first two are a wrong choice."""
     ids, numbers = [0] * 7, seeded(6)
-    counts = np.bincount(np.concatenate([bounded(ids, most=2, generator=numbers).numpy() for _ in range(1000)]))
+    counts = np.bincount(
+        np.concatenate([bound_contributions(ids, most=2, generator=numbers).numpy() for _ in range(1000)])
+    )
     assert fits(counts, 2000 / 7)
     assert not fits(np.array([1000, 1000, 0, 0, 0, 0, 0]), 2000 / 7)

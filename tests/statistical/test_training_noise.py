@@ -7,7 +7,7 @@ from torch import nn
 
 from engine_oracle import slow_sum
 from privet import Training, plan
-from privet.engine.randomness import seeded
+from privet.noise.randomness import seeded
 
 ALARM = 1e-6  # how often one statistic raises a false alarm
 FRESH = 1e-9  # the same, where nothing is seeded: it is new in every run of the tests
@@ -120,5 +120,5 @@ def test_a_small_task_is_learnt():
     for inputs, targets in training:
         training.step(LOSS(model(inputs), targets))
     assert training.spent().epsilon <= 2.0
-    with torch.no_grad(), training.averaged():
+    with torch.no_grad(), training.ema_weights():
         assert float((model(x[3000:]).argmax(1) == y[3000:]).float().mean()) > 0.9

@@ -2,7 +2,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from privet._registry import Registry, number, shortened, split_outside, value, written
+from privet._registry import Registry, format_number, parse_number, parse_value, split_top_level
+from privet._text import shorten
 from privet.errors import InvalidValue
 
 fruit: Registry = Registry("fruit", needs=("eat",))
@@ -136,7 +137,7 @@ def test_an_error_inside_a_constructor_is_not_hidden():
     ],
 )
 def test_spelling_is_read_back(thing):
-    back = read(fruit.spelling(thing))
+    back = read(fruit.to_spec(thing))
     assert back == thing
     assert {key: type(v) for key, v in vars(back).items() if isinstance(v, str)} == {
         key: str for key, v in vars(thing).items() if isinstance(v, str)
@@ -144,9 +145,9 @@ def test_spelling_is_read_back(thing):
 
 
 def test_spelling_leaves_out_what_is_default():
-    assert fruit.spelling(Apple(weight=2.0)) == "apple:weight=2"
-    assert fruit.spelling(Fig()) == "fig"
-    assert fruit.spelling(Pear()) == f"{HERE}:Pear"
+    assert fruit.to_spec(Apple(weight=2.0)) == "apple:weight=2"
+    assert fruit.to_spec(Fig()) == "fig"
+    assert fruit.to_spec(Pear()) == f"{HERE}:Pear"
 
 
 def test_what_cannot_be_spelt_is_refused():
@@ -161,7 +162,7 @@ def test_what_cannot_be_spelt_is_refused():
         (Apple(weight=1, name='"'), "name=.* cannot be written"),
     ]:
         with pytest.raises(InvalidValue, match=message):
-            fruit.spelling(thing)
+            fruit.to_spec(thing)
 
 
 @pytest.mark.parametrize(
@@ -169,37 +170,37 @@ def test_what_cannot_be_spelt_is_refused():
     [("3", 3), ("-2", -2), ("0.3", 0.3), ("1e-3", 0.001), ("1/3.3", 1 / 3.3), ("256/60000", 256 / 60000), (" 7 ", 7)],
 )
 def test_numbers(text, wanted):
-    assert number(text) == wanted
-    assert type(number(text)) is type(wanted)
+    assert parse_number(text) == wanted
+    assert type(parse_number(text)) is type(wanted)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1/0", "1/2/3", "1,5", "/"])
 def test_not_numbers(text):
     with pytest.raises(ValueError, match=r"could not convert|divides by zero"):
-        number(text)
+        parse_number(text)
 
 
 def test_a_number_beyond_floats_is_infinite_and_so_refused_by_the_checks():
-    assert number("1" + "0" * 400) == float("inf")
+    assert parse_number("1" + "0" * 400) == float("inf")
 
 
 @pytest.mark.parametrize("given", [0.3, 3, -1e-30, 2.0**80, True, False, "word", "4", "true", "", "a,b", "x y", "1/2"])
 def test_value_undoes_written(given):
-    assert value(written(given)) == given
-    assert isinstance(value(written(given)), str) == isinstance(given, str)
+    assert parse_value(format_number(given)) == given
+    assert isinstance(parse_value(format_number(given)), str) == isinstance(given, str)
 
 
 def test_equal_numbers_are_written_alike():
-    assert written(4.0) == written(4) == "4"
+    assert format_number(4.0) == format_number(4) == "4"
 
 
 def test_splitting_respects_quotes_and_parentheses():
-    assert split_outside('a, (b, c) ,"d, )",', ",", "x") == ["a", "(b, c)", '"d, )"', ""]
+    assert split_top_level('a, (b, c) ,"d, )",', ",", "x") == ["a", "(b, c)", '"d, )"', ""]
     for text in ("(a", "a)", ")a(", 'a"'):
         with pytest.raises(InvalidValue, match="unmatched"):
-            split_outside(text, ",", "x")
+            split_top_level(text, ",", "x")
 
 
 def test_shortened():
-    assert shortened("abc", 3) == "abc"
-    assert shortened("abcdefgh", 6) == "abc..."
+    assert shorten("abc", 3) == "abc"
+    assert shorten("abcdefgh", 6) == "abc..."

@@ -118,11 +118,11 @@ def run_rows(
 ) -> int:
     """Run what the folder lacks; how many could not be run, which is told."""
     from privet.data import Where
-    from privet.training.progress import Live, Plain
+    from privet.training.progress import LiveProgress, LogProgress
     from privet_papers.reproduce.runner import jobs, reproduce
 
     asked = jobs(rows, mode=mode, seeds=seeds, steps=steps)
-    watch = Live if sys.stderr.isatty() else lambda: Plain(sys.stderr)
+    watch = LiveProgress if sys.stderr.isatty() else lambda: LogProgress(sys.stderr)
     tell = lambda text: click.echo(text, err=True)  # noqa: E731
     with warnings_as_lines():
         done = sum(1 for _ in reproduce(asked, out=out, where=Where(folder=data_dir), watch=watch, tell=tell))
@@ -352,14 +352,14 @@ def _said(one: "Best", line: "Line") -> str:
 
 
 def _print_all(found: "Sequence[tuple[Best, Line]]") -> None:
-    from privet.accounting.guarantee import printed
+    from privet.accounting.guarantee import format_bound
 
     names = ("recipe", "epsilon (certified)", "delta", "measure", "reached", "published", "command")
     rows = [names]
     for one, line in found:
         budget = one.recipe().budget
         published = "–" if one.published is None else f"{one.published:g}"
-        epsilon, delta = printed(budget.epsilon, up=True), printed(budget.delta, up=True, digits=2)
+        epsilon, delta = format_bound(budget.epsilon, up=True), format_bound(budget.delta, up=True, digits=2)
         rows.append((one.name, epsilon, delta, one.measure, _said(one, line), published, one.command))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -368,7 +368,7 @@ def _print_all(found: "Sequence[tuple[Best, Line]]") -> None:
 
 
 def _print_one(one: "Best", line: "Line") -> None:
-    from privet.accounting.guarantee import printed
+    from privet.accounting.guarantee import format_bound
 
     recipe = one.recipe()
     budget, training = recipe.budget, recipe.training
@@ -376,7 +376,7 @@ def _print_one(one: "Best", line: "Line") -> None:
     plan = f"{recipe.count} steps, batch {recipe.batch:g} of {recipe.size:,}, clip {recipe.clip}"
     lines = {
         "what": one.says,
-        "budget": f"epsilon {printed(budget.epsilon, up=True)} at delta {printed(budget.delta, up=True, digits=3)}, "
+        "budget": f"epsilon {format_bound(budget.epsilon, up=True)} at delta {format_bound(budget.delta, up=True, digits=3)}, "
         "certified by pld from the run's ledger",
         "plan": plan,
         "training": ", ".join(f"{key} {value}" for key, value in training.items()),

@@ -15,7 +15,7 @@ from privet.planning import Recipe
 from privet.training.settings import Settings
 from privet_papers import recipes
 from privet_papers import recipes as ablation
-from privet_papers.datasets.ngrams import columns, hashed_sets, orders_of
+from privet_papers.datasets.ngrams import hash_sets, parse_orders, to_columns
 from privet_papers.reproduce.page import write_page
 from privet_papers.reproduce.results import read
 
@@ -103,30 +103,30 @@ def test_sets_and_columns_hold_what_a_text_has():
     """By hand: CRC-32 of each word, each once, the last ones if there are too many."""
     texts = [["good", "film", "good"], [], ["a", "b", "c", "d"]]
     numbers = [[1 + zlib.crc32(word.encode()) % 63 for word in text] for text in texts]
-    sets = hashed_sets(texts, words=64, length=3)
+    sets = hash_sets(texts, words=64, length=3)
     for row, wanted in zip(sets.tolist(), ({*numbers[0]}, set(), {*numbers[2][1:]}), strict=True):
         assert {number for number in row if number} == wanted
         assert row.count(0) == 3 - len(wanted)
-    found = columns(sets, words=64)
+    found = to_columns(sets, words=64)
     assert found[0].nonzero().flatten().tolist() == sorted({*numbers[0]})
     assert found.norm(dim=1).tolist() == pytest.approx([1.0, 0.0, 1.0])
 
 
 def test_a_linear_model_on_columns_is_a_bag_of_the_set_whatever_noise_does_to_the_padding():
     texts = [["good", "film"], ["bad"], []]
-    sets = hashed_sets(texts, words=64, length=4)
+    sets = hash_sets(texts, words=64, length=4)
     bag, linear = model("bag:bias=learned", words=64, classes=2), model("linear", shape=(64,), classes=2)
     with torch.no_grad():
         bag.scores.weight.copy_(torch.randn(64, 2))
         linear[1].weight.copy_(bag.scores.weight.T)
         linear[1].bias.copy_(bag.bias.copy_(torch.randn(2)))
-    assert torch.allclose(bag(sets), linear(columns(sets, words=64)), atol=1e-6)
+    assert torch.allclose(bag(sets), linear(to_columns(sets, words=64)), atol=1e-6)
 
 
 @pytest.mark.parametrize("given", ["0", "3-1", "1-10", "two", "", "1-"])
 def test_orders_that_are_none_are_refused(given):
     with pytest.raises(InvalidValue, match="Write order=2, or order=1-3"):
-        orders_of(given)
+        parse_orders(given)
 
 
 def test_results_are_small():

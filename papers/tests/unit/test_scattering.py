@@ -9,8 +9,8 @@ import torch
 from privet.data.task import task
 from privet.errors import InvalidValue
 from privet_papers.datasets import features
-from privet_papers.datasets.features import mirrored
-from privet_papers.datasets.scattering import PEAK, SLANT, WIDTH, Scattering, normalised, wavelet
+from privet_papers.datasets.features import mirror_features
+from privet_papers.datasets.scattering import PEAK, SLANT, WIDTH, Scattering, normalise_channels, wavelet
 
 SIDE = 16
 
@@ -97,20 +97,20 @@ def test_the_transform_agrees_with_sums_over_pixels():
 def test_what_an_image_becomes_depends_on_no_other():
     x = images(40, colours=3)
     transform = Scattering(side=SIDE)
-    whole = normalised(transform(x))
+    whole = normalise_channels(transform(x))
     assert whole.shape == (40, 3 * 81, 4, 4)
     other = x.clone()
     other[7:] = 0
-    assert torch.allclose(normalised(transform(other))[:7], whole[:7], atol=1e-4)
-    assert torch.allclose(normalised(transform(x[5:6])), whole[5:6], atol=1e-4)
+    assert torch.allclose(normalise_channels(transform(other))[:7], whole[:7], atol=1e-4)
+    assert torch.allclose(normalise_channels(transform(x[5:6])), whole[5:6], atol=1e-4)
 
 
 def test_normalised_examples_are_centred_and_bounded():
     """Three channels have mean 0 and at most variance 1: less where they are nearly flat, so noise is not blown up."""
-    groups = normalised(Scattering(side=SIDE)(images(5))).reshape(5, 27, -1)
+    groups = normalise_channels(Scattering(side=SIDE)(images(5))).reshape(5, 27, -1)
     assert groups.mean(-1).abs().max() < 1e-5
     assert groups.square().mean(-1).max() <= 1 + 1e-5
-    assert torch.equal(normalised(torch.zeros(1, 81, 4, 4)), torch.zeros(1, 81, 4, 4))
+    assert torch.equal(normalise_channels(torch.zeros(1, 81, 4, 4)), torch.zeros(1, 81, 4, 4))
 
 
 def test_a_side_that_cannot_be_halved_is_refused():
@@ -129,18 +129,18 @@ def test_centred_places_lie_in_the_middle_of_their_pixels():
 def test_mirrored_features_are_those_of_the_mirror_image_and_of_no_other(colours):
     x = images(4, colours)
     transform = Scattering(side=SIDE, centred=True)
-    found = mirrored(x, transform)
+    found = mirror_features(x, transform)
     assert found.shape == (4, 81 * colours, 4, 2)
     size = found.square().mean().sqrt()
-    assert (mirrored(x.flip(-1), transform) - found).square().mean().sqrt() < 0.1 * size
-    assert (mirrored(x.flip(-2), transform) - found).square().mean().sqrt() > 0.5 * size
-    assert torch.allclose(mirrored(x[2:3], transform), found[2:3], atol=1e-3)
+    assert (mirror_features(x.flip(-1), transform) - found).square().mean().sqrt() < 0.1 * size
+    assert (mirror_features(x.flip(-2), transform) - found).square().mean().sqrt() > 0.5 * size
+    assert torch.allclose(mirror_features(x[2:3], transform), found[2:3], atol=1e-3)
 
 
 def test_a_colour_is_seen_by_its_own_channels():
     """Grey pictures have no red-green and no yellow-blue: those channels are 0."""
     grey = images(2).expand(2, 3, SIDE, SIDE)
-    light, *others = mirrored(grey, Scattering(side=SIDE, centred=True)).split(81, 1)
+    light, *others = mirror_features(grey, Scattering(side=SIDE, centred=True)).split(81, 1)
     assert light.abs().max() > 1
     assert max(float(part.abs().max()) for part in others) < 1e-2
 
@@ -162,8 +162,8 @@ def counted():
 def test_features_are_made_once_and_read_again(tmp_path, counted):
     made, calls = counted
     x = images()
-    first = features.kept(x, made, said="twice", folder=tmp_path, name="a")
-    again = features.kept(x, made, said="twice", folder=tmp_path, name="a")
+    first = features.compute_cached(x, made, said="twice", folder=tmp_path, name="a")
+    again = features.compute_cached(x, made, said="twice", folder=tmp_path, name="a")
     assert torch.equal(first, again)
     assert first.dtype == torch.float32
     assert calls == [3]
@@ -173,7 +173,7 @@ def test_other_images_and_other_transforms_are_other_files(tmp_path, counted):
     made, calls = counted
     x = images()
     for said, inputs in (("twice", x), ("twice, but otherwise", x), ("twice", x + 1), ("twice", x[:2])):
-        features.kept(inputs, made, said=said, folder=tmp_path, name="a")
+        features.compute_cached(inputs, made, said=said, folder=tmp_path, name="a")
     assert len(calls) == len(list(tmp_path.iterdir())) == 4
 
 
@@ -190,10 +190,10 @@ def test_other_images_and_other_transforms_are_other_files(tmp_path, counted):
 def test_a_damaged_file_is_made_again(tmp_path, counted, damage):
     made, calls = counted
     x = images()
-    whole = features.kept(x, made, said="twice", folder=tmp_path, name="a")
+    whole = features.compute_cached(x, made, said="twice", folder=tmp_path, name="a")
     (file,) = tmp_path.iterdir()
     file.write_bytes(damage(file.read_bytes()))
-    assert torch.equal(features.kept(x, made, said="twice", folder=tmp_path, name="a"), whole)
+    assert torch.equal(features.compute_cached(x, made, said="twice", folder=tmp_path, name="a"), whole)
     assert calls == [3, 3]
 
 
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path, counted):
     made, calls = counted
     (tmp_path / "file").write_text("")
     for _ in range(2):
-        features.kept(images(), made, said="twice", folder=tmp_path / "file" / "below", name="a")
+        features.compute_cached(images(), made, said="twice", folder=tmp_path / "file" / "below", name="a")
     assert calls == [3, 3]
 
 

@@ -4,11 +4,11 @@ Importing this package registers the accountants; those of papers, without a pro
 """
 
 from privet.accounting import composition, exchange, gdp, rdp, tradeoff
-from privet.accounting.base import Accountant, joined, register, registry, spent
-from privet.accounting.curve import EpsilonCurve, epsilon_curve
+from privet.accounting.accountant import Accountant, compose_ledgers, register, registry, spent
+from privet.accounting.epsilon_curve import EpsilonCurve, epsilon_curve
 from privet.accounting.guarantee import Budget, Guarantee
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.pld import delta_at
+from privet.accounting.pld.accountant import delta_at
 
 registry.seal()  # any other accountant is from outside: what it says is a claim
 
@@ -19,12 +19,12 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "Step",
+    "compose_ledgers",
     "composition",
     "delta_at",
     "epsilon_curve",
     "exchange",
     "gdp",
-    "joined",
     "rdp",
     "register",
     "registry",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import _check
-from privet.accounting.base import gaussian_refuses, register
+from privet.accounting.accountant import gaussian_unsupported_reason, register
 from privet.accounting.gdp import ROUNDING_NEAR_ZERO, epsilons_of_mu
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger, Step
@@ -30,7 +30,7 @@ ROUNDING = 1e-11
 MOST_DISTINCT = 4096
 
 
-def amplified(epsilon: Floats, rate: Floats) -> Floats:
+def amplified_epsilon(epsilon: Floats, rate: Floats) -> Floats:
     """The epsilon of an (epsilon, delta)-DP mechanism on a Poisson sample; its delta becomes rate delta.
 
         epsilon' = log(1 + rate (e^epsilon - 1))
@@ -49,7 +49,7 @@ def amplified(epsilon: Floats, rate: Floats) -> Floats:
         )
 
 
-def basic(epsilons: Floats, counts: Floats) -> float:
+def basic_composition(epsilons: Floats, counts: Floats) -> float:
     """sum_t epsilon_t. Deltas add up. Source: Dwork and others, as quoted by Wei and Liu 2021, Theorem 2.
 
     >>> basic(np.array([0.5]), np.array([4.0]))
@@ -58,7 +58,7 @@ def basic(epsilons: Floats, counts: Floats) -> float:
     return float((counts * epsilons).sum())
 
 
-def advanced(epsilons: Floats, counts: Floats, delta: float) -> float:
+def advanced_composition(epsilons: Floats, counts: Floats, delta: float) -> float:
     """Advanced composition of steps that need not be alike.
 
         epsilon = sum_t epsilon_t (e^epsilon_t - 1)/(e^epsilon_t + 1) + sqrt(2 log(1/delta) sum_t epsilon_t^2)
@@ -70,10 +70,10 @@ def advanced(epsilons: Floats, counts: Floats, delta: float) -> float:
     5.299
     """
     _check.delta(delta)
-    return _drift(epsilons, counts) + math.sqrt(2 * -math.log(delta) * sum_of_squares(epsilons, counts))
+    return _expected_loss(epsilons, counts) + math.sqrt(2 * -math.log(delta) * sum_of_squares(epsilons, counts))
 
 
-def optimal(epsilons: Floats, counts: Floats, delta: float) -> float:
+def optimal_composition(epsilons: Floats, counts: Floats, delta: float) -> float:
     """The best of the three members of the heterogeneous composition theorem.
 
         min of  basic,  advanced,  and
@@ -85,15 +85,19 @@ def optimal(epsilons: Floats, counts: Floats, delta: float) -> float:
     0.4342
     """
     _check.delta(delta)
-    return min(basic(epsilons, counts), advanced(epsilons, counts, delta), third_member(epsilons, counts, delta))
+    return min(
+        basic_composition(epsilons, counts),
+        advanced_composition(epsilons, counts, delta),
+        third_bound(epsilons, counts, delta),
+    )
 
 
-def third_member(epsilons: Floats, counts: Floats, delta: float) -> float:
+def third_bound(epsilons: Floats, counts: Floats, delta: float) -> float:
     squares = sum_of_squares(epsilons, counts)
-    return _drift(epsilons, counts) + math.sqrt(2 * squares * math.log(math.e + math.sqrt(squares) / delta))
+    return _expected_loss(epsilons, counts) + math.sqrt(2 * squares * math.log(math.e + math.sqrt(squares) / delta))
 
 
-def _drift(epsilons: Floats, counts: Floats) -> float:
+def _expected_loss(epsilons: Floats, counts: Floats) -> float:
     return float((counts * epsilons * np.tanh(epsilons / 2)).sum())  # (e^x - 1)/(e^x + 1), without overflow
 
 
@@ -109,13 +113,13 @@ class _Honest:
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         raise NotImplementedError
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_refuses(step, relation)
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
             return 0.0, 0.0
-        noise, rate, counts = distinct(ledger)
+        noise, rate, counts = distinct_steps(ledger)
         steps = counts.sum()
         found = []
         for share in self.shares:
@@ -123,7 +127,7 @@ class _Honest:
             per_step = delta * share * (1 - ROUNDING) / steps
             single = epsilons_of_mu(1 / noise, per_step / rate) * (1 + ROUNDING) + ROUNDING_NEAR_ZERO / noise
             left = delta * (1 - share) if share < 1 else 0.0
-            found.append(self.total(amplified(single, rate), counts, left))
+            found.append(self.total(amplified_epsilon(single, rate), counts, left))
         return None, min(found) * (1 + ROUNDING)
 
     def label(self, ledger: Ledger, delta: float) -> Label:
@@ -137,7 +141,7 @@ class Basic(_Honest):
     shares = (1.0,)
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        return basic(epsilons, counts)
+        return basic_composition(epsilons, counts)
 
 
 @register("advanced")
@@ -145,7 +149,7 @@ class Advanced(_Honest):
     """`advanced` at the best split of delta = delta' + sum_t delta_t. `certified`."""
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        return advanced(epsilons, counts, delta)
+        return advanced_composition(epsilons, counts, delta)
 
 
 @register("optimal")
@@ -155,10 +159,10 @@ class Optimal(_Honest):
     shares = (*SHARES, 1.0)
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        return optimal(epsilons, counts, delta) if delta else basic(epsilons, counts)
+        return optimal_composition(epsilons, counts, delta) if delta else basic_composition(epsilons, counts)
 
 
-def distinct(ledger: Ledger) -> tuple[Floats, Floats, Floats]:
+def distinct_steps(ledger: Ledger) -> tuple[Floats, Floats, Floats]:
     """(noise, rate, count) of the different steps; beyond MOST_DISTINCT on a grid that is never too favourable."""
     columns = ledger.columns()
     # A pair as one complex number: sorting those measured five times faster than sorting rows.

@@ -21,16 +21,18 @@ from typing import Any, NoReturn
 
 from privet import _check
 from privet._files import read_file, write_file
-from privet.accounting.events import (
+from privet.accounting.dp_events import (
+    KEYS,
+    LedgerBuilder,
     event_from_json,
     event_to_json,
     from_dp_event,
     from_event_json,
+    require_list,
     to_dp_event,
     to_event_json,
 )
 from privet.accounting.ledger import Ledger
-from privet.accounting.rows import KEYS, Builder, listed
 from privet.accounting.sampling import POISSON
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
@@ -65,10 +67,10 @@ def read(path: str | Path) -> Ledger:
         InvalidValue: the file is missing or broken; one line names the file and the place in it.
         Unsupported: the file holds a mechanism that no accountant here covers.
     """
-    text = _text_of(Path(path))
+    text = _read_text(Path(path))
     try:
         if text.lstrip()[:1] in ("{", "["):
-            return _from_json(_parsed(text))
+            return _from_json(_parse_json(text))
         return _from_csv(text)
     except RecursionError:
         raise InvalidValue(f"{path}: nested too deeply. Write repeated steps with a count.") from None
@@ -78,7 +80,7 @@ def read(path: str | Path) -> Ledger:
 
 def write(ledger: Ledger, path: str | Path) -> None:
     """Write `ledger` as JSON, one line per run of equal steps."""
-    rows = ",\n".join("  " + json.dumps(row) for row in _rows_of(ledger))
+    rows = ",\n".join("  " + json.dumps(row) for row in _ledger_rows(ledger))
     text = f'{{"format": "{FORMAT}", "version": {VERSION}, "steps": [\n{rows}\n]}}\n'
     try:
         write_file(Path(path), text.encode())
@@ -86,7 +88,7 @@ def write(ledger: Ledger, path: str | Path) -> None:
         raise InvalidValue(f"{path}: cannot be written: {error.strerror}.") from None
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         if path.is_dir():
             raise InvalidValue("is a directory. Give a JSON or CSV file.")
@@ -108,7 +110,7 @@ def _text_of(path: Path) -> str:
     return text
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
@@ -140,7 +142,7 @@ def _from_json(value: Any) -> Ledger:
 
 def _from_csv(text: str) -> Ledger:
     lines = csv.reader(io.StringIO(text), strict=True)
-    ledger = Builder()
+    ledger = LedgerBuilder()
     place = "line 1"
     try:
         header = [name.strip().lower() for name in next(lines)]
@@ -152,10 +154,10 @@ def _from_csv(text: str) -> Ledger:
             if len(cells) != len(header):
                 raise InvalidValue(f"{place}: {len(cells)} values under {len(header)} columns.")
             named = zip(header, cells, strict=True)
-            ledger.row({name: _cell(name, cell, place) for name, cell in named}, place)
+            ledger.add_row({name: _parse_cell(name, cell, place) for name, cell in named}, place)
     except csv.Error as error:
         raise InvalidValue(f"line {lines.line_num}: not CSV: {error}.") from None
-    return ledger.done()
+    return ledger.build()
 
 
 def _check_columns(header: Sequence[str]) -> None:
@@ -170,7 +172,7 @@ def _check_columns(header: Sequence[str]) -> None:
             raise InvalidValue(f"line 1: there is no column {name!r}. The first line names the columns: noise,rate.")
 
 
-def _cell(name: str, cell: str, place: str) -> Any:
+def _parse_cell(name: str, cell: str, place: str) -> Any:
     if name == "sampling":
         return cell.strip()
     try:
@@ -191,10 +193,10 @@ def from_json(value: Mapping[str, Any]) -> Ledger:
         raise InvalidValue(
             f"version={value.get('version')!r} must be {VERSION}. Read it with the Privet that wrote it."
         )
-    ledger = Builder()
-    for number, row in enumerate(listed(value.get("steps"), "steps")):
-        ledger.row(row, f"steps[{number}]")
-    return ledger.done()
+    ledger = LedgerBuilder()
+    for number, row in enumerate(require_list(value.get("steps"), "steps")):
+        ledger.add_row(row, f"steps[{number}]")
+    return ledger.build()
 
 
 def to_json(ledger: Ledger) -> dict[str, Any]:
@@ -206,10 +208,10 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     >>> to_json(ledger)["steps"]
     [{'noise': 1.1, 'rate': 0.01, 'clip': 1.0, 'sampling': 'poisson', 'count': 3}]
     """
-    return {"format": FORMAT, "version": VERSION, "steps": list(_rows_of(ledger))}
+    return {"format": FORMAT, "version": VERSION, "steps": list(_ledger_rows(ledger))}
 
 
-def _rows_of(ledger: Ledger) -> Iterator[dict[str, Any]]:
+def _ledger_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
     for step, count in ledger:
         yield {
             "noise": step.noise,
@@ -241,13 +243,13 @@ def from_opacus(state: Mapping[str, Any] | Sequence[Any]) -> Ledger:
         if mechanism not in MECHANISMS:
             raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(MECHANISMS)}.")
         state = state["history"]
-    ledger = Builder()
-    for number, entry in enumerate(listed(state, place)):
+    ledger = LedgerBuilder()
+    for number, entry in enumerate(require_list(state, place)):
         here = f"{place}[{number}]"
         if isinstance(entry, (str, Mapping)) or not isinstance(entry, Sequence) or len(entry) != 3:
             raise InvalidValue(f"{here}: must be [noise multiplier, sample rate, steps].")
         ledger.add(here, noise=entry[0], rate=entry[1], count=entry[2])
-    return ledger.done()
+    return ledger.build()
 
 
 def to_opacus(ledger: Ledger, *, mechanism: str = "rdp") -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privet import _check
-from privet.accounting.base import as_poisson, overflow, refuse_unsupported, registry, spent
+from privet.accounting.accountant import overflow_probability, refuse_unsupported, registry, spent, to_poisson
 from privet.accounting.guarantee import Relation
 from privet.accounting.ledger import Ledger
 from privet.accounting.rdp import MOST_WORK, ORDERS, Divergence, epsilon_from_rdp
@@ -47,7 +47,7 @@ class Filter:
             raise Unsupported(f"order={self.order!r} must be a finite number above 1. Set the total again.")
 
     @classmethod
-    def before(cls, first: Ledger, *, epsilon: float, delta: float, relation: Relation = "zero-out") -> "Filter":
+    def for_first_run(cls, first: Ledger, *, epsilon: float, delta: float, relation: Relation = "zero-out") -> "Filter":
         """The filter whose order lets most runs like the first begin.
 
         Raises:
@@ -57,11 +57,13 @@ class Filter:
         _check.between(0, 1, delta=delta)
         divergence = _divergence(first, relation)
         found: dict[float, float] = {}
-        for order in _reachable(divergence):
-            found[order] = _room(order, epsilon, delta) / max(divergence(order), 1e-300)
+        for order in _feasible_orders(divergence):
+            found[order] = _allowed_divergence(order, epsilon, delta) / max(divergence(order), 1e-300)
         best = max(found, key=lambda order: found[order])
         for order in np.geomspace(best - 1, (best - 1) * 1.28, 6)[1:-1]:  # between this order and the next
-            found[1 + float(order)] = _room(1 + order, epsilon, delta) / max(divergence(1 + order), 1e-300)
+            found[1 + float(order)] = _allowed_divergence(1 + order, epsilon, delta) / max(
+                divergence(1 + order), 1e-300
+            )
         return cls(epsilon=epsilon, delta=delta, order=max(found, key=lambda order: found[order]))
 
     def cost(self, ledgers: Sequence[Ledger], *, relation: Relation = "zero-out") -> float:
@@ -73,8 +75,8 @@ class Filter:
         if not ledgers:
             return 0.0
         if len(ledgers) == 1:
-            return proven(ledgers[0], self.delta, relation)
-        if sum(map(overflow, ledgers)) * (1 + math.exp(min(self.epsilon, 700.0))) > CUT * self.delta:
+            return certified_epsilon(ledgers[0], self.delta, relation)
+        if sum(map(overflow_probability, ledgers)) * (1 + math.exp(min(self.epsilon, 700.0))) > CUT * self.delta:
             raise Unsupported(
                 f"cap: batches of these runs are cut more often than {CUT:g} of delta={self.delta!r} can absorb. Use a "
                 "larger cap."
@@ -83,7 +85,7 @@ class Filter:
         return epsilon_from_rdp(order=self.order, rdp=divergence, delta=(1 - CUT) * self.delta)
 
 
-def proven(ledger: Ledger, delta: float, relation: Relation) -> float:
+def certified_epsilon(ledger: Ledger, delta: float, relation: Relation) -> float:
     """A certified epsilon of one ledger: by pld, or by rdp where pld has no theorem."""
     try:
         return spent(ledger, delta, relation=relation).epsilon
@@ -93,10 +95,10 @@ def proven(ledger: Ledger, delta: float, relation: Relation) -> float:
 
 def _divergence(ledger: Ledger, relation: Relation) -> Divergence:
     refuse_unsupported(registry.make("rdp"), ledger, relation=relation, accountant="rdp")
-    return Divergence(as_poisson(ledger))
+    return Divergence(to_poisson(ledger))
 
 
-def _reachable(divergence: Divergence) -> list[float]:
+def _feasible_orders(divergence: Divergence) -> list[float]:
     """The orders at which the divergence is a number that can be had in bearable time."""
     work = 0.0
     found: list[float] = []
@@ -108,6 +110,6 @@ def _reachable(divergence: Divergence) -> list[float]:
     return found
 
 
-def _room(order: float, epsilon: float, delta: float) -> float:
+def _allowed_divergence(order: float, epsilon: float, delta: float) -> float:
     """The divergence at this order which epsilon at delta allows; below 0 if none is allowed."""
     return epsilon - (math.log1p(-1 / order) - math.log((1 - CUT) * delta * order) / (order - 1))

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, special
 
 from privet import _check
-from privet.accounting.base import epochs_of, gaussian_refuses, register
+from privet.accounting.accountant import epoch_noises, gaussian_unsupported_reason, register
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Columns, Ledger, Step
+from privet.accounting.ledger import Ledger, LedgerArrays, Step
 
 Floats = NDArray[np.float64]
 
@@ -108,11 +108,11 @@ def extended_clt_mu(ledger: Ledger) -> float:
     1.0
     """
     columns = ledger.columns()
-    shuffled = _named(columns, "shuffled")
+    shuffled = _uses_sampling(columns, "shuffled")
     cost = np.where(columns.rate < 1, columns.rate**2 * _expm1(columns.noise**-2.0), columns.noise**-2.0)
     total = float((columns.count * cost)[~shuffled].sum())
     if shuffled.any():
-        total += float((np.array(epochs_of(ledger)) ** -2.0).sum())
+        total += float((np.array(epoch_noises(ledger)) ** -2.0).sum())
     return math.sqrt(total)
 
 
@@ -125,7 +125,7 @@ class Gdp:
     noisy, mu^2 = sum over epochs of max 1/noise_t^2: a bound (zero-out neighbours only) without a lower one.
     """
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.sampling.name == "shuffled":
             if relation == "zero-out":
                 return None
@@ -134,25 +134,25 @@ class Gdp:
             return (
                 f"noise={step.noise:g} is below {LEAST_SAMPLED_NOISE:g}, where e^(1/noise^2) overflows. Use more noise."
             )
-        return gaussian_refuses(step, relation)
+        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         mu = extended_clt_mu(ledger)
         if not math.isfinite(mu):
             return None, math.inf
         epsilon = epsilon_of_mu(mu, delta)
-        lower, upper = outward(epsilon, mu)
+        lower, upper = round_outward(epsilon, mu)
         if self.label(ledger, delta) == "approximate":
             return None, epsilon
-        shuffled = _named(ledger.columns(), "shuffled") & (ledger.columns().rate < 1)
+        shuffled = _uses_sampling(ledger.columns(), "shuffled") & (ledger.columns().rate < 1)
         return (None if shuffled.any() else lower), upper
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         columns = ledger.columns()
-        return "approximate" if ((columns.rate < 1) & ~_named(columns, "shuffled")).any() else "certified"
+        return "approximate" if ((columns.rate < 1) & ~_uses_sampling(columns, "shuffled")).any() else "certified"
 
 
-def outward(epsilon: float, mu: float) -> tuple[float, float]:
+def round_outward(epsilon: float, mu: float) -> tuple[float, float]:
     """(down, up): epsilon of a mu-GDP mechanism, moved by more than its numerical error. 0 stays 0."""
     if not epsilon:
         return 0.0, 0.0
@@ -172,7 +172,7 @@ def epsilons_of_mu(mu: ArrayLike, delta: ArrayLike) -> Floats:
     x = -special.ndtri(safe)
     target = np.log(safe)
     for _ in range(100):
-        log_ratio, log_gap = _ratio(x, mus)
+        log_ratio, log_gap = _log_mills_ratio(x, mus)
         step = (special.log_ndtr(-x) + log_gap - target) * np.exp(log_gap - log_ratio) / mus
         x = np.maximum(x + step, -mus / 2)
         if (np.abs(step) <= 1e-15 * (1 + np.abs(x))).all():
@@ -182,10 +182,10 @@ def epsilons_of_mu(mu: ArrayLike, delta: ArrayLike) -> Floats:
 
 def _log_delta(x: Floats, mu: Floats) -> Floats:
     """log of delta at epsilon = mu (x + mu/2): log Phi(-x) + log(1 - r)."""
-    return np.asarray(special.log_ndtr(-x) + _ratio(x, mu)[1])
+    return np.asarray(special.log_ndtr(-x) + _log_mills_ratio(x, mu)[1])
 
 
-def _ratio(x: Floats, mu: Floats) -> tuple[Floats, Floats]:
+def _log_mills_ratio(x: Floats, mu: Floats) -> tuple[Floats, Floats]:
     """log r and log(1 - r), r = e^epsilon Phi(-x-mu) / Phi(-x) = R(x+mu) / R(x), with R = Phi(-x)/phi(x) (Mills).
 
     For small mu the difference R(x) - R(x+mu) is the integral of 1 - t R(t), taken by 12-point Gauss quadrature
@@ -218,6 +218,6 @@ def _expm1(exponent: ArrayLike) -> Floats:
         return np.asarray(np.expm1(exponent))
 
 
-def _named(columns: Columns, name: str) -> NDArray[np.bool_]:
+def _uses_sampling(columns: LedgerArrays, name: str) -> NDArray[np.bool_]:
     """Which runs of the ledger use the sampling called `name`."""
-    return np.isin(columns.kind, [k for k, kind in enumerate(columns.samplings) if kind.name == name])
+    return np.isin(columns.sampling_index, [k for k, kind in enumerate(columns.samplings) if kind.name == name])

@@ -75,23 +75,23 @@ class Guarantee:
     @property
     def delta_text(self) -> str:
         """Delta in print, on the safe side: up for an upper bound of epsilon, down for a lower one."""
-        return printed(self.delta, up=self.label != "empirical")
+        return format_bound(self.delta, up=self.label != "empirical")
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self) | {"assumptions": list(self.assumptions)}
 
-    def in_file(self) -> dict[str, Any]:
+    def to_file_table(self) -> dict[str, Any]:
         """The same for a file, where what has no assumptions does not speak of them: its bytes are those of old."""
         return {key: value for key, value in self.as_dict().items() if key != "assumptions" or value}
 
     def __str__(self) -> str:
         side = {"certified": "<=", "approximate": "~", "claimed": "claimed", "empirical": ">="}[self.label]
-        known = "" if self.epsilon_lower is None else f", true value >= {rounded(self.epsilon_lower, up=False)}"
+        known = "" if self.epsilon_lower is None else f", true value >= {format_outward(self.epsilon_lower, up=False)}"
         count = len(self.assumptions)
         assumed = f"; {count} assumption{'s' if count > 1 else ''}" if count else ""
         return (
-            f"epsilon {side} {rounded(self.epsilon, up=self.label != 'empirical')} at delta {self.delta_text} "
+            f"epsilon {side} {format_outward(self.epsilon, up=self.label != 'empirical')} at delta {self.delta_text} "
             f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}{assumed}]"
         )
 
@@ -101,7 +101,7 @@ def adjacency(name: Any) -> Any:
     return "replace" if name == "replace-one" else name
 
 
-def rounded(value: float, *, up: bool, digits: int = 6) -> str:
+def format_outward(value: float, *, up: bool, digits: int = 6) -> str:
     """`value` in `digits` significant digits, rounded outward: a printed bound is still one.
 
     >>> rounded(2.3816897, up=True), rounded(2.3816897, up=False)
@@ -114,11 +114,11 @@ def rounded(value: float, *, up: bool, digits: int = 6) -> str:
     return f"{kept:{'f' if 1e-4 <= abs(value) < 1e9 else 'e'}}"
 
 
-def printed(value: float, *, up: bool, digits: int = 6) -> str:
+def format_bound(value: float, *, up: bool, digits: int = 6) -> str:
     """A number that somebody chose, as `g` has it: exact if so few digits say it, else rounded outward.
 
     >>> printed(1e-5, up=True), printed(1.2345641e-5, up=True), printed(1.2345671e-5, up=False)
     ('1e-05', '1.23457e-05', '1.23456e-05')
     """
     nearest = f"{value:.{digits}g}"
-    return nearest if float(nearest) == value else f"{float(rounded(value, up=up, digits=digits)):.{digits}g}"
+    return nearest if float(nearest) == value else f"{float(format_outward(value, up=up, digits=digits)):.{digits}g}"

@@ -36,13 +36,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class LedgerArrays:
     """A ledger as arrays, one entry per run of equal steps. `kind` numbers the distinct samplings."""
 
     noise: Floats
     rate: Floats
     count: NDArray[np.int64]
-    kind: NDArray[np.int64]
+    sampling_index: NDArray[np.int64]
     samplings: tuple[Sampling, ...]
 
 
@@ -70,7 +70,7 @@ class Ledger:
             raise Unsupported(
                 f"mechanism={step.mechanism!r} has no theorem: no accountant could say what it costs. Use Gaussian()."
             )
-        kind = self._kind_of(step.sampling)
+        kind = self._find_sampling(step.sampling)
         if self._noise and (step.noise, step.rate, step.clip, kind) == (
             self._noise[-1], self._rate[-1], self._clip[-1], self._kind[-1],
         ):  # fmt: skip
@@ -112,7 +112,7 @@ class Ledger:
         self._noise += noises[rest].tolist()
         self._rate += rates[rest].tolist()
         self._clip += clips[rest].tolist()
-        self._kind += [self._kind_of(first.sampling)] * len(rest)
+        self._kind += [self._find_sampling(first.sampling)] * len(rest)
         self._count += counts[1:].tolist()
 
     @property
@@ -135,13 +135,13 @@ class Ledger:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._rows() == other._rows()
 
-    def columns(self) -> Columns:
+    def columns(self) -> LedgerArrays:
         """The ledger as arrays, for accountants."""
-        return Columns(
+        return LedgerArrays(
             noise=np.array(self._noise, dtype=np.float64),
             rate=np.array(self._rate, dtype=np.float64),
             count=np.array(self._count, dtype=np.int64),
-            kind=np.array(self._kind, dtype=np.int64),
+            sampling_index=np.array(self._kind, dtype=np.int64),
             samplings=tuple(self._samplings),
         )
 
@@ -163,7 +163,7 @@ class Ledger:
                     column.pop()
         return taken
 
-    def _kind_of(self, chosen: Sampling) -> int:
+    def _find_sampling(self, chosen: Sampling) -> int:
         if chosen not in self._samplings:
             self._samplings.append(chosen)
         return self._samplings.index(chosen)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
-from privet.accounting.base import gaussian_refuses, register, shuffled_refuses
+from privet.accounting.accountant import gaussian_unsupported_reason, register, shuffled_unsupported_reason
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.levels import Levels, levels_of, tally
-from privet.accounting.moments import TooHard, tilted
+from privet.accounting.pld.levels import LossLevels, loss_levels, sum_by_index
+from privet.accounting.pld.loss_moments import QuadratureTooCostly, tilted_moments
 from privet.errors import InvalidValue, NoSolution
 
 Floats = NDArray[np.float64]
@@ -39,7 +39,7 @@ class Rdp:
     orders: tuple[float, ...] | None = None
     conversion: Conversion = "new"
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.sampling.name == "fixed-size":
             if relation == "add-remove" and step.rate < 1:
                 return (
@@ -48,8 +48,8 @@ class Rdp:
                 )
             return None
         if step.sampling.name == "shuffled":
-            return shuffled_refuses(relation)
-        return gaussian_refuses(step, relation)
+            return shuffled_unsupported_reason(relation)
+        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         return (None, epsilon(ledger, delta, orders=self.orders, conversion=self.conversion)) if ledger else (0.0, 0.0)
@@ -94,11 +94,11 @@ def epsilon(
     if not math.isfinite(min(found.values())):
         raise NoSolution("accountant='rdp' finds no finite order for this ledger. Use accountant='pld'.")
     if orders is None and spent_work < MOST_WORK:
-        _refine(at, found)
+        _refine_order(at, found)
     return min(found.values())
 
 
-def _refine(at: Callable[[float], float], found: dict[float, float]) -> None:
+def _refine_order(at: Callable[[float], float], found: dict[float, float]) -> None:
     """Golden-section search around the best order so far; every order is a valid bound, so no harm if it misses."""
     tried = sorted(found)
     best = tried.index(min(found, key=lambda order: found[order]))
@@ -116,9 +116,9 @@ class Divergence:
 
     def __init__(self, ledger: Ledger) -> None:
         columns = ledger.columns()
-        fixed = np.isin(columns.kind, [k for k, s in enumerate(columns.samplings) if s.name == "fixed-size"])
+        fixed = np.isin(columns.sampling_index, [k for k, s in enumerate(columns.samplings) if s.name == "fixed-size"])
         fixed &= columns.rate < 1
-        self._cells = _cells(levels_of(ledger, without=fixed))
+        self._cells = _divergence_cells(loss_levels(ledger, without=fixed))
         pairs, where = np.unique(
             np.stack((columns.noise[fixed], columns.rate[fixed]), axis=1), axis=0, return_inverse=True
         )
@@ -137,8 +137,8 @@ class Divergence:
     def __call__(self, order: float) -> float:
         if not order > 1:
             raise InvalidValue(f"order={order!r} must be > 1.")
-        total = _sampled(self._cells, order)
-        total += sum(count * _fixed_size(noise, rate, order) for noise, rate, count in self._fixed)
+        total = _sampled_divergence(self._cells, order)
+        total += sum(count * _fixed_size_divergence(noise, rate, order) for noise, rate, count in self._fixed)
         return total * (1 + SAFE)
 
 
@@ -182,17 +182,17 @@ class _Cells:
         self.gaussian = 0.0
 
 
-def _cells(levels: Levels) -> _Cells:
+def _divergence_cells(levels: LossLevels) -> _Cells:
     if len(levels.mu) <= (FEW if len(np.unique(levels.rate)) == 1 else MANY):
         at = np.arange(len(levels.mu), dtype=np.float64)
         cells = _Cells(levels.rate, levels.mu, at, at, np.zeros_like(at), levels.count)
     else:
-        cells = _gathered(levels)
+        cells = _gather_levels(levels)
     cells.gaussian = levels.gaussian
     return cells
 
 
-def _gathered(levels: Levels) -> _Cells:
+def _gather_levels(levels: LossLevels) -> _Cells:
     rates = np.unique(levels.rate)
     if len(rates) > RATES:  # Psi rises with the rate: the next of these is an upper bound
         rates = np.append(np.geomspace(rates[0], rates[-1], RATES)[:-1], rates[-1])
@@ -204,9 +204,9 @@ def _gathered(levels: Levels) -> _Cells:
         mu, count = levels.mu[here], levels.count[here]
         nodes = np.geomspace(mu.min() * (1 - 1e-15), mu.max() * (1 + 1e-15), max(12, 2 * FEW // len(rates)))
         cell = np.clip(np.searchsorted(nodes, mu) - 1, 0, len(nodes) - 2)
-        share = _upward(nodes[cell], mu, nodes[cell + 1])
-        number = tally(cell, count, len(nodes) - 1)
-        upward = tally(cell, count * share, len(nodes) - 1) / np.maximum(number, 1)
+        share = _upper_share(nodes[cell], mu, nodes[cell + 1])
+        number = sum_by_index(cell, count, len(nodes) - 1)
+        upward = sum_by_index(cell, count * share, len(nodes) - 1) / np.maximum(number, 1)
         used = number > 0
         left = offset + np.flatnonzero(used).astype(np.float64)
         parts.append((np.full(len(nodes), rate), nodes, left, left + 1, upward[used], number[used]))
@@ -214,7 +214,7 @@ def _gathered(levels: Levels) -> _Cells:
     return _Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _upward(left: Floats, mu: Floats, right: Floats) -> Floats:
+def _upper_share(left: Floats, mu: Floats, right: Floats) -> Floats:
     """The share of `right` in the mixture of both nodes that has the theta of mu; all of it where doubles cannot tell.
 
     theta = Phi(mu/2) up to scale: by erf, and by erfc where erf is near 1 (theta must be right to some ulps of mu).
@@ -226,13 +226,13 @@ def _upward(left: Floats, mu: Floats, right: Floats) -> Floats:
     return np.asarray(np.where(gap > 1e-290, np.clip(share, 0.0, 1.0), 1.0))
 
 
-def _sampled(cells: _Cells, order: float) -> float:
+def _sampled_divergence(cells: _Cells, order: float) -> float:
     """At most the Rényi divergence at `order` of all Poisson-sampled and whole-dataset steps."""
     total = order * cells.gaussian / 2
     if len(cells.count):
         try:
-            log_psi = tilted(cells.rate, cells.mu, order).log_psi
-        except TooHard:
+            log_psi = tilted_moments(cells.rate, cells.mu, order).log_psi
+        except QuadratureTooCostly:
             return math.inf
         with np.errstate(divide="ignore"):
             mixed = np.logaddexp(
@@ -245,7 +245,7 @@ def _sampled(cells: _Cells, order: float) -> float:
 # --- sampling without replacement --------------------------------------------------------------------
 
 
-def _fixed_size(noise: float, rate: float, order: float) -> float:
+def _fixed_size_divergence(noise: float, rate: float, order: float) -> float:
     """Rényi divergence of a Gaussian release on a random subset of fixed size.
 
         (a-1) eps(a) <= log(1 + g^2 C(a,2) min(4 (e^eps(2) - 1), 2 e^eps(2))

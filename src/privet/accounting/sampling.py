@@ -77,10 +77,10 @@ def sampling(given: "str | Sampling") -> Sampling:
     if not isinstance(given, str):
         raise InvalidValue(f"sampling={given!r} must be a name such as 'poisson'.")
     name, text = registry.split(given)
-    return registry.make(name, **_whole_options(given, text))
+    return registry.make(name, **_parse_options(given, text))
 
 
-def _whole_options(given: str, text: str) -> dict[str, Any]:
+def _parse_options(given: str, text: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         key, _, value = part.partition("=")

@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from privet import _check
-from privet.accounting import gdp, pld
-from privet.accounting.base import overflow, refuse_unsupported, registry
+from privet.accounting import gdp
+from privet.accounting.accountant import overflow_probability, refuse_unsupported, registry
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger
+from privet.accounting.pld import accountant as pld
 from privet.errors import InvalidValue, Unsupported
 
 Floats = NDArray[np.float64]
@@ -47,7 +48,7 @@ class Tradeoff:
         _check.non_negative(**{f"delta[{i}]": d for i, d in enumerate(self.delta)})
 
     def __call__(self, alpha: ArrayLike) -> Floats:
-        a = _errors(alpha)[..., None]
+        a = _check_errors(alpha)[..., None]
         eps, delta = np.array(self.epsilon), np.array(self.delta)
         with np.errstate(over="ignore", invalid="ignore"):
             steep = np.where(a > 0, 1 - delta - np.exp(eps) * a, 1 - delta)
@@ -67,7 +68,7 @@ class Gaussian:
         _check.non_negative(mu=self.mu)
 
     def __call__(self, alpha: ArrayLike) -> Floats:
-        return np.asarray(special.ndtr(-special.ndtri(_errors(alpha)) - self.mu))
+        return np.asarray(special.ndtr(-special.ndtri(_check_errors(alpha)) - self.mu))
 
 
 def tradeoff(
@@ -89,7 +90,7 @@ def tradeoff(
     chosen = registry.make(accountant)
     refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
     if accountant == "gdp":
-        if overflow(ledger):
+        if overflow_probability(ledger):
             raise Unsupported(
                 "accountant='gdp' has no trade-off curve for batches cut to a cap. A cut is no Gaussian. Use 'pld'."
             )
@@ -155,7 +156,7 @@ def true_positive_rate(curve: Curve, false_positive_rate: float) -> float:
     return float(1 - curve(false_positive_rate))
 
 
-def group(curve: Curve, size: int) -> Curve:
+def group_tradeoff(curve: Curve, size: int) -> Curve:
     """The curve for `size` records changed together: 1 - (1 - f) composed `size` times.
 
     Dong, Roth, Su 2019, Theorem 2.14. G_mu becomes G_(size mu).
@@ -165,7 +166,7 @@ def group(curve: Curve, size: int) -> Curve:
         return Gaussian(mu=size * curve.mu, method=curve.method, label=curve.label)
 
     def grouped(alpha: ArrayLike) -> Floats:
-        a = _errors(alpha)
+        a = _check_errors(alpha)
         for _ in range(size):
             a = 1 - curve(a)
         return 1 - a
@@ -173,7 +174,7 @@ def group(curve: Curve, size: int) -> Curve:
     return grouped
 
 
-def _errors(alpha: ArrayLike) -> Floats:
+def _check_errors(alpha: ArrayLike) -> Floats:
     a = np.asarray(alpha, dtype=np.float64)
     if not ((a >= 0) & (a <= 1)).all():
         raise InvalidValue(f"alpha={alpha!r} must lie between 0 and 1.")

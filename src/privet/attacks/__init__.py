@@ -1,19 +1,18 @@
 """Attacks: what gradients and models give away, and what privacy leaves of it."""
 
-from privet.attacks import analytic, invert, prior  # they register their attacks
-from privet.attacks.attack import Attacked, attack
-from privet.attacks.base import Attack, Observation, Reconstruction, attack_for, register, registry
+from privet.attacks import identification, inversion  # they register their attacks
+from privet.attacks.attack import AttackReport, attack
+from privet.attacks.base import Attack, Observation, Reconstruction, register, registry, resolve_attack
 
 __all__ = [
     "Attack",
-    "Attacked",
+    "AttackReport",
     "Observation",
     "Reconstruction",
-    "analytic",
     "attack",
-    "attack_for",
-    "invert",
-    "prior",
+    "identification",
+    "inversion",
     "register",
     "registry",
+    "resolve_attack",
 ]

@@ -1,4 +1,4 @@
-"""attack: the one entry. Methods by name, a plan or a saved run in; what gradients give away at chosen steps out."""
+"""What is attacked: methods by name, a plan, a run, and training without privacy beside them."""
 
 import hashlib
 import json
@@ -9,25 +9,88 @@ from typing import Any
 
 from torch import Tensor
 
-from privet._registry import published
+from privet import _check
+from privet._files import write_new
+from privet._registry import import_published
 from privet.accounting.tradeoff import tradeoff
-from privet.attacks.base import Attack, Reconstruction, attack_for
-from privet.attacks.moments import Moment, numbers_of, observe, planned_moments, run_moment
-from privet.attacks.outcome import Measures, Outcome, baselines, measured
-from privet.attacks.prior import one_step_ceiling, run_ceiling
-from privet.attacks.sources import Source, cost_of, settings_for, sources_of
-from privet.attacks.table import table
-from privet.attacks.victims import Victims, victims_of
-from privet.attacks.whole_run import identify
+from privet.attacks.base import Attack, Reconstruction, resolve_attack
+from privet.attacks.identification import identify_from_run, one_step_ceiling, run_ceiling
+from privet.attacks.observing import (
+    AttackedStep,
+    TargetRecords,
+    attacked_step_of_run,
+    attacked_steps_of_plan,
+    choose_targets,
+    observe,
+    parse_step_numbers,
+)
+from privet.attacks.outcome import Measures, Outcome, baselines, format_table, measure_reconstruction
 from privet.data.files import Where
 from privet.data.task import Task
-from privet.engine.randomness import seeded
+from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
-from privet.planning import Plan
-from privet.training.append_file import write_new
-from privet.training.checkpoint import NAME as WEIGHTS
+from privet.noise.randomness import seeded
+from privet.planning import Plan, method, plan
+from privet.training.checkpoint_format import NAME as WEIGHTS
+from privet.training.checks import check_preprocessing
 from privet.training.run import Run
 from privet.training.settings import Settings
+
+REFERENCE = "non-private"
+RHO = 2.0  # first over last value, for methods that ask for it
+_KEPT = (  # of a plan's [training] table
+    "model", "weights", "train", "fresh", "optimizer", "lr", "momentum", "weight_decay", "max_physical_batch",
+)  # fmt: skip
+
+Source = Plan | Run | None  # None: without privacy
+
+
+def resolve_sources(
+    what: "str | Sequence[str] | Plan | Run | None", task: "str | Task | None", where: Where | None,
+    as_published: bool, **given: Any,
+) -> tuple[Task, dict[str, Source], list[Plan]]:  # fmt: skip
+    """The task, what is attacked by name, and a plan or more: without privacy, the first one's batches are drawn."""
+    if isinstance(what, Run) and task is None:
+        loaded = what.task(where=where)
+    else:
+        named = what.recipe.training.get("task") if isinstance(what, Plan) else None
+        loaded = task_of(task or named or "digits", where=where)
+    if not (isinstance(what, Run) and what.not_private):  # whose own guarantee says that there is none
+        check_preprocessing(loaded.not_private)  # what attacks find is held against the plans' guarantees
+    if isinstance(what, Run):
+        return loaded, {"run": what}, [what.plan]
+    if isinstance(what, Plan):
+        return loaded, {REFERENCE: None, "plan": what}, [what]
+    names = [what] if isinstance(what, str) else list(what or [])
+    made = {
+        name: method_plan(name, loaded.size, as_published=as_published, **given) for name in names if name != REFERENCE
+    }
+    plans = list(made.values()) or [method_plan("noisy-sgd", loaded.size, as_published=False, **given)]
+    return loaded, {REFERENCE: None, **made}, plans
+
+
+def method_plan(
+    name: str, size: int, *, noise: float, clip: float, rate: float, steps: int, as_published: bool
+) -> Plan:
+    """The plan of a method at a given noise, for a comparison: it says what that costs."""
+    _check.whole(steps=steps)
+    return plan(
+        delta=min(1e-5, 1 / (10 * size)), size=size, rate=rate, steps=steps, method=name, noise=noise, clip=clip,
+        solve="epsilon", as_published=as_published, **dict.fromkeys(method(name).needs, RHO),
+    )  # fmt: skip
+
+
+def attack_settings(plan: Plan, *, model: str | None, otherwise: str | None = None) -> Settings:
+    """How the plan is trained here: by its own table where it has one."""
+    table = {key: value for key, value in plan.recipe.training.items() if key in _KEPT}
+    own = None if "weights" in table else otherwise  # weights are of the task's network
+    return Settings.of({"model": own, "device": "cpu", **table, **({} if model is None else {"model": model})})
+
+
+def guarantee_text(source: Source) -> str:
+    """What a source guarantees, in words."""
+    return "none" if source is None else str(source.guarantee)
+
 
 MODEL = "shallow-cnn"  # what Wei and Liu attack
 FORMAT = "privet-attack-1"
@@ -37,7 +100,7 @@ Tell = Callable[[str, int, int], None]  # (done, of, what is next)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attacked:
+class AttackReport:
     """All outcomes, the baselines beside them, and what was attacked."""
 
     task: str
@@ -55,7 +118,9 @@ class Attacked:
         """Plain values, for JSON."""
         rows = []
         for outcome in self.outcomes:
-            beside = published("figures_printed").printed(outcome.method, self.task) if outcome.step == 1 else None
+            beside = (
+                import_published("figures_printed").printed(outcome.method, self.task) if outcome.step == 1 else None
+            )
             rows.append(outcome.as_dict() | {"published": beside and {
                 "iterations": beside.iterations, "success": beside.success, "mse": beside.mse,
             }})  # fmt: skip
@@ -65,7 +130,7 @@ class Attacked:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        return table(self.task, self.settings, self.baselines, self.outcomes, self.guarantees)
+        return format_table(self.task, self.settings, self.baselines, self.outcomes, self.guarantees)
 
 
 def attack(
@@ -74,7 +139,7 @@ def attack(
     at_steps: "Sequence[str | int]" = ("first",), model: str | None = None, noise: float = 6.0, clip: float = 4.0,
     rate: float = 0.01, steps: int = 100, as_published: bool = False, seed: int = 0, out: "str | Path | None" = None,
     where: Where | None = None, progress: Tell | None = None,
-) -> Attacked:  # fmt: skip
+) -> AttackReport:  # fmt: skip
     """What one update gives away: each attack on each method at each step, with controls, baselines and ceilings.
 
     The attacker knows the weights, the rule, the noise and every other record of the step; of its own victim it knows
@@ -103,11 +168,13 @@ def attack(
         InvalidValue: a method, attack, step or number is not what it must be.
         Unsupported: the task is not one of images.
     """
-    loaded, sources, plans = sources_of(what, task, where, as_published, noise=noise, clip=clip, rate=rate, steps=steps)
+    loaded, sources, plans = resolve_sources(
+        what, task, where, as_published, noise=noise, clip=clip, rate=rate, steps=steps
+    )
     attacks = (("invert-l2", "prior") if batch == 1 else ("invert-l2",)) if attacks is None else attacks
-    made = {spelling: attack_for(spelling) for spelling in attacks}
-    _check_asked(made, at_steps)
-    victims = victims_of(loaded, examples=examples, batch=batch, candidates=candidates, seed=seed)
+    made = {spelling: resolve_attack(spelling) for spelling in attacks}
+    _check_request(made, at_steps)
+    victims = choose_targets(loaded, examples=examples, batch=batch, candidates=candidates, seed=seed)
     k = len(victims.candidates[0])
     settings = {
         "examples": examples, "batch": batch, "candidates": k, "seed": seed, "model": model,
@@ -115,64 +182,73 @@ def attack(
     }  # fmt: skip
     cells = [
         (name, number, spelling)
-        for name in sources for number in _numbers(plans, sources[name], at_steps) for spelling in made
+        for name in sources for number in _step_numbers(plans, sources[name], at_steps) for spelling in made
         if number != ALL or (spelling == "prior" and isinstance(sources[name], Plan))
     ]  # fmt: skip
     shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings}, plans[0])
     outcomes: list[Outcome] = []
     for name, source in sources.items():
-        moments: dict[int, Moment] = {}
+        moments: dict[int, AttackedStep] = {}
         for _, number, spelling in (cell for cell in cells if cell[0] == name):
             if progress is not None:
                 progress(f"{name}, step {number + 1 or 'all'}, {spelling}", len(outcomes), len(cells))
             kept = shelf.read(name, source, number, spelling)
             if kept is None and number == ALL:
                 assert isinstance(source, Plan)
-                settings_ = settings_for(source, model=model, otherwise=MODEL)
-                outcome = _whole(name, source, loaded, victims, settings_, seed)
-                kept = shelf.keep(name, source, number, spelling, outcome)
+                settings_ = attack_settings(source, model=model, otherwise=MODEL)
+                outcome = _attack_whole_run(name, source, loaded, victims, settings_, seed)
+                kept = shelf.store(name, source, number, spelling, outcome)
             if kept is None:
-                moments = moments or _moments(source, loaded, _numbers(plans, source, at_steps), plans, model, seed)
-                outcome = _tried(name, source, moments[number], loaded, victims, spelling, made[spelling], seed)
-                kept = shelf.keep(name, source, number, spelling, outcome)
+                moments = moments or _attacked_steps(
+                    source, loaded, _step_numbers(plans, source, at_steps), plans, model, seed
+                )
+                outcome = _run_attack(name, source, moments[number], loaded, victims, spelling, made[spelling], seed)
+                kept = shelf.store(name, source, number, spelling, outcome)
             outcomes.append(kept)
     if progress is not None:
         progress("done", len(cells), len(cells))
-    return Attacked(
+    return AttackReport(
         task=loaded.name, settings=settings, baselines=baselines(victims, seed=seed), outcomes=tuple(outcomes),
-        guarantees={n: cost_of(s) for n, s in sources.items()}, truth=pixels(victims.inputs[0, 0]),
+        guarantees={n: guarantee_text(s) for n, s in sources.items()}, truth=to_pixels(victims.inputs[0, 0]),
     )  # fmt: skip
 
 
-def _numbers(plans: list[Plan], source: Source, at_steps: "Sequence[str | int]") -> list[int]:
+def _step_numbers(plans: list[Plan], source: Source, at_steps: "Sequence[str | int]") -> list[int]:
     if isinstance(source, Run):
         return [min(source.steps, len(source.plan.steps) - 1)]
-    found = numbers_of([word for word in at_steps if word != "all"], len((source or plans[0]).steps))
+    found = parse_step_numbers([word for word in at_steps if word != "all"], len((source or plans[0]).steps))
     return found + [ALL] * ("all" in at_steps)
 
 
-def _check_asked(made: "Mapping[str, Attack]", at_steps: "Sequence[str | int]") -> None:
+def _check_request(made: "Mapping[str, Attack]", at_steps: "Sequence[str | int]") -> None:
     if not made:
         raise InvalidValue("attacks=() must name one. There is nothing to do without. Give ['invert-l2'], for example.")
     if "all" in at_steps and "prior" not in made:
         raise InvalidValue("at_steps='all' is for the attack `prior`. Others look at one update. Add prior.")
 
 
-def _moments(
+def _attacked_steps(
     source: Source, task: Task, numbers: list[int], plans: list[Plan], model: str | None, seed: int
-) -> dict[int, Moment]:
+) -> dict[int, AttackedStep]:
     if isinstance(source, Run):
-        return {numbers[0]: run_moment(source, task)}
-    settings = settings_for(source or plans[0], model=model, otherwise=MODEL)
-    made = planned_moments(source, task, numbers, sampled=plans[0], settings=settings, seed=seed)
+        return {numbers[0]: attacked_step_of_run(source, task)}
+    settings = attack_settings(source or plans[0], model=model, otherwise=MODEL)
+    made = attacked_steps_of_plan(source, task, numbers, sampled=plans[0], settings=settings, seed=seed)
     return {moment.number: moment for moment in made}
 
 
 # --- one attack -------------------------------------------------------------------------------------
 
 
-def _tried(
-    name: str, source: Source, moment: Moment, task: Task, victims: Victims, spelling: str, made: Any, seed: int
+def _run_attack(
+    name: str,
+    source: Source,
+    moment: AttackedStep,
+    task: Task,
+    victims: TargetRecords,
+    spelling: str,
+    made: Any,
+    seed: int,
 ) -> Outcome:
     """An attack on all victims of a moment, and on as many controls."""
     plan = source.plan if isinstance(source, Run) else source
@@ -180,29 +256,34 @@ def _tried(
     empty = observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
     found, control = made.run(seen), made.run(empty)
     is_covered = not (isinstance(source, Run) and source.not_private)
-    ceilings = _ceilings(plan if is_covered else None, moment, victims)
+    ceilings = _identification_ceilings(plan if is_covered else None, moment, victims)
     return Outcome(
-        method=name, attack=spelling, step=moment.number + 1, found=measured(found, victims),
-        control=measured(control, victims), noise=None if moment.step is None else moment.step.noise,
+        method=name, attack=spelling, step=moment.number + 1, found=measure_reconstruction(found, victims),
+        control=measure_reconstruction(control, victims), noise=None if moment.step is None else moment.step.noise,
         clip=None if moment.step is None else moment.step.clip, std=seen.std, rule=None if plan is None else plan.rule,
         ceiling=ceilings[0], run_ceiling=ceilings[1], iterations=float(found.iterations.float().mean()),
-        evaluations=float(found.evaluations.float().mean()), seconds=found.seconds, frames=_frames(found, control),
+        evaluations=float(found.evaluations.float().mean()), seconds=found.seconds,
+        frames=_picture_frames(found, control),
     )  # fmt: skip
 
 
-def _whole(name: str, plan: Plan, task: Task, victims: Victims, settings: Settings, seed: int) -> Outcome:
+def _attack_whole_run(
+    name: str, plan: Plan, task: Task, victims: TargetRecords, settings: Settings, seed: int
+) -> Outcome:
     """Identification from a whole run of a plan."""
-    found, control = identify(plan, task, victims, settings=settings, seed=seed)
-    ceiling = _of_run(plan, len(victims.candidates[0]))
+    found, control = identify_from_run(plan, task, victims, settings=settings, seed=seed)
+    ceiling = _plan_ceiling(plan, len(victims.candidates[0]))
     return Outcome(
-        method=name, attack="prior", step=0, found=measured(found, victims), control=measured(control, victims),
-        noise=float(plan.steps.noises.min()), clip=plan.steps[0].clip, std=None, rule=plan.rule, ceiling=ceiling,
-        run_ceiling=ceiling, iterations=float(len(plan.steps)), evaluations=float(found.evaluations[0]),
-        seconds=found.seconds, frames=_frames(found, control),
+        method=name, attack="prior", step=0, found=measure_reconstruction(found, victims),
+        control=measure_reconstruction(control, victims), noise=float(plan.steps.noises.min()), clip=plan.steps[0].clip,
+        std=None, rule=plan.rule, ceiling=ceiling, run_ceiling=ceiling, iterations=float(len(plan.steps)),
+        evaluations=float(found.evaluations[0]), seconds=found.seconds, frames=_picture_frames(found, control),
     )  # fmt: skip
 
 
-def _ceilings(plan: Plan | None, moment: Moment, victims: Victims) -> tuple[float | None, float | None]:
+def _identification_ceilings(
+    plan: Plan | None, moment: AttackedStep, victims: TargetRecords
+) -> tuple[float | None, float | None]:
     """The most that any attack can identify: from this step, and from the whole run.
 
     Of several unknown records none is given: which reconstruction belongs to which is read off the truth.
@@ -210,23 +291,23 @@ def _ceilings(plan: Plan | None, moment: Moment, victims: Victims) -> tuple[floa
     candidates = len(victims.candidates[0])
     if plan is None or plan.is_unsound or moment.step is None or victims.batch > 1:
         return None, None
-    return one_step_ceiling(candidates, 1 / moment.step.noise), _of_run(plan, candidates)
+    return one_step_ceiling(candidates, 1 / moment.step.noise), _plan_ceiling(plan, candidates)
 
 
-def _of_run(plan: Plan, candidates: int) -> float | None:
+def _plan_ceiling(plan: Plan, candidates: int) -> float | None:
     try:
         return run_ceiling(candidates, tradeoff(plan.ledger(), relation=plan.recipe.budget.relation))
     except PrivetError:  # no certified curve covers this sampling
         return None
 
 
-def _frames(found: Reconstruction, control: Reconstruction) -> dict[str, list[list[list[int]]]]:
+def _picture_frames(found: Reconstruction, control: Reconstruction) -> dict[str, list[list[list[int]]]]:
     """Pictures of the first victim: after some iterations, at the end, and what the control ended with."""
-    kept = {str(number): pixels(images[0, 0]) for number, images in sorted(found.frames.items())}
-    return kept | {"end": pixels(found.inputs[0, 0]), "control": pixels(control.inputs[0, 0])}
+    kept = {str(number): to_pixels(images[0, 0]) for number, images in sorted(found.frames.items())}
+    return kept | {"end": to_pixels(found.inputs[0, 0]), "control": to_pixels(control.inputs[0, 0])}
 
 
-def pixels(image: Tensor) -> list[list[list[int]]]:
+def to_pixels(image: Tensor) -> list[list[list[int]]]:
     """An image (C, H, W) as whole numbers 0 to 255, (H, W, C)."""
     shown = image.nan_to_num(0.5).clamp(0, 1).mul(255).round().int().movedim(0, -1)
     found: list[list[list[int]]] = shown.tolist()
@@ -262,10 +343,10 @@ class _Shelf:
         except (OSError, ValueError, KeyError, TypeError):
             return None  # damaged: computed again
 
-    def keep(self, name: str, source: Source, number: int, spelling: str, outcome: Outcome) -> Outcome:
+    def store(self, name: str, source: Source, number: int, spelling: str, outcome: Outcome) -> Outcome:
         file = self._file(name, source, number, spelling)
         if file is not None:
-            text = json.dumps({"format": FORMAT, "settings": self._settings, "outcome": outcome.kept()})
+            text = json.dumps({"format": FORMAT, "settings": self._settings, "outcome": outcome.to_file_table()})
             write_new(file, text.encode())
         return outcome
 

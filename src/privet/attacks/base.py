@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from privet._registry import Registry
-from privet.engine.clip import Rule
-from privet.engine.clip.bounded import bounded
-from privet.engine.share import Dense
+from privet.clipping.rule import ClippingRule, bounded
 from privet.errors import InvalidValue
-from privet.planning.rules import registry as rules
+from privet.per_example.forms import Dense
+from privet.planning.clipping_rules import registry as rules
 
 Grads = Mapping[str, Tensor]
 
@@ -46,7 +45,7 @@ class Observation:
     batch: int = 1
     labels: Tensor | None = None  # (N, batch), if they are known
     step: int = 0
-    rule: Rule | None = None
+    rule: ClippingRule | None = None
     clip: float = math.inf
     std: float | None = 0.0  # of the noise on each entry of an update; None where it is not public
     candidates: tuple[Tensor, Tensor] | None = None  # K known inputs and labels, the victims' among them
@@ -83,8 +82,8 @@ class Observation:
 
         `inputs` is (R, *shape), `labels` (R, classes), each row a distribution. Both may be differentiated through.
         """
-        grads = gradients(self.model, self.state, inputs, labels, names=self.update)
-        return grads if self.rule is None else clipped(grads, self.rule, self.clip)
+        grads = example_gradients(self.model, self.state, inputs, labels, names=self.update)
+        return grads if self.rule is None else clip_gradients(grads, self.rule, self.clip)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,7 +109,7 @@ registry: Registry[Attack] = Registry("attack", needs=("run",))
 register = registry.register
 
 
-def attack_for(spelling: Any) -> Attack:
+def resolve_attack(spelling: Any) -> Attack:
     """The attack that a user wrote: a name with options, an address, or the attack itself.
 
     >>> attack_for("invert-l2:iterations=50").iterations
@@ -120,12 +119,12 @@ def attack_for(spelling: Any) -> Attack:
         name, options = registry.split(spelling)
         return registry.make(name, **registry.options(name, options))
     if not callable(getattr(spelling, "run", None)):
-        raise InvalidValue(f"attack={spelling!r} must be a name, or an object with run. Known: {known()}.")
+        raise InvalidValue(f"attack={spelling!r} must be a name, or an object with run. Known: {attack_names()}.")
     found: Attack = spelling
     return found
 
 
-def known() -> str:
+def attack_names() -> str:
     """The names of all attacks."""
     return ", ".join(registry.names())
 
@@ -133,7 +132,9 @@ def known() -> str:
 # --- gradients --------------------------------------------------------------------------------------
 
 
-def gradients(model: nn.Module, state: Grads, inputs: Tensor, labels: Tensor, *, names: Grads) -> dict[str, Tensor]:
+def example_gradients(
+    model: nn.Module, state: Grads, inputs: Tensor, labels: Tensor, *, names: Grads
+) -> dict[str, Tensor]:
     """The gradient of the cross-entropy of each record, (R, *shape) for each of `names`; differentiable."""
     wanted = {name: state[name] for name in names}
     rest = {name: value for name, value in state.items() if name not in wanted}
@@ -146,15 +147,15 @@ def gradients(model: nn.Module, state: Grads, inputs: Tensor, labels: Tensor, *,
     return found
 
 
-def clipped(grads: Grads, rule: Rule, clip: float) -> dict[str, Tensor]:
+def clip_gradients(grads: Grads, rule: ClippingRule, clip: float) -> dict[str, Tensor]:
     """Each record's gradient as the rule leaves it, (R, *shape); what an adaptive rule learnt is public."""
     held = bounded(rule)
     shares = held.transform({name: Dense(g) for name, g in grads.items()}, {name: g[0] for name, g in grads.items()})
-    moved, threshold = {name: share.dense() for name, share in shares.items()}, held.clip_in_force(clip)
+    moved, threshold = {name: share.materialize() for name, share in shares.items()}, held.clip_in_force(clip)
     groups = held.groups(list(moved))
-    sq = torch.stack([sum_of([moved[n].flatten(1).square().sum(1) for n in group]) for group in groups], dim=1)
+    sq = torch.stack([sum_tensors([moved[n].flatten(1).square().sum(1) for n in group]) for group in groups], dim=1)
     norms = sq.clamp(min=1e-30).sqrt()  # (R, G); a root has no slope at zero
-    factors = held.say(norms, threshold)
+    factors = held.unbounded_factors(norms, threshold)
     if not rules.is_ours(rule):
         bound = held.bound(threshold, len(groups))
         factors = held.factors(norms, threshold, bound=bound, dtype=norms.dtype)
@@ -164,11 +165,11 @@ def clipped(grads: Grads, rule: Rule, clip: float) -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def sum_of(parts: "list[Tensor]") -> Tensor:
+def sum_tensors(parts: "list[Tensor]") -> Tensor:
     """The sum of tensors of one shape."""
     return torch.stack(parts).sum(0)
 
 
-def distances(grads: Grads, update: Grads) -> Tensor:
+def squared_distances(grads: Grads, update: Grads) -> Tensor:
     """The squared distance of each row of gradients from its update, (R,)."""
-    return sum_of([(grads[name] - update[name]).flatten(1).square().sum(1) for name in update])
+    return sum_tensors([(grads[name] - update[name]).flatten(1).square().sum(1) for name in update])

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privet.attacks.base import Observation, Reconstruction, attack_for, gradients
-from privet.training.plugin_contract import Contract
+from privet.attacks.base import Observation, Reconstruction, example_gradients, resolve_attack
+from privet.diagnosis.plugin_contract import Contract
 
 SHAPE, CLASSES, VICTIMS = (1, 6, 6), 3, 6
 
@@ -32,7 +32,7 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
 def observation(model: nn.Module, x: Tensor, y: Tensor, *, batch: int = 1, **more: Any) -> Observation:
     """Updates without clipping and noise, `batch` examples each."""
     state = state_of(model)
-    grads = gradients(model, state, x, nn.functional.one_hot(y, CLASSES).float(), names=state)
+    grads = example_gradients(model, state, x, nn.functional.one_hot(y, CLASSES).float(), names=state)
     update = {name: g.detach().view(-1, batch, *g.shape[1:]).sum(1) for name, g in grads.items()}
     given: dict[str, Any] = {"update": update, "candidates": (x, y), **more}
     return Observation(model=model, state=state, shape=SHAPE, classes=CLASSES, batch=batch, **given)
@@ -44,7 +44,7 @@ def seen() -> Observation:
 
 
 def _run(spelling: Any, what: Observation) -> Reconstruction:
-    return attack_for(spelling).run(what)
+    return resolve_attack(spelling).run(what)
 
 
 def _has_the_shape_of_the_inputs(spelling: Any) -> str:

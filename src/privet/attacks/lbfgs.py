@@ -80,7 +80,7 @@ class _State:
         self.low, self.high, self.length = (start.new_zeros(size) for _ in range(3))
         self.trials = torch.zeros(size, dtype=torch.int64)
         self.idle = torch.zeros(size, dtype=torch.int64)  # steps in a row that gained little
-        self._begin(torch.arange(size))
+        self._choose_direction(torch.arange(size))
 
     def advance(self, rows: Tensor) -> Tensor:
         """One evaluation for each of `rows`; gives those that made a step."""
@@ -93,12 +93,12 @@ class _State:
         flat = (slopes * self.directions[rows]).sum(1) >= WOLFE * falls
         tired = self.trials[rows] >= TRIALS
         good = lower & (flat | tired)
-        self._shift(rows[~good], too_far=~lower[~good])
+        self._change_length(rows[~good], too_far=~lower[~good])
         self.stuck[rows[tired & ~lower]] = True
         self._accept(rows[good], points[good], values[good], slopes[good])
         return rows[good]
 
-    def _shift(self, rows: Tensor, *, too_far: Tensor) -> None:
+    def _change_length(self, rows: Tensor, *, too_far: Tensor) -> None:
         """Another length: within the bracket, or twice as far while it is open."""
         self.high[rows[too_far]] = self.length[rows[too_far]]
         self.low[rows[~too_far]] = self.length[rows[~too_far]]
@@ -118,9 +118,9 @@ class _State:
         self.idle[rows] = torch.where(gained_little, self.idle[rows] + 1, 0)
         self.points[rows], self.values[rows], self.slopes[rows] = points, values, slopes
         self.iterations[rows] += 1
-        self._begin(rows)
+        self._choose_direction(rows)
 
-    def _begin(self, rows: Tensor) -> None:
+    def _choose_direction(self, rows: Tensor) -> None:
         """A new direction for each of `rows`, by the two loops of L-BFGS; the slope itself where there is no past."""
         steps, turns, weights = self.steps[:, rows], self.turns[:, rows], self.weights[:, rows]
         q = self.slopes[rows].clone()

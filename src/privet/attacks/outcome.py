@@ -1,16 +1,102 @@
-"""What an attack achieved on all victims of a moment: measures, success against a control, and the ceiling."""
+"""How good reconstructions are: mean squared error, PSNR, SSIM, and whether the true record can be told from others."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from scipy import special
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+from torch.nn import functional as F
 
 from privet import _check
-from privet.attacks import quality
+from privet._registry import import_published
 from privet.attacks.base import Reconstruction
-from privet.attacks.victims import Victims
+from privet.attacks.observing import TargetRecords
+
+WINDOW, SPREAD = 11, 1.5  # of SSIM: a Gaussian of 11 x 11
+K1, K2 = 0.01, 0.03
+SEEN = 0.9  # SSIM above this: one would say that it is the same picture
+
+
+def mse(found: Tensor, true: Tensor) -> Tensor:
+    """The mean squared error of each image, (N,), with what was found brought to [0, 1], as a viewer would.
+
+    >>> mse(torch.full((1, 1, 2, 2), 7.0), torch.zeros(1, 1, 2, 2))
+    tensor([1.])
+    """
+    return (_to_pixel_range(found) - true).flatten(1).square().mean(1)
+
+
+def psnr(found: Tensor, true: Tensor) -> Tensor:
+    """The peak signal-to-noise ratio of each image in decibel: -10 log10 of its mean squared error; at most 150."""
+    return -10 * mse(found, true).clamp(min=1e-15).log10()
+
+
+def ssim(found: Tensor, true: Tensor) -> Tensor:
+    """The structural similarity of each image (N, C, H, W) in [0, 1]: 1 if they are the same, near 0 if unrelated.
+
+        mean over windows of (2 m m' + c1)(2 s + c2) / ((m^2 + m'^2 + c1)(v + v' + c2)),   c = (K 1)^2
+
+    with means m, variances v and covariance s under a Gaussian window of 11 x 11 with spread 1.5 (or the whole image,
+    where it is smaller), channels averaged. Source: Wang, Bovik, Sheikh, Simoncelli 2004, section III-B.
+
+    >>> x = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    >>> round(float(ssim(x, x)), 6), abs(float(ssim(x, 1 - x))) > 0.5
+    (1.0, True)
+    """
+    a, b = _to_pixel_range(found).double(), true.double()
+    channels, window = a.shape[1], _gaussian_window(a.shape[-2:]).to(a)
+
+    def blurred(x: Tensor) -> Tensor:
+        return F.conv2d(x, window.expand(channels, 1, *window.shape), groups=channels)
+
+    m, n = blurred(a), blurred(b)
+    v, w, s = blurred(a * a) - m * m, blurred(b * b) - n * n, blurred(a * b) - m * n
+    c1, c2 = K1**2, K2**2
+    each = (2 * m * n + c1) * (2 * s + c2) / ((m * m + n * n + c1) * (v + w + c2))
+    return each.flatten(1).mean(1).to(found.dtype)
+
+
+def _gaussian_window(sides: torch.Size) -> Tensor:
+    lines = []
+    for side in sides:
+        width = min(WINDOW, side)
+        at = torch.arange(width, dtype=torch.float64) - (width - 1) / 2
+        line = torch.exp(-(at**2) / (2 * SPREAD**2))
+        lines.append(line / line.sum())
+    return lines[0][:, None] * lines[1][None, :]
+
+
+def ranks_by_distance(found: Tensor, candidates: Tensor, true: Tensor) -> Tensor:
+    """How many candidates are nearer to each reconstruction than the true one, (N,): 0 means that it is identified.
+
+    `found` is (N, *shape), `candidates` (K, *shape), `true` (N,) the place of the truth among them.
+    """
+    apart = torch.cdist(_to_pixel_range(found).flatten(1).double(), candidates.flatten(1).double())
+    return ranks_by_score(-apart, true)
+
+
+def ranks_by_score(scores: Tensor, true: Tensor) -> Tensor:
+    """How many candidates score at least as well as the true one, itself left out, (N,); what is not a number does."""
+    own = scores.gather(1, true[:, None])
+    return (~(scores < own)).sum(1) - 1
+
+
+def match_records(found: Tensor, true: Tensor) -> Tensor:
+    """The order in which each victim's reconstructions fit its records best, (N, batch): an update has no order.
+
+    Row r is such that found[r, order[r, b]] belongs to true[r, b]. By the Hungarian method on squared errors.
+    """
+    apart = torch.cdist(_to_pixel_range(found).flatten(2).double(), true.flatten(2).double())  # (N, batch, batch)
+    order = [torch.as_tensor(linear_sum_assignment(part.T.numpy())[1]) for part in apart]
+    return torch.stack(order)
+
+
+def _to_pixel_range(found: Tensor) -> Tensor:
+    return found.nan_to_num(0.5).clamp(0, 1)
+
 
 CONFIDENCE = 0.95
 ALARM = 1e-3  # how often a guarantee that holds is accused
@@ -18,7 +104,7 @@ PAPER = 0.70  # the mean squared error below which Wei and Liu 2021 call an atta
 TRIVIAL = f"MSE < {PAPER:.2f} is trivially met: a black image meets it"
 
 
-def rate_limits(count: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def rate_interval(count: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """An interval that holds the true rate of `count` out of `trials` with this confidence.
 
     Source: Clopper and Pearson 1934; exact.
@@ -33,10 +119,10 @@ def rate_limits(count: int, trials: int, confidence: float = CONFIDENCE) -> tupl
     return low, high
 
 
-def difference_limits(count: int, control: int, trials: int) -> tuple[float, float]:
+def difference_interval(count: int, control: int, trials: int) -> tuple[float, float]:
     """An interval for the rate of `count` minus that of `control`, each of so many trials: both limits hold at once."""
     both = 1 - (1 - CONFIDENCE) / 2
-    (a, b), (c, d) = rate_limits(count, trials, both), rate_limits(control, trials, both)
+    (a, b), (c, d) = rate_interval(count, trials, both), rate_interval(control, trials, both)
     return a - d, b - c
 
 
@@ -67,29 +153,31 @@ class Measures:
         }  # fmt: skip
 
 
-def measured(found: Reconstruction, victims: Victims) -> Measures:
+def measure_reconstruction(found: Reconstruction, victims: TargetRecords) -> Measures:
     """The measures of a reconstruction; within a victim, each record is held against what fits it best."""
-    return measures_of(found.inputs, found.labels, victims, scores=found.scores)
+    return measure_images(found.inputs, found.labels, victims, scores=found.scores)
 
 
-def measures_of(inputs: Tensor, labels: Tensor, victims: Victims, *, scores: Tensor | None = None) -> Measures:
-    order = quality.matched(inputs, victims.inputs)
+def measure_images(inputs: Tensor, labels: Tensor, victims: TargetRecords, *, scores: Tensor | None = None) -> Measures:
+    order = match_records(inputs, victims.inputs)
     rows = torch.arange(victims.size)[:, None]
     shown, true = inputs[rows, order].flatten(0, 1), victims.inputs.flatten(0, 1)
     places = victims.places.flatten()
-    apart = quality.mse(shown, true)
-    alike = quality.ssim(shown, true)
-    ranks = quality.ranks(shown, victims.candidates[0], places) if scores is None else quality.ranks_of(scores, places)
-    hit = ((alike > quality.SEEN) | (ranks == 0)).view(victims.size, victims.batch).any(1)
+    apart = mse(shown, true)
+    alike = ssim(shown, true)
+    ranks = (
+        ranks_by_distance(shown, victims.candidates[0], places) if scores is None else ranks_by_score(scores, places)
+    )
+    hit = ((alike > SEEN) | (ranks == 0)).view(victims.size, victims.batch).any(1)
     return Measures(
-        victims=victims.size, records=len(true), mse=float(apart.mean()), psnr=float(quality.psnr(shown, true).mean()),
+        victims=victims.size, records=len(true), mse=float(apart.mean()), psnr=float(psnr(shown, true).mean()),
         ssim=float(alike.mean()), top1=int((ranks == 0).sum()), top10=int((ranks < 10).sum()),
         labels=int((labels[rows, order] == victims.labels).sum()), succeeded=int(hit.sum()),
         paper=int((apart < PAPER).sum()),
     )  # fmt: skip
 
 
-def baselines(victims: Victims, *, seed: int = 0) -> dict[str, Measures]:
+def baselines(victims: TargetRecords, *, seed: int = 0) -> dict[str, Measures]:
     """What one gets without looking at any update: a black image, the candidates' mean, and noise."""
     mean = victims.candidates[0].mean(0)
     noise = torch.rand(victims.inputs.shape, generator=torch.Generator().manual_seed(seed))
@@ -98,7 +186,7 @@ def baselines(victims: Victims, *, seed: int = 0) -> dict[str, Measures]:
         "pure noise": noise.to(victims.inputs),
     }  # fmt: skip
     common = victims.candidates[1].mode().values.expand_as(victims.labels)
-    return {name: measures_of(guess, common, victims) for name, guess in guesses.items()}
+    return {name: measure_images(guess, common, victims) for name, guess in guesses.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +221,14 @@ class Outcome:
 
     @property
     def limits(self) -> tuple[float, float]:
-        return difference_limits(self.found.succeeded, self.control.succeeded, self.found.victims)
+        return difference_interval(self.found.succeeded, self.control.succeeded, self.found.victims)
 
     @property
     def is_violation(self) -> bool:
         """Whether records are identified more often than one step can allow, with confidence."""
         if self.ceiling is None or self.found.victims < self.found.records:
             return False  # several records of one victim are no independent trials
-        return rate_limits(self.found.top1, self.found.records, 1 - 2 * ALARM)[0] > self.ceiling
+        return rate_interval(self.found.top1, self.found.records, 1 - 2 * ALARM)[0] > self.ceiling
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -155,7 +243,7 @@ class Outcome:
             "seconds": self.seconds,
         }  # fmt: skip
 
-    def kept(self) -> dict[str, Any]:
+    def to_file_table(self) -> dict[str, Any]:
         """Everything, for a file; `Outcome.read` takes it back."""
         return asdict(self)
 
@@ -164,3 +252,96 @@ class Outcome:
         """What `kept` gave."""
         parts = {word: Measures(**kept[word]) for word in ("found", "control")}
         return cls(**{**kept, **parts})
+
+
+_HEAD = (
+    "method", "step", "attack", "PSNR", "SSIM", "top-1", "top-10", "label", "success", "control",
+    f"difference [{CONFIDENCE:.0%}]", "ceiling", "run", "MSE<0.70*", "iter", "evals", "s",
+)  # fmt: skip
+
+
+def format_table(
+    task: str, settings: Mapping[str, Any], baselines: Mapping[str, Measures], outcomes: Sequence[Outcome],
+    guarantees: Mapping[str, str],
+) -> str:  # fmt: skip
+    """Everything that one wants to read at a glance."""
+    lines = [
+        f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from {task}, "
+        f"{settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
+    ]
+    lines += align_columns(
+        [_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, found) for n, found in baselines.items())]
+    )
+    lines += [
+        f"  success: SSIM > 0.9 or identified, of victims; control: the same noise on no gradient. * {TRIVIAL}.",
+        "  ceiling: the most that any attack on this step can identify (top-1); run: on the whole run. Both follow "
+        "from the plan; '-': no guarantee, or several records at once.",
+    ]
+    lines += [f"  {name}: {text}" for name, text in guarantees.items() if text != "none"]
+    lines += [
+        f"  violation: {o.method}, step {o.when}, {o.attack}: {o.found.top1} of {o.found.records} identified, more "
+        "than the guarantee allows"
+        for o in outcomes if o.is_violation
+    ]  # fmt: skip
+    return "\n".join(lines + _printed_lines(task, outcomes))
+
+
+def _outcome_row(o: Outcome) -> tuple[str, ...]:
+    low, high = o.limits
+    return (
+        o.method, o.when, o.attack, *_measure_cells(o.found), f"{o.control.success:.2f}",
+        f"{o.difference:+.2f} [{low:+.2f}, {high:+.2f}]", _format_share(o.ceiling), _format_share(o.run_ceiling),
+        f"{o.found.paper / o.found.records:.2f}", f"{o.iterations:.0f}", f"{o.evaluations:.0f}", f"{o.seconds:.1f}",
+    )  # fmt: skip
+
+
+def _baseline_row(name: str, found: Measures) -> tuple[str, ...]:
+    return (
+        f"({name})", "", "", *_measure_cells(found), "", "", "", "", f"{found.paper / found.records:.2f}", "", "", ""
+    )  # fmt: skip
+
+
+def _measure_cells(found: Measures) -> tuple[str, ...]:
+    counts = (found.top1, found.top10, found.labels)
+    return (
+        f"{found.psnr:.1f}",
+        f"{found.ssim:.3f}",
+        *(f"{c / found.records:.2f}" for c in counts),
+        f"{found.success:.2f}",
+    )
+
+
+def _format_share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _printed_lines(task: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """The paper's figures beside ours, for the same attack on the first step."""
+    rows, theirs_of = [], import_published("figures_printed")
+    for o in outcomes:
+        beside = theirs_of.printed(o.method, task)
+        if beside is not None and o.step == 1 and o.attack.startswith("invert-l2"):
+            theirs = (f"{beside.iterations:g}", f"{beside.success:g}", f"{beside.mse:.2e}")
+            ours = (f"{o.iterations:.1f}", f"{o.found.paper / o.found.records:.2f}", f"{o.found.mse:.2e}")
+            rows.append((o.method, *theirs, *ours, f"{o.difference:+.2f}"))
+    if not rows:
+        return []
+    head = ("method", "iter", "success", "MSE", "our iter", "MSE<0.70*", "our MSE", "success - control")
+    return [f"  published: {theirs_of.SOURCE}; its iterations are L-BFGS calls", *align_columns([head, *rows])]
+
+
+def format_count(number: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows as lines: words to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    is_word = [not any(row[i] and row[i][0] in "+-0123456789" for row in rows[1:]) for i in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(
+            cell.ljust(width) if word else cell.rjust(width)
+            for cell, width, word in zip(row, widths, is_word, strict=True)
+        ).rstrip() for row in rows
+    ]  # fmt: skip

@@ -2,7 +2,16 @@
 
 from privet.auditing.audit import audit
 from privet.auditing.finding import Audit, Finding
-from privet.auditing.mechanism import Declared, Mechanism, declared
-from privet.auditing.scenes import Scene, scenes
+from privet.auditing.mechanism import Mechanism, MechanismClaim, mechanism_claim
+from privet.auditing.neighbours import NeighbouringPair, neighbouring_pairs
 
-__all__ = ["Audit", "Declared", "Finding", "Mechanism", "Scene", "audit", "declared", "scenes"]
+__all__ = [
+    "Audit",
+    "Finding",
+    "Mechanism",
+    "MechanismClaim",
+    "NeighbouringPair",
+    "audit",
+    "mechanism_claim",
+    "neighbouring_pairs",
+]

@@ -1,31 +1,72 @@
-"""audit: the one entry. A mechanism, a method or a control by name, or a plan in; findings and a verdict out."""
+"""The ledger of a run against its plan: what was charged must be what was planned."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from privet import _check
-from privet.accounting import Step
-from privet.accounting.sampling import POISSON
+from privet.accounting import Ledger, Step
+from privet.accounting.sampling import POISSON, Sampling
 from privet.accounting.tradeoff import Curve
-from privet.auditing import controls
-from privet.auditing.bounds import mu_like
-from privet.auditing.finding import ALARM, Audit, Finding
-from privet.auditing.mechanism import Declared, Mechanism
+from privet.auditing import broken_mechanisms
+from privet.auditing.bounds import equivalent_mu
+from privet.auditing.distinguishing import distinguish
+from privet.auditing.engine_mechanisms import EngineStep
+from privet.auditing.finding import ALARM, Audit, Finding, Verdict
+from privet.auditing.mechanism import Mechanism, MechanismClaim
+from privet.auditing.neighbours import SIZE, NeighbouringPair
+from privet.auditing.neighbours import neighbouring_pairs as all_scenes
 from privet.auditing.one_run import LEAST_CANARIES, one_run
-from privet.auditing.replay import replay, worst
-from privet.auditing.run_ledger import run_ledger
-from privet.auditing.scenes import SIZE, Scene
-from privet.auditing.scenes import scenes as all_scenes
-from privet.auditing.sound import EngineStep
-from privet.auditing.step import step
+from privet.auditing.replay import most_unlike_pairs, replay
+from privet.clipping.rule import clipping_rule, is_adaptive
 from privet.data.task import Task
-from privet.engine.clip import is_adaptive, rule_for
-from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
+from privet.noise.randomness import Randomness
 from privet.planning import METHODS, Plan, method, plan
-from privet.training.gate import check_covered
+from privet.training.checks import check_preprocessing
 from privet.training.run import Run
+
+Row = tuple[float, float, Sampling, int]
+
+
+def audit_ledger(run: Run) -> Finding:
+    """Whether each charged step has the noise, the rate and the sampling of the plan's; the clip may be learnt."""
+    start = time.perf_counter()
+    reasons = []
+    if run.ledger.steps > len(run.plan.steps):
+        reasons.append(f"{run.ledger.steps} steps are charged, and the plan has {len(run.plan.steps)}")
+    elif group_equal_steps(run.ledger) != group_equal_steps(run.plan.ledger().first(run.ledger.steps)):
+        reasons.append("a charged step has another noise, rate or sampling than the plan's")
+    if run.spent.epsilon > run.plan.recipe.budget.epsilon:
+        reasons.append(
+            f"epsilon {run.spent.epsilon:.6g} is spent, and the budget is {run.plan.recipe.budget.epsilon:g}"
+        )
+    is_covered = run.noise_is_secret and not run.not_private and run.loop.void_from is None
+    verdict: Verdict = "violation" if reasons else "consistent" if is_covered else "inconclusive"
+    says = f"{run.ledger.steps} of {len(run.plan.steps)} steps are charged"
+    if not run.noise_is_secret:
+        says += f"; seed {run.seed} makes the noise again: reproducible, not private"
+    if run.not_private:
+        says += f"; {run.not_private}: read off the records without noise, which no ledger shows"
+    if run.loop.void_from is not None:
+        says += f"; guarantee: none, {run.loop.void_text}"
+    return Finding(
+        kind="ledger", verdict=verdict, says=says, reasons=tuple(reasons), alarm=0.0,
+        seconds=time.perf_counter() - start, numbers={"steps": run.ledger.steps},
+    )  # fmt: skip
+
+
+def group_equal_steps(ledger: Ledger) -> list[Row]:
+    """Runs of steps that cost the same, whatever their clips."""
+    found: list[Row] = []
+    for step, count in ledger:
+        key = (step.noise, step.rate, step.sampling)
+        if found and found[-1][:3] == key:
+            count += found.pop()[3]
+        found.append((*key, count))
+    return found
+
 
 Kind = Literal["replay", "step", "one-run"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -39,9 +80,9 @@ Tell = Callable[[str], None]
 
 def audit(
     what: "str | Plan | Run | Mechanism", *, kinds: Sequence[str] | None = None, as_published: bool = False,
-    samples: int = 2000, canaries: int = 1000, task: Task | None = None, scenes: Sequence[Scene] | None = None,
-    claim: Curve | None = None, alarm: float = ALARM, delta: float = 1e-5, generator: Randomness | None = None,
-    progress: Tell | None = None,
+    samples: int = 2000, canaries: int = 1000, task: Task | None = None,
+    scenes: Sequence[NeighbouringPair] | None = None, claim: Curve | None = None, alarm: float = ALARM,
+    delta: float = 1e-5, generator: Randomness | None = None, progress: Tell | None = None,
 ) -> Audit:  # fmt: skip
     """Test a claim by attack: does this mechanism give away no more than it is charged for?
 
@@ -65,24 +106,24 @@ def audit(
     _check.between(0, 1, alarm=alarm)
     _check.delta(delta)
     if task is not None:
-        check_covered(task.not_private)  # the run is held against the plan's curve
-    parts, name, planned = _parts(what, as_published=as_published)
-    asked = _kinds(kinds, planned)
+        check_preprocessing(task.not_private)  # the run is held against the plan's curve
+    parts, name, planned = _resolve_mechanisms(what, as_published=as_published)
+    asked = _resolve_kinds(kinds, planned)
     tell = (lambda _: None) if progress is None else progress
-    findings: list[Finding] = [run_ledger(what)] if isinstance(what, Run) else []
+    findings: list[Finding] = [audit_ledger(what)] if isinstance(what, Run) else []
     tested = sum(label != SAMPLED for label in parts)
     for label, mechanism in parts.items():
-        given = _scenes(mechanism.declared) if scenes is None else tuple(scenes)
+        given = _resolve_pairs(mechanism.claim) if scenes is None else tuple(scenes)
         if "replay" in asked:
-            findings.append(_labelled(replay(mechanism, given, progress=tell), label))
+            findings.append(_add_label(replay(mechanism, given, progress=tell), label))
         if "step" in asked and label != SAMPLED:
             tell(f"{label}choosing neighbouring datasets")
-            chosen = worst(mechanism, given, 1)
-            found = step(
+            chosen = most_unlike_pairs(mechanism, given, 1)
+            found = distinguish(
                 mechanism, chosen, samples=samples, alarm=alarm / tested, delta=delta, generator=generator,
                 progress=tell,
             )  # fmt: skip
-            findings.append(_labelled(found, label))
+            findings.append(_add_label(found, label))
     if "one-run" in asked and planned is not None:
         findings.append(
             one_run(
@@ -92,12 +133,12 @@ def audit(
             )
         )  # fmt: skip
     claimed = what if isinstance(what, Run) else planned
-    return Audit(mechanism=name, claim=_claim(parts, claimed), findings=tuple(findings))
+    return Audit(mechanism=name, claim=_describe_claim(parts, claimed), findings=tuple(findings))
 
 
-def _kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]:
+def _resolve_kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]:
     if kinds is None:
-        return KINDS if planned is not None and _fits_one_run(planned) else ("replay", "step")
+        return KINDS if planned is not None and _can_audit_one_run(planned) else ("replay", "step")
     if isinstance(kinds, str) or not kinds:
         raise InvalidValue(f"kinds={kinds!r} must be a list of {', '.join(KINDS)}. Give ['replay'], for example.")
     for kind in kinds:
@@ -107,9 +148,9 @@ def _kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]
     return tuple(kinds)
 
 
-def _fits_one_run(planned: Plan) -> bool:
+def _can_audit_one_run(planned: Plan) -> bool:
     """Whether a run of the plan is short, and one that canaries can be put in."""
-    budget, rule = planned.recipe.budget, rule_for(planned.rule, as_published=planned.is_unsound)
+    budget, rule = planned.recipe.budget, clipping_rule(planned.rule, as_published=planned.is_unsound)
     if len(planned.steps) > MOST_STEPS or planned.recipe.size < LEAST_CANARIES or is_adaptive(rule):
         return False
     return (budget.relation, budget.unit, planned.steps.sampling) == ("zero-out", "example", POISSON)
@@ -118,28 +159,32 @@ def _fits_one_run(planned: Plan) -> bool:
 # --- what is audited ---------------------------------------------------------------------------------
 
 
-def _parts(what: Any, *, as_published: bool) -> tuple[dict[str, Mechanism], str, Plan | None]:
+def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mechanism], str, Plan | None]:
     """Mechanisms by what is said of them, the name of the whole, and the plan if there is one."""
     if isinstance(what, Run):
         return (
-            of_plan(what.plan),
+            plan_mechanisms(what.plan),
             f"run {what.folder}: its ledger, and its plan by new runs, rule {what.plan.rule}",
             what.plan,
         )
     if isinstance(what, Plan):
-        return of_plan(what), f"plan {what.hash.rpartition(':')[2][:12]}, rule {what.rule}", what
+        return plan_mechanisms(what), f"plan {what.hash.rpartition(':')[2][:12]}, rule {what.rule}", what
     if isinstance(what, str):
         if what in METHODS:
             published = " as published" if as_published else ""
-            return of_plan(method_plan(what, as_published=as_published)), f"method {what}{published}", None
-        if what in controls.names():
-            return {"": controls.control(what)}, f"control {what}: {controls.why(what)}", None
-        known = [*METHODS, *controls.names()]
+            return plan_mechanisms(method_plan(what, as_published=as_published)), f"method {what}{published}", None
+        if what in broken_mechanisms.control_names():
+            return (
+                {"": broken_mechanisms.control(what)},
+                f"control {what}: {broken_mechanisms.describe_fault(what)}",
+                None,
+            )
+        known = [*METHODS, *broken_mechanisms.control_names()]
         raise InvalidValue(
             f"what={what!r} is neither a method nor a control.{_check.suggestion(what, known)} "
-            f"Methods: {', '.join(METHODS)}. Controls: {', '.join(controls.names())}."
+            f"Methods: {', '.join(METHODS)}. Controls: {', '.join(broken_mechanisms.control_names())}."
         )
-    if not callable(what) or not isinstance(getattr(what, "declared", None), Declared):
+    if not callable(what) or not isinstance(getattr(what, "declared", None), MechanismClaim):
         raise InvalidValue(
             f"what={what!r} must be a name, a plan, a run, or an object that can be called and has `declared`. "
             "It says what is charged. Use auditing.declared(step, norm_bound=, divisor=)."
@@ -161,7 +206,7 @@ def method_plan(name: str, *, as_published: bool = False, steps: int = NAMED_STE
     )  # fmt: skip
 
 
-def of_plan(planned: Plan) -> dict[str, Mechanism]:
+def plan_mechanisms(planned: Plan) -> dict[str, Mechanism]:
     """The first and the last step of a plan, if they differ, on the records of the scenes, all of which take part.
 
     Sampling hides a step; without it each is held against G_mu with mu = 1 / noise, which tests more. What sampling
@@ -171,20 +216,20 @@ def of_plan(planned: Plan) -> dict[str, Mechanism]:
     steps = {label: replace(planned.steps[place], rate=1.0, sampling=POISSON) for label, place in places.items()}
     if len(set(steps.values())) == 1:
         steps = {"": steps["first step: "]}
-    parts = {label: _engine(planned, one) for label, one in steps.items()}
+    parts = {label: _engine_mechanism(planned, one) for label, one in steps.items()}
     if planned.steps.rate < 1 and planned.steps.sampling == POISSON:
-        parts[SAMPLED] = _engine(planned, replace(next(iter(steps.values())), rate=0.5))
+        parts[SAMPLED] = _engine_mechanism(planned, replace(next(iter(steps.values())), rate=0.5))
     return parts
 
 
-def _engine(planned: Plan, one: Step) -> Mechanism:
+def _engine_mechanism(planned: Plan, one: Step) -> Mechanism:
     return EngineStep(
         rule=planned.rule, step=one, batch=one.rate * SIZE, relation=planned.recipe.budget.relation,
         as_published=planned.is_unsound,
     )  # fmt: skip
 
 
-def _scenes(which: Declared) -> tuple[Scene, ...]:
+def _resolve_pairs(which: MechanismClaim) -> tuple[NeighbouringPair, ...]:
     if which.relation == "replace":
         raise Unsupported(
             "relation='replace' has no built-in neighbouring datasets. They set an example to null, or remove it. "
@@ -193,18 +238,18 @@ def _scenes(which: Declared) -> tuple[Scene, ...]:
     return all_scenes(relation=which.relation, clip=which.steps[0].clip)
 
 
-def _labelled(found: Finding, label: str) -> Finding:
+def _add_label(found: Finding, label: str) -> Finding:
     return replace(found, says=label + found.says) if label else found
 
 
-def _claim(parts: dict[str, Mechanism], claimed: "Plan | Run | None") -> str:
+def _describe_claim(parts: dict[str, Mechanism], claimed: "Plan | Run | None") -> str:
     if claimed is not None:
         return str(claimed.guarantee)
-    return "; ".join(label + _charged(mechanism.declared) for label, mechanism in parts.items())
+    return "; ".join(label + _describe_charge(mechanism.claim) for label, mechanism in parts.items())
 
 
-def _charged(which: Declared) -> str:
+def _describe_charge(which: MechanismClaim) -> str:
     first = which.steps[0]
     many = f"{len(which.steps)} steps" if len(which.steps) > 1 else "one step"
     rate = f", {first.sampling} sampling at rate {first.rate:g}" if which.is_sampled else ""
-    return f"{many} with noise {first.noise:.4g}{rate}, {which.relation}: like mu = {mu_like(which.curve):.3g}"
+    return f"{many} with noise {first.noise:.4g}{rate}, {which.relation}: like mu = {equivalent_mu(which.curve):.3g}"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from privet.accounting import Guarantee
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import format_outward
 
 Verdict = Literal["consistent", "inconclusive", "violation"]
 ORDER: tuple[Verdict, ...] = ("consistent", "inconclusive", "violation")
@@ -45,7 +45,7 @@ class Finding:
         lines += [f"         - {reason}" for reason in self.reasons]
         if self.empirical is not None:
             g = self.empirical
-            least = rounded(g.epsilon, up=False, digits=4)
+            least = format_outward(g.epsilon, up=False, digits=4)
             lines.append(f"         epsilon >= {least} at delta {g.delta_text} [empirical: {g.method}]")
         return "\n".join(lines)
 
@@ -78,7 +78,9 @@ class Audit:
         return "\n".join([head, *("  " + str(found).replace("\n", "\n  ") for found in self.findings)])
 
 
-def empirical(epsilon: float, *, delta: float, alarm: float, method: str, steps: int, sampling: str) -> Guarantee:
+def empirical_guarantee(
+    epsilon: float, *, delta: float, alarm: float, method: str, steps: int, sampling: str
+) -> Guarantee:
     """A lower bound found by attack, with its confidence, as a guarantee that is labelled so."""
     confidence = f"confidence {100 * (1 - alarm):g} %"
     return Guarantee(

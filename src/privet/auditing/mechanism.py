@@ -21,9 +21,9 @@ from privet import _check
 from privet.accounting import Ledger, Step
 from privet.accounting.guarantee import Relation
 from privet.accounting.tradeoff import Curve, Gaussian, tradeoff
-from privet.engine.noise import noise_std
-from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue
+from privet.noise.gaussian import noise_std
+from privet.noise.randomness import Randomness
 
 Records = tuple[Tensor, Tensor]  # inputs (n, d) and targets (n,): the whole dataset
 Released = Mapping[str, Tensor]
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class MechanismClaim:
     """What a mechanism says of itself: the steps that it is charged for, and the noise on what it releases.
 
     `std` is the standard deviation of the noise on every released entry, or one for each name; None if it is not known,
@@ -69,7 +69,9 @@ class Declared:
         return self.std.get(name) if isinstance(self.std, Mapping) else self.std
 
 
-def declared(step: Step, *, norm_bound: float, divisor: float, relation: Relation = "zero-out") -> Declared:
+def mechanism_claim(
+    step: Step, *, norm_bound: float, divisor: float, relation: Relation = "zero-out"
+) -> MechanismClaim:
     """What one step of noise on a clipped sum declares: std = noise * sensitivity / divisor on every entry.
 
     >>> round(declared(Step(noise=2.0), norm_bound=0.5, divisor=10).std, 9)
@@ -77,21 +79,21 @@ def declared(step: Step, *, norm_bound: float, divisor: float, relation: Relatio
     """
     _check.positive(divisor=divisor)
     std = noise_std(step, norm_bound=norm_bound, relation=relation) / divisor
-    return Declared(steps=(step,), std=std, relation=relation)
+    return MechanismClaim(steps=(step,), std=std, relation=relation)
 
 
 class Mechanism(Protocol):
     """One call is one release (or all releases of the declared steps) on the whole dataset."""
 
     @property
-    def declared(self) -> Declared:
+    def claim(self) -> MechanismClaim:
         """What it is charged for."""
 
     def __call__(self, records: Records, generator: Randomness) -> Released:
         """What it releases; every coin and all noise is drawn from `generator`."""
 
 
-class Frozen(Randomness):
+class FrozenRandomness(Randomness):
     """Randomness that can be had again: coins from one seed, noise from another. It counts what is drawn.
 
     >>> Frozen(1, 2).numbers().random() == Frozen(1, 3).numbers().random()
@@ -105,20 +107,20 @@ class Frozen(Randomness):
         self._coins, self._noise = Randomness(coins, 1), Randomness(noise, 2)
         self.draws: list[str] = []
 
-    def numbers(self) -> np.random.Generator:
+    def numpy_generator(self) -> np.random.Generator:
         self.draws.append("coins")
-        return self._coins.numbers()
+        return self._coins.numpy_generator()
 
-    def tensors(self, device: torch.device | str = "cpu") -> torch.Generator:
+    def torch_generator(self, device: torch.device | str = "cpu") -> torch.Generator:
         self.draws.append("noise")
-        return self._noise.tensors(device)
+        return self._noise.torch_generator(device)
 
-    def words(self, count: int) -> NDArray[np.uint64]:
+    def random_words(self, count: int) -> NDArray[np.uint64]:
         self.draws.append(f"{count} words")
-        return self._noise.words(count)
+        return self._noise.random_words(count)
 
 
-def prepared(mechanism: Mechanism, records: Records) -> Run:
+def prepare(mechanism: Mechanism, records: Records) -> Run:
     """The mechanism on these records, its deterministic part done where it can be."""
     made: Any = getattr(mechanism, "prepared", None)
     if callable(made):
@@ -127,7 +129,7 @@ def prepared(mechanism: Mechanism, records: Records) -> Run:
     return lambda generator: mechanism(records, generator)
 
 
-def flat(released: Released, which: Declared, stds: "Mapping[str, float] | None" = None) -> Floats:
+def flatten_releases(released: Released, which: MechanismClaim, stds: "Mapping[str, float] | None" = None) -> Floats:
     """Everything released over the standard deviation of its noise: (steps, entries), short steps filled with zeros."""
     rows: list[list[Floats]] = [[] for _ in which.steps]
     for name, tensor in released.items():

@@ -1,9 +1,4 @@
-"""One run: many canaries in one run of the real loop, each there or not by a fair coin, and their coins guessed.
-
-Canaries lie in a block of parameters of their own that nothing else touches (`canaries="block"`, the strongest), or are
-mislabelled examples of a task (`canaries="examples"`, judged by the final losses). Nothing is repeated: the run is long
-where the plan is, and the coins of one run are as many samples as there are canaries.
-"""
+"""How many guesses to make in a one-run audit: decided beforehand, by where too small a claim would show best."""
 
 import time
 from collections.abc import Callable
@@ -13,23 +8,92 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import optimize, special
 from torch import Tensor, nn
 
 from privet import _check
-from privet.accounting.tradeoff import Curve, tradeoff
-from privet.auditing.bounds import mu_like
-from privet.auditing.canary_bounds import curve_p_value, epsilon_bound, mu_bound
-from privet.auditing.finding import ALARM, Finding, Verdict, empirical
-from privet.auditing.guessing import Guesses, best_against, best_for_epsilon, canaries_to_reject
+from privet.accounting.tradeoff import Curve, Gaussian, tradeoff
+from privet.auditing.bounds import curve_p_value, epsilon_bound, equivalent_mu, is_rejected, mu_bound
+from privet.auditing.finding import ALARM, Finding, Verdict, empirical_guarantee
+from privet.clipping.rule import is_adaptive
 from privet.data.task import Task
-from privet.engine.clip import is_adaptive
-from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue, Unsupported
+from privet.noise.randomness import Randomness
 from privet.planning import Plan
-from privet.training.gate import check_covered
-from privet.training.steps import Training
+from privet.training.checks import check_preprocessing
+from privet.training.training import Training
 
 Floats = NDArray[np.float64]
+
+FRACTIONS = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+MOST_CANARIES = 2**17
+MOST_GUESSES = 20_000  # beyond, a bound takes seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuessCount:
+    """The canaries with the highest scores are said to be in; if `both`, as many with the lowest to be out."""
+
+    count: int
+    both: bool
+
+    def count_correct(self, scores: Floats, coins: NDArray[np.bool_]) -> int:
+        """How many guesses are right."""
+        order = np.argsort(-scores, kind="stable")
+        top = self.count - self.count // 2 if self.both else self.count
+        bottom = self.count - top
+        return int(coins[order[:top]].sum()) + int((~coins[order[len(order) - bottom :]]).sum())
+
+    def expected_correct(self, mu: float, canaries: int) -> int:
+        """The right guesses to expect if scores are N(0, 1) without and N(mu, 1) with, rounded down."""
+        share = self.count / canaries / (2 if self.both else 1)
+        if share >= 0.5 and self.both:
+            return int(self.count * special.ndtr(mu / 2))
+
+        def above(t: float) -> float:
+            return float(special.ndtr(-t) + special.ndtr(mu - t)) / 2 - share
+
+        t = optimize.brentq(above, -40.0, 40.0 + mu)
+        return int(self.count * min(1.0, float(special.ndtr(mu - t)) / 2 / share))
+
+
+def guess_options(canaries: int) -> list[GuessCount]:
+    """Some or all canaries, on both sides or the top alone."""
+    counts = sorted({max(1, min(int(fraction * canaries), MOST_GUESSES)) for fraction in FRACTIONS})
+    return [GuessCount(count=count, both=both) for count in counts for both in (True, False)]
+
+
+def best_against_curve(curve: Curve, *, mu: float, canaries: int, alarm: float) -> tuple[GuessCount, bool]:
+    """The guesses that would reject the curve most clearly if the truth were G_mu; and whether they would at all."""
+    found, clearest = guess_options(canaries)[0], 0.0
+    for guesses in guess_options(canaries):
+        right, level = guesses.expected_correct(mu, canaries), alarm
+        while level > 1e-60 and is_rejected(curve, canaries=canaries, guesses=guesses.count, right=right, alarm=level):
+            found, clearest = (guesses, level) if not clearest or level < clearest else (found, clearest)
+            level *= 1e-4
+    return found, bool(clearest)
+
+
+def best_for_epsilon(*, mu: float, canaries: int, delta: float, alarm: float) -> GuessCount:
+    """The guesses whose direct bound on epsilon would be largest if the truth were G_mu."""
+
+    def bound(guesses: GuessCount) -> float:
+        right = guesses.expected_correct(mu, canaries)
+        return epsilon_bound(canaries=canaries, guesses=guesses.count, right=right, delta=delta, alarm=alarm)
+
+    return max(guess_options(canaries), key=bound)
+
+
+def canaries_to_reject(claimed: float, *, mu: float, alarm: float, start: int) -> int | None:
+    """How many canaries would reject G_claimed if the truth were G_mu, within a factor of 2; None beyond 131,072."""
+    canaries = start
+    while canaries <= MOST_CANARIES:
+        if best_against_curve(Gaussian(mu=claimed), mu=mu, canaries=canaries, alarm=alarm)[1]:
+            return canaries
+        canaries *= 2
+    return None
+
+
 Coins = NDArray[np.bool_]
 Kind = Literal["block", "examples"]
 
@@ -72,13 +136,13 @@ def one_run(
     start = time.perf_counter()
     curve = tradeoff(plan.ledger(), relation=plan.recipe.budget.relation) if claim is None else claim
     source = Randomness() if generator is None else generator
-    coins = source.numbers().random(canaries) < 0.5
+    coins = source.numpy_generator().random(canaries) < 0.5
     if kind == "block":
-        scores = _block(plan, coins, source, progress)
+        scores = _block_scores(plan, coins, source, progress)
     else:
-        scores = _examples(plan, coins, task, source, progress)
+        scores = _example_scores(plan, coins, task, source, progress)
     delta = plan.recipe.budget.delta if delta is None else delta
-    return _judged(scores, coins, curve, plan, kind, alarm, delta, start)
+    return _judge_guesses(scores, coins, curve, plan, kind, alarm, delta, start)
 
 
 def _check_plan(plan: Plan, canaries: int) -> None:
@@ -130,7 +194,7 @@ class Watch:
             self.progress(self.done, len(self.plan.steps))
 
 
-def _block(plan: Plan, coins: Coins, source: Randomness, progress: Any) -> Floats:
+def _block_scores(plan: Plan, coins: Coins, source: Randomness, progress: Any) -> Floats:
     """The scores of canaries in a block of their own; all other records are null."""
     size, m = plan.recipe.size, len(coins)
     place = torch.full((size,), m)
@@ -148,11 +212,11 @@ def _block(plan: Plan, coins: Coins, source: Randomness, progress: Any) -> Float
     return watch.scores
 
 
-def _examples(plan: Plan, coins: Coins, task: Task | None, source: Randomness, progress: Any) -> Floats:
+def _example_scores(plan: Plan, coins: Coins, task: Task | None, source: Randomness, progress: Any) -> Floats:
     """The scores of mislabelled examples of a task: how far training has lowered their losses."""
     if task is None:
         raise InvalidValue("task=None has no examples to mislabel. Give a task, or use kind='block'.")
-    check_covered(task.not_private)
+    check_preprocessing(task.not_private)
     if not isinstance(task.train, tuple) or task.train[1].is_floating_point():
         raise Unsupported(f"task={task.name!r} has no labels to change. Use kind='block'.")
     x, y = task.train
@@ -164,17 +228,17 @@ def _examples(plan: Plan, coins: Coins, task: Task | None, source: Randomness, p
     there = torch.ones(len(y))
     there[:m] = torch.from_numpy(coins).float()
     model = task.network()
-    before = _losses(model, task, x[:m], y[:m])
+    before = _example_losses(model, task, x[:m], y[:m])
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.5), (x, there, y), plan, generator=source,
                         as_published=plan.is_unsound, max_physical_batch=512)  # fmt: skip
     _check_rule(training)
     for inputs, weights, targets in training:
         if training.step(task.losses(model(inputs), targets) * weights) and progress is not None:
-            progress(training.number, len(plan.steps))
-    return before - _losses(model, task, x[:m], y[:m])
+            progress(training.steps_done, len(plan.steps))
+    return before - _example_losses(model, task, x[:m], y[:m])
 
 
-def _losses(model: nn.Module, task: Task, x: Tensor, y: Tensor) -> Floats:
+def _example_losses(model: nn.Module, task: Task, x: Tensor, y: Tensor) -> Floats:
     with torch.no_grad():
         found: Floats = np.nan_to_num(task.losses(model(x), y).double().numpy())
     return found
@@ -191,44 +255,44 @@ def _check_rule(training: Training) -> None:
 # --- the verdict ---------------------------------------------------------------------------------------
 
 
-def _judged(
+def _judge_guesses(
     scores: Floats, coins: Coins, curve: Curve, plan: Plan, kind: str, alarm: float, delta: float, start: float
 ) -> Finding:
-    m, claimed = len(coins), mu_like(curve)
-    guesses, enough = _decided(curve, claimed, m, alarm)
-    right = guesses.right(scores, coins)
+    m, claimed = len(coins), equivalent_mu(curve)
+    guesses, enough = _choose_guesses(curve, claimed, m, alarm)
+    right = guesses.count_correct(scores, coins)
     p = curve_p_value(curve, canaries=m, guesses=guesses.count, right=right)
     direct = best_for_epsilon(mu=claimed, canaries=m, delta=delta, alarm=alarm)
-    seen = {"canaries": m, "guesses": direct.count, "right": direct.right(scores, coins)}
+    seen = {"canaries": m, "guesses": direct.count, "right": direct.count_correct(scores, coins)}
     epsilon, mu = epsilon_bound(**seen, delta=delta, alarm=alarm), mu_bound(**seen, alarm=alarm)
     verdict: Verdict = "violation" if p <= alarm else "consistent" if enough else "inconclusive"
     needed = None
     if verdict == "inconclusive":
         needed = canaries_to_reject(claimed, mu=FACTOR * claimed, alarm=alarm, start=2 * m)
-    says = _said(verdict, needed, m, guesses, right, p, mu, claimed, kind, len(plan.steps))
+    says = _describe_result(verdict, needed, m, guesses, right, p, mu, claimed, kind, len(plan.steps))
     return Finding(
         kind="one-run", verdict=verdict, says=says, alarm=alarm, mu=mu, mu_claimed=claimed,
-        empirical=empirical(
+        empirical=empirical_guarantee(
             epsilon, delta=delta, alarm=alarm, method=f"direct bound, {direct.count} guesses", steps=len(plan.steps),
             sampling=str(plan.steps.sampling),
         ),
         samples_needed=needed, seconds=time.perf_counter() - start,
         numbers={"canaries": m, "guesses": guesses.count, "right": right, "p_value": p, "where": kind,
-                 "advantage": _auc(scores, coins)},
+                 "advantage": _auc_advantage(scores, coins)},
     )  # fmt: skip
 
 
-def _decided(curve: Curve, claimed: float, canaries: int, alarm: float) -> tuple[Guesses, bool]:
+def _choose_guesses(curve: Curve, claimed: float, canaries: int, alarm: float) -> tuple[GuessCount, bool]:
     """How to guess, and whether a truth of FACTOR times the claim would be seen; no coin enters."""
     for factor in FACTORS:
-        guesses, seen = best_against(curve, mu=factor * claimed, canaries=canaries, alarm=alarm)
+        guesses, seen = best_against_curve(curve, mu=factor * claimed, canaries=canaries, alarm=alarm)
         if seen:
             return guesses, factor <= FACTOR
-    return Guesses(count=max(1, canaries // 10), both=True), False
+    return GuessCount(count=max(1, canaries // 10), both=True), False
 
 
-def _said(
-    verdict: str, needed: int | None, m: int, guesses: Guesses, right: int, p: float, mu: float, claimed: float,
+def _describe_result(
+    verdict: str, needed: int | None, m: int, guesses: GuessCount, right: int, p: float, mu: float, claimed: float,
     kind: str, steps: int,
 ) -> str:  # fmt: skip
     outcome = {
@@ -245,7 +309,7 @@ def _said(
     )
 
 
-def _auc(scores: Floats, coins: Coins) -> float:
+def _auc_advantage(scores: Floats, coins: Coins) -> float:
     """How often a canary that is there scores above one that is not, less a half, doubled."""
     order = scores.argsort().argsort() + 1.0
     there, gone = int(coins.sum()), int((~coins).sum())

@@ -142,7 +142,7 @@ def _spellings(option: str, text: str) -> list[str]:
 
 
 def _membership(what: Any, task: str | None, options: dict[str, Any], tell: Any) -> Any:
-    from privet.attacks.membership import memberships
+    from privet.attacks.membership import membership_inference
     from privet.training.run import Run
 
     if isinstance(what, Run):
@@ -151,7 +151,7 @@ def _membership(what: Any, task: str | None, options: dict[str, Any], tell: Any)
             "plan.json."
         )
     given = {key: value for key, value in options.items() if value is not None and key not in _LEAKAGE}
-    return memberships(what, task, progress=tell, **given)
+    return membership_inference(what, task, progress=tell, **given)
 
 
 def _draw(found: Any, plot: Path, *, membership: bool) -> None:

@@ -83,7 +83,7 @@ def _audited(
 ) -> "Audit":  # fmt: skip
     from privet.auditing import audit
     from privet.data.task import task as task_of
-    from privet.engine.randomness import Randomness
+    from privet.noise.randomness import Randomness
 
     _check_name(option, value)
     if task is not None and option not in ("--plan", "--run"):
@@ -107,13 +107,13 @@ def _keep(folder: Path, found: "Audit", options: dict[str, Any]) -> None:
 
 def _check_name(option: str, value: Any) -> None:
     """A method is looked for among methods, a control among controls: each has its own list."""
-    from privet.auditing import controls
+    from privet.auditing import broken_mechanisms
     from privet.planning import method
 
     if option == "--method":
         method(value)
     elif option == "--control":
-        controls.registry.maker(value)
+        broken_mechanisms.registry.maker(value)
 
 
 def _planned(option: str, value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
-from privet import _check, _registry
+from privet import _check, _registry, _text
 from privet.errors import InvalidValue, PrivetError
 
 MOST_STEPS = 10**12
@@ -91,7 +91,7 @@ class Commands(click.Group):
             raise click.UsageError(f"`privet {name}` is now `privet {RENAMED[name]}`.", ctx)
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             raise click.UsageError(
-                f"No such command {_registry.shortened(name)!r}.{_check.suggestion(name, self.list_commands(ctx))}", ctx
+                f"No such command {_text.shorten(name)!r}.{_check.suggestion(name, self.list_commands(ctx))}", ctx
             )
         return super().resolve_command(ctx, args)
 
@@ -213,7 +213,7 @@ def progress(first: str) -> "Iterator[Callable[..., None]]":
 def number(text: str) -> float:
     """A finite number, or a fraction such as 256/60000."""
     try:
-        found = float(_registry.number(text.strip()))
+        found = float(_registry.parse_number(text.strip()))
     except (ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
@@ -299,9 +299,9 @@ def check_scheduled(steps: int) -> None:
 
 def span(first: float, last: float, *, digits: int = 6) -> str:
     """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
-    from privet.accounting.guarantee import printed
+    from privet.accounting.guarantee import format_bound
 
-    one, other = (printed(value, up=True, digits=digits) for value in (first, last))
+    one, other = (format_bound(value, up=True, digits=digits) for value in (first, last))
     return one if one == other else f"{one} to {other}"
 
 

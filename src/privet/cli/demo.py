@@ -92,18 +92,18 @@ def _planned(name: str, steps: int) -> "Plan":
 
 def _trained(folder: Path, name: str, steps: int, head: str) -> "Run":
     """The run in a folder: begun, taken up, or as it is."""
-    from privet.training.loop import go_on, train
-    from privet.training.progress import Live, Plain
+    from privet.training.progress import LiveProgress, LogProgress
     from privet.training.run import NAME, Run
+    from privet.training.train import resume_run, train
 
     planned = _planned(name, steps)
-    watcher = Live() if sys.stderr.isatty() else Plain(sys.stderr)
+    watcher = LiveProgress() if sys.stderr.isatty() else LogProgress(sys.stderr)
     if (folder / NAME).exists():
         run = Run.load(folder)
         if run.plan.recipe != planned.recipe:
             raise InvalidValue(f"{folder}: is a run of another plan, not the demo's. Choose another --out.")
         _say(f"{head}{'trained already' if run.is_over else f'goes on at step {run.steps}'}; {run.plan.guarantee}")
-        return go_on(run, watcher=watcher)
+        return resume_run(run, watcher=watcher)
     _clear(folder)
     _say(f"{head}{len(planned.steps)} steps, noise {_ends(planned)}; {planned.guarantee}")
     return train(planned, out=folder, watcher=watcher)
@@ -117,7 +117,7 @@ def _ends(planned: "Plan") -> str:
 
 def _clear(folder: Path) -> None:
     """Remove what a run left that was killed before its first step: run.json is written before any noise is drawn."""
-    from privet.training.ledger_reading import NAME as LEDGER
+    from privet.ledger.reading import NAME as LEDGER
     from privet.training.run import PLAN
 
     if not folder.is_symlink() and not folder.exists():
@@ -133,7 +133,7 @@ def _clear(folder: Path) -> None:
 
 def _is_charged(folder: Path) -> bool:
     """Whether the ledger goes on behind its first line: a loop of someone's own, which has no run.json."""
-    from privet.training.ledger_reading import NAME
+    from privet.ledger.reading import NAME
 
     ledger = folder / NAME
     return ledger.exists() and bool(ledger.read_bytes().partition(b"\n")[2])
@@ -176,7 +176,7 @@ def _plain(run: "Run") -> None:
 
 def _audit(run: "Run", sizes: dict[str, Any]) -> None:
     from privet.auditing.audit import audit
-    from privet.engine.randomness import Randomness
+    from privet.noise.randomness import Randomness
     from privet.reporting.evidence import store_audit
 
     with progress("auditing") as tell:

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet._registry import imported, one_line
+from privet._registry import import_address
+from privet._text import one_line
 from privet.cli.common import PATH, in_words, integer, print_object, size_in_bytes, warnings_as_lines
 from privet.cli.recipe_options import JSON
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 if TYPE_CHECKING:
+    from privet.diagnosis.estimate import Estimate
+    from privet.diagnosis.model_check import Checkup, ModelIssue
+    from privet.diagnosis.replace_layers import LayerReplacement
     from privet.planning import Plan
-    from privet.training.checkup import Checkup, Finding
-    from privet.training.estimate import Estimate
-    from privet.training.replace import Change
 
 PACKAGES = ("privet", "torch", "numpy", "scipy", "matplotlib")
 TRIAL = 8  # rows that a task's model is looked at with
-LINE = "from privet.training.replace import fixed; model, changes = fixed(model)"
+LINE = "from privet.diagnosis.replace_layers import replace_layers; model, changes = fixed(model)"
 WIDEST = 28  # of the column of names
 
 
@@ -120,10 +121,10 @@ def _print_machine(machine: dict[str, Any], as_json: bool) -> None:
 
 def _check_plugin(address: str, make: str | None, as_json: bool) -> int:
     from privet.attacks.contract import ATTACK
-    from privet.training.plugin_check import check_plugin
+    from privet.diagnosis.plugin_check import check_plugin
 
     with warnings_as_lines():
-        made = None if make is None else _of_user(f"model={make!r}", imported(make, kind="model"))
+        made = None if make is None else _of_user(f"model={make!r}", import_address(make, kind="model"))
         found = check_plugin(address, more=(ATTACK,), make=made)
     if as_json:
         print_object(found.as_dict())
@@ -171,7 +172,7 @@ def _in_plan(plan: "Plan", key: str) -> str | None:
 
 def _of_task(spelling: str, network: str | None, folder: Path | None, plan: "Plan | None") -> "Case":
     from privet.data import Where, task
-    from privet.training.estimate import random_rows
+    from privet.diagnosis.estimate import random_rows
 
     where = None if folder is None else Where(folder=folder)
     found = _of_user(f"task={spelling!r}", lambda: task(spelling, where=where))
@@ -186,27 +187,27 @@ def _of_task(spelling: str, network: str | None, folder: Path | None, plan: "Pla
     )  # fmt: skip
 
 
-def _weighted(model: Any, plan: "Plan", flags: dict[str, Any]) -> "tuple[Finding, ...]":
+def _weighted(model: Any, plan: "Plan", flags: dict[str, Any]) -> "tuple[ModelIssue, ...]":
     """Put the plan's first weights in place and freeze what does not learn; what fails is a finding."""
-    from privet.training.checkup import of_error
-    from privet.training.parts import first_weights
+    from privet.diagnosis.model_check import issue_from_error
     from privet.training.settings import Settings
+    from privet.training.setup import load_first_weights
 
     try:
         settings = Settings.of({**plan.recipe.training, **flags})
-        _of_user(f"the model with weights={settings.weights!r}", lambda: first_weights(model, settings))
+        _of_user(f"the model with weights={settings.weights!r}", lambda: load_first_weights(model, settings))
     except PrivetError as error:
-        return (of_error("plan", error),)
+        return (issue_from_error("plan", error),)
     return ()
 
 
 def _made(address: str) -> "Case":
     from torch import nn
 
-    from privet.engine.batches import size_of
-    from privet.training.estimate import repeated
+    from privet.diagnosis.estimate import repeat_rows
+    from privet.per_example.forward_record import batch_size_of
 
-    made = _of_user(f"model={address!r}", imported(address, kind="model"))
+    made = _of_user(f"model={address!r}", import_address(address, kind="model"))
     if not isinstance(made, (tuple, list)) or len(made) != 3 or not isinstance(made[0], nn.Module):
         raise InvalidValue(
             f"model={address!r} must be a function without arguments that returns (model, loss_fn, (inputs, targets)). "
@@ -214,7 +215,7 @@ def _made(address: str) -> "Case":
         )
     model, loss_fn, batch = made
     return Case(
-        name=address, model=model, loss_fn=loss_fn, rows_of=repeated(batch), batch=batch, rows=size_of(batch)
+        name=address, model=model, loss_fn=loss_fn, rows_of=repeat_rows(batch), batch=batch, rows=batch_size_of(batch)
     )  # fmt: skip
 
 
@@ -233,54 +234,63 @@ def _of_user(what: str, make: Any) -> Any:
 
 
 def _looked_at(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> "Report":
-    from privet.training.checkup import about_model, gravest_first, of_error
-    from privet.training.checkup_plan import about_plan
-    from privet.training.gate import check_covered
-    from privet.training.replace import fixed
+    from privet.diagnosis.model_check import examine_model, issue_from_error, sort_by_severity
+    from privet.diagnosis.plan_check import examine_plan
+    from privet.diagnosis.replace_layers import replace_layers
+    from privet.training.checks import check_preprocessing
 
-    findings: list[Finding] = list(case.findings)
-    changes: tuple[Change, ...] = ()
+    findings: list[ModelIssue] = list(case.findings)
+    changes: tuple[LayerReplacement, ...] = ()
     checkup, estimated, limit = None, None, memory
     if case.model is not None:
         model = case.model
         if fix:
-            model, changes = fixed(model)
-        checkup = about_model(model, case.loss_fn, case.batch)
+            model, changes = replace_layers(model)
+        checkup = examine_model(model, case.loss_fn, case.batch)
         findings += checkup.findings
         changes = changes or checkup.changes
     try:
-        check_covered(case.not_private)
+        check_preprocessing(case.not_private)
     except PrivetError as error:
-        findings.append(of_error("dataset", error))
+        findings.append(issue_from_error("dataset", error))
     if plan is not None:
-        findings += about_plan(plan, records=case.records, users=case.users, rows=case.rows, parameters=case.parameters)
+        findings += examine_plan(
+            plan, records=case.records, users=case.users, rows=case.rows, parameters=case.parameters
+        )
     if checkup is not None and checkup.explanation is not None:
         estimated, limit = _estimated(case, plan, findings, memory=memory, rounds=rounds)
     return Report(
-        case=case, plan=plan, findings=gravest_first(findings), changes=changes, is_fixed=fix, checkup=checkup,
+        case=case, plan=plan, findings=sort_by_severity(findings), changes=changes, is_fixed=fix, checkup=checkup,
         estimate=estimated, limit=limit,
     )  # fmt: skip
 
 
 def _estimated(
-    case: "Case", plan: "Plan | None", findings: "list[Finding]", *, memory: int | None, rounds: int
+    case: "Case", plan: "Plan | None", findings: "list[ModelIssue]", *, memory: int | None, rounds: int
 ) -> "tuple[Estimate | None, int | None]":
     """The estimate for the model as training would take it; what fails is a finding."""
-    from privet.training.checkup import Finding, of_failure
-    from privet.training.estimate import estimate, free_memory
-    from privet.training.replace import fixed
+    from privet.diagnosis.estimate import estimate, free_memory
+    from privet.diagnosis.model_check import ModelIssue, issue_from_failure
+    from privet.diagnosis.replace_layers import replace_layers
 
     assert case.rows_of is not None
     limit = free_memory() if memory is None else memory
     batch = case.rows or 64
     try:
-        found = estimate(fixed(case.model)[0], case.loss_fn, case.rows_of, plan=plan, batch=batch, rounds=rounds,
-                         limit=limit)  # fmt: skip
+        found = estimate(
+            replace_layers(case.model)[0],
+            case.loss_fn,
+            case.rows_of,
+            plan=plan,
+            batch=batch,
+            rounds=rounds,
+            limit=limit,
+        )
     except Exception as error:  # a user's own model may fail in any way, and memory may not suffice
-        findings.append(of_failure(error, case.model))
+        findings.append(issue_from_failure(error, case.model))
         return None, limit
     if not found.fits:
-        findings.append(Finding(
+        findings.append(ModelIssue(
             severity="warn", where="model", why=f"One record at a time takes about {in_words(found.peak_bytes)}.",
             way_out=f"Use more memory than {in_words(limit)}, or a smaller model.",
         ))  # fmt: skip
@@ -304,7 +314,7 @@ class Case:
     users: Any = None
     rows: int | None = None  # of a user's own batch
     not_private: str = ""  # what the task read off its records
-    findings: "tuple[Finding, ...]" = ()  # of what the plan's table does to the model
+    findings: "tuple[ModelIssue, ...]" = ()  # of what the plan's table does to the model
 
     @property
     def parameters(self) -> int:
@@ -329,8 +339,8 @@ class Report:
 
     case: Case
     plan: "Plan | None"
-    findings: "tuple[Finding, ...]"
-    changes: "tuple[Change, ...]"
+    findings: "tuple[ModelIssue, ...]"
+    changes: "tuple[LayerReplacement, ...]"
     is_fixed: bool
     checkup: "Checkup | None"
     estimate: "Estimate | None"
@@ -339,18 +349,18 @@ class Report:
     @property
     def epochs(self) -> float | None:
         """Times that a record takes part, on average."""
-        from privet.training.estimate import rates_of
+        from privet.diagnosis.estimate import mean_and_largest_rate
 
-        return None if self.plan is None else rates_of(self.plan)[0] * len(self.plan.steps)
+        return None if self.plan is None else mean_and_largest_rate(self.plan)[0] * len(self.plan.steps)
 
     @property
     def seconds(self) -> float | None:
         """Of all steps of the plan, by their mean batch."""
-        from privet.training.estimate import rates_of
+        from privet.diagnosis.estimate import mean_and_largest_rate
 
         if self.plan is None or self.estimate is None:
             return None
-        mean, largest = rates_of(self.plan)
+        mean, largest = mean_and_largest_rate(self.plan)
         return self.estimate.private_ms / 1e3 * len(self.plan.steps) * mean / largest
 
     def as_dict(self) -> dict[str, Any]:
@@ -392,7 +402,7 @@ class Report:
             _print_estimate(self.estimate, self.limit, self.seconds)
 
 
-def _print_changes(changes: "tuple[Change, ...]") -> None:
+def _print_changes(changes: "tuple[LayerReplacement, ...]") -> None:
     if not changes:
         click.echo("nothing to replace")
         return
@@ -402,7 +412,7 @@ def _print_changes(changes: "tuple[Change, ...]") -> None:
     click.echo(f"add to your code, before the optimizer is created:\n  {LINE}")
 
 
-def _print_findings(findings: "tuple[Finding, ...]") -> None:
+def _print_findings(findings: "tuple[ModelIssue, ...]") -> None:
     if not findings:
         click.echo("nothing found: training can start")
         return

@@ -24,8 +24,8 @@ from privet.errors import InvalidValue, Unsupported
 
 if TYPE_CHECKING:
     from privet.accounting import Ledger
+    from privet.ledger.runs import OneRun
     from privet.planning import Plan
-    from privet.training.runs import OneRun
 
 
 @click.command("epsilon", cls=GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
@@ -208,8 +208,8 @@ def run_of(source: str | None) -> "OneRun | None":
     """What a run has spent, if the source is the folder or the ledger of one; it may be going on."""
     if source is None:
         return None
-    from privet.training.ledger_reading import is_run
-    from privet.training.runs import read
+    from privet.ledger.reading import is_run
+    from privet.ledger.runs import read
 
     return read(source) if is_run(Path(source)) else None
 
@@ -217,7 +217,7 @@ def run_of(source: str | None) -> "OneRun | None":
 def spent_ledger(run: "OneRun", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
     """The ledger of a run; refused if its noise hides nothing, or another relation is asked for."""
     _check_nothing_beside(given)
-    from privet.training.runs import refuse_unproven
+    from privet.ledger.runs import refuse_unproven
 
     _check_relation(relation, run.header.relation, "run")
     refuse_unproven(str(source), run.reading)
@@ -275,10 +275,10 @@ def _charge(ledger: "Ledger", noise: float, shape: str | None, steps: int, rate:
     if shape is None:
         ledger.add(Step(noise=noise, rate=rate, sampling=chosen), steps)
         return
-    from privet.schedules import values_of
+    from privet.schedules import schedule_values
 
     check_scheduled(steps)
-    ledger.extend(noise=noise * values_of(shape, steps), rate=rate, sampling=chosen)
+    ledger.extend(noise=noise * schedule_values(shape, steps), rate=rate, sampling=chosen)
 
 
 def _rate_of(rate: float | None, batch: float | None, size: int | None) -> float:
@@ -304,9 +304,9 @@ def _steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
         return steps
     assert epochs is not None
     _check.positive(epochs=epochs)
-    from privet.planning.recipe import steps_of
+    from privet.planning.recipe import steps_in_epochs
 
-    return steps_of(epochs, rate)
+    return steps_in_epochs(epochs, rate)
 
 
 def fixed_size(ledger: "Ledger") -> bool:

@@ -15,8 +15,8 @@ from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 
 if TYPE_CHECKING:
     from privet.accounting import EpsilonCurve, Guarantee, Ledger
+    from privet.ledger.runs import OneRun
     from privet.planning.noise_swap import Swap
-    from privet.training.runs import OneRun
 
 BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accountant
 
@@ -67,7 +67,7 @@ def _rank(answer: Answer) -> tuple[int, int, float]:
 
 def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, beside: "Beside | None") -> None:
     from privet.accounting import delta_at
-    from privet.accounting.guarantee import printed, rounded
+    from privet.accounting.guarantee import format_bound, format_outward
 
     start = time.perf_counter()
     with warnings_as_lines():
@@ -81,8 +81,8 @@ def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, besi
         print_object(found | ({} if beside is None else beside.as_dict()))
         return
     click.echo(
-        f"delta <= {rounded(upper, up=True)} at epsilon {printed(at, up=True)} "
-        f"[certified: pld, true value >= {rounded(lower, up=False)}; {relation}]"
+        f"delta <= {format_outward(upper, up=True)} at epsilon {format_bound(at, up=True)} "
+        f"[certified: pld, true value >= {format_outward(lower, up=False)}; {relation}]"
     )
     click.echo(f"  training  {_described(ledger)}\n  time      {seconds:.3f} s")
     print_beside(beside)
@@ -112,12 +112,12 @@ def terms(guarantee: "Guarantee") -> str:
 
 
 def _interval(guarantee: "Guarantee") -> str:
-    from privet.accounting.guarantee import MEANING, rounded
+    from privet.accounting.guarantee import MEANING, format_outward
 
-    upper = rounded(guarantee.epsilon, up=True)
+    upper = format_outward(guarantee.epsilon, up=True)
     if guarantee.epsilon_lower is None:
         return f"none below; {upper} is {MEANING[guarantee.label]}"
-    lower = rounded(guarantee.epsilon_lower, up=False)
+    lower = format_outward(guarantee.epsilon_lower, up=False)
     return f"{lower} to {upper} ({guarantee.label}, relative width {guarantee.width:.1e})"
 
 
@@ -136,19 +136,19 @@ def _described(ledger: "Ledger") -> str:
 
 
 def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
-    from privet.accounting.guarantee import MEANING, printed, rounded
+    from privet.accounting.guarantee import MEANING, format_bound, format_outward
 
     rows = []
     for name, found, seconds in answers:
         if isinstance(found, str):
             rows.append([name, "refused", "", "", f"{seconds:.3f}", found])
             continue
-        lower = "" if found.epsilon_lower is None else rounded(found.epsilon_lower, up=False)
-        upper = rounded(found.epsilon, up=True)
+        lower = "" if found.epsilon_lower is None else format_outward(found.epsilon_lower, up=False)
+        upper = format_outward(found.epsilon, up=True)
         rows.append([name, found.label, lower, upper, f"{seconds:.3f}", MEANING[found.label]])
     print_table(
         ("method", "label", "lower", "epsilon", "seconds", "what the label means"), rows, left=2, width=120,
-        title=f"epsilon at delta {printed(delta, up=True)} after {_described(ledger)}",
+        title=f"epsilon at delta {format_bound(delta, up=True)} after {_described(ledger)}",
     )  # fmt: skip
     click.echo(f"  sampling  {terms(next(found for _, found, _ in answers if not isinstance(found, str)))}")
 
@@ -209,15 +209,15 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
 
     A noise that is not certified may cost more than the budget: the last column says what it costs.
     """
-    from privet.accounting.guarantee import printed
+    from privet.accounting.guarantee import format_bound
     from privet.planning import Plan, plan
     from privet.planning.noise_swap import Swap, swap
     from privet.planning.plan_file import is_plan
-    from privet.planning.question import Question
+    from privet.planning.pricing import PricedRecipe
 
     with warnings_as_lines():
         before = Plan.load(source) if is_plan(source) else plan(recipe_in(source, {}))
-        own = Question(before.recipe).accountant
+        own = PricedRecipe(before.recipe).accountant
         same = Swap(before=before, after=before)
         found = [same, *(swap(before, accountant=name) for name in names if name != own)]
     if as_json:
@@ -229,18 +229,18 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
     click.echo(f"the plan: {before.guarantee}")
     click.echo(_SAME.format("accountant", "label", "noise multiplier", "ratio", "certified epsilon at that noise"))
     for row in found:
-        label, noise = row.after.guarantee.label, printed(row.after.scale, up=True)
+        label, noise = row.after.guarantee.label, format_bound(row.after.scale, up=True)
         click.echo(_SAME.format(row.accountant, label, noise, f"{row.ratio:.4f}", _proven(row)))
 
 
 def _proven(row: "Swap") -> str:
     """What is certified of a row, and visibly so if it is too much."""
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import format_outward
 
     if row.after.certified is None or row.excess is None:
         return "none"
-    found = rounded(row.after.certified.epsilon, up=True)
-    share = rounded(100 * row.excess, up=True, digits=2)
+    found = format_outward(row.after.certified.epsilon, up=True)
+    share = format_outward(100 * row.excess, up=True, digits=2)
     return found if not row.excess else f"{found}  OVER BUDGET by {share} %"
 
 
@@ -304,15 +304,15 @@ class Several:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        from privet.training.runs import assumptions_together
+        from privet.ledger.runs import combine_assumptions
 
-        return assumptions_together(self.runs)
+        return combine_assumptions(self.runs)
 
     def ledger(self) -> "Ledger":
         """What they charged; of a run that its outputs ended early, its plan."""
-        from privet.accounting import joined
+        from privet.accounting import compose_ledgers
 
-        return joined(*(run.spent for run in self.runs))
+        return compose_ledgers(*(run.spent for run in self.runs))
 
     def lines(self) -> Lines:
         on = "data without a name" if self.dataset is None else self.dataset
@@ -347,7 +347,7 @@ def _state(run: "OneRun") -> str:
 
 
 def _assumed(assumptions: tuple[str, ...]) -> Lines:
-    from privet.training.assumptions import NONE
+    from privet.ledger.assumptions import NONE
 
     return [("assumes", said) for said in assumptions or (NONE,)]
 
@@ -359,8 +359,8 @@ def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:
         InvalidValue: they are on several datasets, and none was asked for; or one of them is no run.
         Unsupported: one of them has no guarantee, or cannot be added up with the others.
     """
-    from privet.training.ledger_reading import is_run
-    from privet.training.runs import named, on_dataset, only_dataset, together
+    from privet.ledger.reading import is_run
+    from privet.ledger.runs import compose_runs, find_runs, select_dataset, single_dataset
 
     folders = [source for source in sources if _holds_runs(Path(source))]
     if len(sources) < 2 and not folders and dataset is None:
@@ -370,14 +370,14 @@ def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:
             raise InvalidValue(
                 f"--from={source!r} is not the folder of a run. Only runs are added up. Give each of the others alone."
             )
-    found = named(sources)
-    chosen = only_dataset(found, dataset)
-    runs = on_dataset(found, chosen)
-    return Several(runs=runs, dataset=chosen, planned=together(runs, planned=True))
+    found = find_runs(sources)
+    chosen = single_dataset(found, dataset)
+    runs = select_dataset(found, chosen)
+    return Several(runs=runs, dataset=chosen, planned=compose_runs(runs, planned=True))
 
 
 def _holds_runs(folder: Path) -> bool:
     """Whether runs lie below a folder that has no ledger itself."""
-    from privet.training.ledger_reading import NAME
+    from privet.ledger.reading import NAME
 
     return folder.is_dir() and not (folder / NAME).exists() and next(folder.rglob(NAME), None) is not None

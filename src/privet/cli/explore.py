@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _registry
+from privet import _text
 from privet.cli.common import (
     PATH,
     GroupedCommand,
@@ -35,10 +35,9 @@ from privet.cli.recipe_options import (
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
     from privet.planning import Plan, Recipe
-    from privet.planning.ahead import Cell, Frontier
     from privet.planning.compare import Comparison, Row
-    from privet.planning.more import Outlook
-    from privet.planning.search import Best, Trial
+    from privet.planning.frontier import Extension, Frontier, FrontierPoint
+    from privet.planning.search import SearchResult, SearchTrial
 
 NOTHING = "–"
 OVER, MOST, SHOWN = "rho-noise,rho-clip", 150, 8  # of `--optimize`: what varies, candidates, those in the table
@@ -105,17 +104,17 @@ def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | N
 def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
     """What to compare, under names: a file's stem, a method's name."""
     from privet.planning import Plan, Recipe
-    from privet.planning.compare import numbered, recipes
+    from privet.planning.compare import method_recipes, unique_name
     from privet.planning.plan_file import is_plan
 
     named: dict[str, Plan | Recipe] = {}
     for file in files:
         is_json = is_plan(file) or file.suffix.lower() == ".json"
-        named[numbered(file.stem, list(named))] = Plan.load(file) if is_json else recipe_in(file, {})
+        named[unique_name(file.stem, list(named))] = Plan.load(file) if is_json else recipe_in(file, {})
     if methods is not None:
         published = " as published" if flags["as_published"] else ""
-        for name, recipe in recipes(words_of("--methods", methods), **flags).items():
-            named[numbered(name + published, list(named))] = recipe
+        for name, recipe in method_recipes(words_of("--methods", methods), **flags).items():
+            named[unique_name(name + published, list(named))] = recipe
     return named
 
 
@@ -188,17 +187,17 @@ def _labelled(guarantee: "Guarantee | None") -> str:
 
 
 def _epsilon(guarantee: "Guarantee | None") -> str:
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import format_outward
 
-    return NOTHING if guarantee is None else rounded(guarantee.epsilon, up=True)
+    return NOTHING if guarantee is None else format_outward(guarantee.epsilon, up=True)
 
 
 def _interval(guarantee: "Guarantee | None") -> str:
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import format_outward
 
     if guarantee is None or guarantee.epsilon_lower is None:
         return _epsilon(guarantee)
-    return f"{rounded(guarantee.epsilon_lower, up=False)} to {rounded(guarantee.epsilon, up=True)}"
+    return f"{format_outward(guarantee.epsilon_lower, up=False)} to {format_outward(guarantee.epsilon, up=True)}"
 
 
 # --- plan --optimize --------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ def _limits(over: str) -> dict[str, tuple[float, float] | None]:
     return found
 
 
-def _best_object(found: "Best", seconds: float, out: Path | None) -> dict[str, Any]:
+def _best_object(found: "SearchResult", seconds: float, out: Path | None) -> dict[str, Any]:
     return {
         "found": dict(found.values),
         "at_the_edge": list(found.edges),
@@ -258,7 +257,7 @@ def _best_object(found: "Best", seconds: float, out: Path | None) -> dict[str, A
     }
 
 
-def _print_best(found: "Best", seconds: float) -> None:
+def _print_best(found: "SearchResult", seconds: float) -> None:
     from privet.cli.plan import described, print_lines
 
     certified = sum(trial.certified for trial in found.trials)
@@ -274,12 +273,12 @@ def _print_best(found: "Best", seconds: float) -> None:
     _print_trials(found.trials)
 
 
-def _print_trials(trials: "tuple[Trial, ...]") -> None:
-    from privet.accounting.guarantee import printed
+def _print_trials(trials: "tuple[SearchTrial, ...]") -> None:
+    from privet.accounting.guarantee import format_bound
 
     rows = []
     for trial in trials[:SHOWN]:
-        noise = "" if trial.noise is None else printed(trial.noise, up=True, digits=5)
+        noise = "" if trial.noise is None else format_bound(trial.noise, up=True, digits=5)
         numbers = [noise, "" if trial.utility is None else f"{trial.utility:.5g}"]
         said = "certified" if trial.certified else "refused" if trial.refused else "estimated"
         rows.append([*(f"{value:.6g}" for value in trial.values.values()), *numbers, said])
@@ -351,12 +350,12 @@ def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe"
     """The recipe in a plan or a TOML file, with the flags on top; the grid stands in for what the file leaves out."""
     from privet.planning import Plan, Recipe
     from privet.planning.plan_file import is_plan
-    from privet.planning.recipe_file import overridden
+    from privet.planning.recipe_file import override
 
     first = {"batch": grid["batches"], "steps": grid["steps"], "epochs": grid["epochs"]}
     given = flags | {key: values[0] for key, values in first.items() if values}
     if is_plan(file):
-        return Recipe.of(**overridden(Plan.load(file).recipe.as_dict(), given))
+        return Recipe.of(**override(Plan.load(file).recipe.as_dict(), given))
     return recipe_in(file, given)
 
 
@@ -380,22 +379,22 @@ def _print_view(found: "Frontier", seconds: float) -> None:
     click.echo(f"  time         {seconds:.3f} s")
 
 
-def _words(cell: "Cell") -> tuple[str, ...]:
-    from privet.accounting.guarantee import rounded
+def _words(cell: "FrontierPoint") -> tuple[str, ...]:
+    from privet.accounting.guarantee import format_outward
 
     place = (str(cell.steps), f"{cell.batch:g}", f"{cell.epochs:.4g}")
     closed = ""
     if cell.closed is not None:
-        closed = f"{'holds' if cell.holds else 'fails'}, {rounded(cell.closed.epsilon, up=True, digits=4)}"
+        closed = f"{'holds' if cell.holds else 'fails'}, {format_outward(cell.closed.epsilon, up=True, digits=4)}"
     if cell.noise is None or cell.noise_last is None:
-        return (*place, "none", "", "", "; ".join(filter(None, (closed, _registry.shortened(cell.why, 90)))))
-    noise = rounded(cell.noise, up=True, digits=5)
+        return (*place, "none", "", "", "; ".join(filter(None, (closed, _text.shorten(cell.why, 90)))))
+    noise = format_outward(cell.noise, up=True, digits=5)
     if _moves(cell):
-        noise += f" to {rounded(cell.noise_last, up=True, digits=5)}"
+        noise += f" to {format_outward(cell.noise_last, up=True, digits=5)}"
     return (*place, noise, f"{cell.std:.3g}", f"{100 * (cell.signal or 0):.0f} %", closed)
 
 
-def _moves(cell: "Cell") -> bool:
+def _moves(cell: "FrontierPoint") -> bool:
     return cell.noise != cell.noise_last
 
 
@@ -410,7 +409,7 @@ def _line(words: tuple[str, ...], widths: tuple[int, ...]) -> str:
 def _more(
     file: Path | None, rounds: list[int], within: float | None, given: list[str], as_json: bool, start: float
 ) -> None:
-    from privet.planning import Plan, more
+    from privet.planning import Plan, extend_rounds
 
     if file is None:
         raise click.UsageError("--more needs a plan, such as plan.json from `privet plan --out plan.json`.")
@@ -419,7 +418,7 @@ def _more(
             f"--{given[0].replace('_', '-')} cannot be combined with --more: the plan says the rest."
         )
     plan = Plan.load(file)
-    found = more(plan, rounds, within=within)
+    found = extend_rounds(plan, rounds, within=within)
     seconds = time.perf_counter() - start
     if as_json:
         print_object(found.as_dict() | {"seconds": seconds})
@@ -427,8 +426,8 @@ def _more(
     _print_more(plan, found, seconds)
 
 
-def _print_more(plan: "Plan", found: "Outlook", seconds: float) -> None:
-    from privet.accounting.guarantee import rounded
+def _print_more(plan: "Plan", found: "Extension", seconds: float) -> None:
+    from privet.accounting.guarantee import format_outward
 
     click.echo(f"{found.planned} after the {len(plan.steps)} planned steps")
     names: tuple[str, ...] = ("more", "steps", f"epsilon at noise {found.last.noise:.5g}")
@@ -437,11 +436,11 @@ def _print_more(plan: "Plan", found: "Outlook", seconds: float) -> None:
     click.echo(_line(names, widths))
     for row in found.rows:
         low = row.guarantee.epsilon_lower
-        interval = rounded(row.guarantee.epsilon, up=True)
-        interval = f"<= {interval}" if low is None else f"{rounded(low, up=False)} to {interval}"
+        interval = format_outward(row.guarantee.epsilon, up=True)
+        interval = f"<= {interval}" if low is None else f"{format_outward(low, up=False)} to {interval}"
         words: tuple[str, ...] = (str(row.rounds), str(row.guarantee.steps), interval)
         if found.epsilon is not None:
-            words += (row.why if row.noise is None else rounded(row.noise, up=True, digits=5),)
+            words += (row.why if row.noise is None else format_outward(row.noise, up=True, digits=5),)
         click.echo(_line(words, widths))
     click.echo(f"  all {found.planned.label}: {found.planned.method}, for the whole run, the planned steps included")
     if found.most is not None:

@@ -69,7 +69,7 @@ def federate_command(
             _tell(line, bar)
 
         if resume is not None:
-            from privet.federated.federate import go_on
+            from privet.federated.federate import resume_federation
 
             given = flags | {"plan": plan_file, "out": out, "seed": seed, "rounds": None}
             wrong = next((name for name, value in given.items() if value is not None), None)
@@ -77,7 +77,7 @@ def federate_command(
                 raise InvalidValue(
                     f"--{wrong.replace('_', '-')} is given beside --resume. It goes on as it began. Leave it out."
                 )
-            found = go_on(resume, rounds=rounds, where=where, tell=tell)
+            found = resume_federation(resume, rounds=rounds, where=where, tell=tell)
         else:
             found = _begun(plan_file, out, seed, flags, where=where, tell=tell)
     _print(found, extra, as_json=as_json)
@@ -114,13 +114,13 @@ def _counts(text: str) -> list[int]:
 
 
 def _tell(line: Mapping[str, Any], bar: Any) -> None:
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import format_outward
 
     words = [f"round {line['step']}"]
     words += [f"{k.removeprefix('held_out_')} {v:.4f}" for k, v in line.items() if k.startswith("held_out_")]
     if "epsilon" in line:
         side = "<= " if line["label"] == "certified" else ""
-        words.append(f"epsilon {side}{rounded(line['epsilon'], up=True, digits=4)} {line['label']}")
+        words.append(f"epsilon {side}{format_outward(line['epsilon'], up=True, digits=4)} {line['label']}")
     if bar is not None:
         bar("  ".join(words))
     else:
@@ -132,10 +132,10 @@ def _tell(line: Mapping[str, Any], bar: Any) -> None:
 
 
 def _print(found: "Federated", more: list[int], *, as_json: bool) -> None:
-    from privet.federated.standing import distribution
+    from privet.federated.example_level import epsilon_distribution
 
     unit = found.plan.recipe.budget.unit
-    spread = distribution(found.standing) if unit == "example" else None
+    spread = epsilon_distribution(found.standing) if unit == "example" else None
     outlook = _outlook(found, more) if more else []
     if as_json:
         print_object({
@@ -158,9 +158,9 @@ def _print(found: "Federated", more: list[int], *, as_json: bool) -> None:
 def _lines(
     found: "Federated", spread: dict[str, float | int] | None, outlook: list[dict[str, Any]]
 ) -> list[tuple[str, str]]:
-    from privet.accounting.guarantee import rounded
-    from privet.federated.standing import weakest
-    from privet.training.progress import scores
+    from privet.accounting.guarantee import format_outward
+    from privet.federated.example_level import weakest_label
+    from privet.training.progress import format_scores
 
     lines = [("guarantee", str(found.guarantee))]
     if found.seed is not None:
@@ -169,14 +169,14 @@ def _lines(
         lines.append(("spent", f"{found.spent}, if the moment to stop was fixed beforehand"))
     if spread is not None and "most" in spread:
         names = ("least", "quarter", "median", "three quarters", "most")
-        values = ", ".join(f"{name} {rounded(float(spread[name]), up=True, digits=4)}" for name in names)
-        lines.append(("clients", f"epsilon so far [{weakest(found.standing)}]: {values}"))
+        values = ", ".join(f"{name} {format_outward(float(spread[name]), up=True, digits=4)}" for name in names)
+        lines.append(("clients", f"epsilon so far [{weakest_label(found.standing)}]: {values}"))
         lines.append(("", f"{spread['clients']} took part, {spread['stopped']} have spent or refused their plan"))
     for row in outlook:
         lines.append(("more", f"{row['rounds']} more rounds: {row['text']}"))
     lines += [("torn", note) for note in found.notes]
     if found.scores is not None:
-        lines.append(("held-out", ", ".join(scores(found.scores))))
+        lines.append(("held-out", ", ".join(format_scores(found.scores))))
     lines.append(("trust", TRUST[found.plan.recipe.budget.unit].removeprefix("trust: ")))
     lines.append(("folder", str(found.folder)))
     if not found.is_over:
@@ -186,10 +186,10 @@ def _lines(
 
 def _outlook(found: "Federated", rounds: list[int]) -> list[dict[str, Any]]:
     """What more rounds would cost the records of a client of the plan's size: what it asks before it agrees."""
-    from privet.planning.more import more
+    from privet.planning.frontier import extend_rounds
 
     each = found.settings.local_steps if found.plan.recipe.budget.unit == "example" else 1
-    asked = more(found.plan, [count * each for count in rounds])
+    asked = extend_rounds(found.plan, [count * each for count in rounds])
     return [
         {"rounds": row.rounds // each, "guarantee": row.guarantee.as_dict(), "text": str(row.guarantee)}
         for row in asked.rows

@@ -109,7 +109,7 @@ def _print_method(row: "Method") -> None:
         "needs": ", ".join(row.needs),
         "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}",
         "what is wrong": row.wrong,
-        "by default": f"rule {row.rule}, pld: certified ({row.sibling})",
+        "by default": f"rule {row.rule}, pld: certified ({row.certified_variant})",
     }
     click.echo(row.name)
     for name, line in lines.items():
@@ -124,7 +124,7 @@ def _show_schedule(show: str, steps: int, as_json: bool) -> None:
     from privet import schedules
 
     check_scheduled(steps)
-    values = schedules.values_of(show, steps).tolist()
+    values = schedules.schedule_values(show, steps).tolist()
     click.echo(json.dumps({"schedule": show, "values": values}) if as_json else "\n".join(map(repr, values)))
 
 
@@ -157,7 +157,7 @@ def _accountants() -> tuple[Mapping[str, str], str]:
 
 
 def _clipping_rules() -> tuple[Mapping[str, str], str]:
-    from privet.engine.clip import registry
+    from privet.planning.clipping_rules import registry
 
     return _of(registry), "For --rule; your own as my.module:Class."
 

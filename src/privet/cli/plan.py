@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _check, _registry
+from privet import _check, _text
 from privet.cli.common import (
     PATH,
     GroupedCommand,
@@ -179,7 +179,7 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
-    from privet.accounting.guarantee import rounded
+    from privet.accounting.guarantee import format_outward
 
     click.echo(str(found.guarantee))
     lines = []
@@ -193,7 +193,7 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         lines.append(("tuning", found.recipe.tuning.rule(found.guarantee.epsilon)))
     if closed is not None and closed.certified is not None:
         verdict = "holds" if _holds(closed) else "fails"
-        proven = rounded(closed.certified.epsilon, up=True)
+        proven = format_outward(closed.certified.epsilon, up=True)
         lines.append(("closed form", f"noise multiplier {closed.scale:.6g}; its condition {verdict} here: certified "
                       f"epsilon {proven}"))  # fmt: skip
     lines += described(found)
@@ -202,11 +202,11 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
 
 def described(found: "Plan") -> list[tuple[str, str]]:
     """What a plan does, as names and texts."""
-    from privet.accounting.guarantee import printed
+    from privet.accounting.guarantee import format_bound
 
     recipe, steps = found.recipe, found.steps
-    shape = _registry.shortened(steps.noise, 60)
-    shape = shape if shape == "constant" else f"{printed(found.scale, up=True)} x {shape}"
+    shape = _text.shorten(steps.noise, 60)
+    shape = shape if shape == "constant" else f"{format_bound(found.scale, up=True)} x {shape}"
     each = "" if recipe.tuning is None else " in each run"
     return [
         ("noise multiplier", f"{span(steps[0].noise, steps[-1].noise)} ({shape})"),

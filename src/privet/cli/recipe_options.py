@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from privet._registry import number as number_of
+from privet._registry import parse_number as number_of
 from privet.cli.common import Command, Option, adjacency_of, grouped, integer, number
 from privet.errors import InvalidValue
 

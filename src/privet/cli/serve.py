@@ -28,17 +28,17 @@ def serve_command(*, host: str, port: int, token: str | None, runs: Path, opened
       privet serve --host 0.0.0.0        # prints an address with a token; use it on a network you trust
     """
     try:
-        from privet.web.guard import door_for
-        from privet.web.server import address, bound, server
+        from privet.web.guard import make_door
+        from privet.web.server import bind_socket, page_address, server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise MissingExtra(
             f"{error.name} is not installed. The page needs it. Run: pip install 'privet[web]'"
         ) from None
-    door = door_for(host, token)
-    with bound(host, port) as listening:
-        place = address(door, host, listening.getsockname()[1])
+    door = make_door(host, token)
+    with bind_socket(host, port) as listening:
+        place = page_address(door, host, listening.getsockname()[1])
         click.echo(f"the planner is at {place} (Ctrl-C stops it)")
         if door.token is not None:
             click.echo("  anyone with the token can open it; the connection is not encrypted", err=True)

@@ -6,23 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import (
-    PATH,
-    Command,
-    GroupedCommand,
-    grouped,
-    integer,
-    number,
-    print_object,
-    warnings_as_lines,
-)
+from privet.cli.common import PATH, Command, GroupedCommand, grouped, integer, number, print_object, warnings_as_lines
 from privet.cli.recipe_options import JSON, option, plan_options, with_shapes, words_of
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
     from privet.data import Where
     from privet.planning import Plan
-    from privet.training.progress import Watcher
+    from privet.training.progress import Progress
     from privet.training.run import Run
 
 
@@ -143,7 +134,7 @@ def train_command(
                 "A resumed run keeps its settings")  # fmt: skip
         run, was_over = _resumed(resume, where, watcher, show_private=show_private or None)
     else:
-        from privet.training.loop import train
+        from privet.training.train import train
 
         plan = _plan(recipe, plan_file, flags | {"as_published": as_published}, settings, where)
         folder = out or _free(plan, settings, ledger_dir or Path("runs"))
@@ -165,12 +156,12 @@ def _shipped(name: str) -> Path:
     return found
 
 
-def _watcher(*, plain: bool) -> "Watcher":
-    from privet.training.progress import Live, Plain
+def _watcher(*, plain: bool) -> "Progress":
+    from privet.training.progress import LiveProgress, LogProgress
 
     if sys.stderr.isatty() and not plain:
-        return Live()
-    return Plain(sys.stderr)
+        return LiveProgress()
+    return LogProgress(sys.stderr)
 
 
 def _refuse(given: dict[str, Any], beside: str, why: str) -> None:
@@ -230,19 +221,19 @@ def _free(plan: "Plan", settings: dict[str, Any], root: Path) -> Path:
     return place
 
 
-def _resumed(folder: Path, where: "Where", watcher: "Watcher", *, show_private: bool | None) -> "tuple[Run, bool]":
-    from privet.training.loop import go_on
+def _resumed(folder: Path, where: "Where", watcher: "Progress", *, show_private: bool | None) -> "tuple[Run, bool]":
     from privet.training.run import Run
+    from privet.training.train import resume_run
 
     run = Run.load(folder)
-    return go_on(run, show_private=show_private, where=where, watcher=watcher), run.is_over
+    return resume_run(run, show_private=show_private, where=where, watcher=watcher), run.is_over
 
 
 # --- what is said at the end ------------------------------------------------------------------------
 
 
 def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
-    from privet.training.distributed import group
+    from privet.training.processes import group
 
     if not group().is_first:
         return
@@ -257,13 +248,13 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
 
 
 def _lines(run: "Run") -> list[tuple[str, str]]:
-    from privet.training.assumptions import listed
+    from privet.ledger.assumptions import list_assumptions
 
     found = [("guarantee", str(run.guarantee))]
     if run.why_none:
         found = [("guarantee", f"none: {run.why_none}"), ("claim", str(run.guarantee))]
     else:
-        found += [("assumes", said) for said in listed(run.guarantee)]
+        found += [("assumes", said) for said in list_assumptions(run.guarantee)]
     found += _totals(run)
     if run.about["secure_noise"]:
         found.append(("noise", "secure: safe against floating-point attacks"))
@@ -289,10 +280,10 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
 
 def _totals(run: "Run") -> list[tuple[str, str]]:
     """Where the run's dataset stands; the run is done, whatever can be told."""
-    from privet.training.total import standings
+    from privet.ledger.total import read_standings
 
     try:
-        every = standings(run.folder, run.dataset)
+        every = read_standings(run.folder, run.dataset)
     except PrivetError as error:
         return [("total", f"cannot be computed: {error}")]
     return [
@@ -310,19 +301,19 @@ def _next(run: "Run") -> str:
 
 
 def _scores(run: "Run") -> str:
-    from privet.training.progress import scores
+    from privet.training.progress import format_scores
 
     assert run.scores is not None
     step, best = run.scores["step"], ", the best" if run.settings.keep == "best" else ""
     at = f" at step {step}{best}" if best or step != run.steps else ""
-    return ", ".join(scores(run.scores)) + at
+    return ", ".join(format_scores(run.scores)) + at
 
 
 def _totals_object(run: "Run") -> "list[dict[str, Any]] | None":
-    from privet.training.total import standings
+    from privet.ledger.total import read_standings
 
     try:
-        return [one.as_dict() for one in standings(run.folder, run.dataset)]
+        return [one.as_dict() for one in read_standings(run.folder, run.dataset)]
     except PrivetError as error:
         click.echo(f"privet: warning: the total cannot be computed: {error}", err=True)
         return None
@@ -331,7 +322,7 @@ def _totals_object(run: "Run") -> "list[dict[str, Any]] | None":
 def _object(run: "Run") -> dict[str, Any]:
     return {
         "folder": str(run.folder), "task": run.settings.task, "steps": run.steps, "planned": len(run.plan.steps),
-        "over": run.is_over, "end": run.end, "private": run.private, "seed": run.seed,
+        "over": run.is_over, "end": run.end, "private": run.noise_is_secret, "seed": run.seed,
         "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
         "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
         "changed": run.about["changed"], "weights": run.about["weights"], "plan": run.plan.hash,

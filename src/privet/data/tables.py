@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from privet import _check
 from privet._files import MIB, read_start
-from privet._registry import shortened
-from privet.data.files import LARGEST, content_of, damaged, expanded, unzip_arrays
+from privet._text import shorten
+from privet.data.files import LARGEST, damaged, expand_user, read_content, unzip_arrays
 from privet.data.task import RMSE, Task, one_in, register, tensors
 from privet.errors import InvalidValue
 
@@ -55,34 +55,34 @@ def own_csv(
     """
     _check.one_of(("accuracy", "rmse"), measure=measure)
     target = str(target)  # a spelling makes a number of the name "2024"
-    header, rows = _table(path)
-    for name in [target, *_words(columns)]:
+    header, rows = _read_table(path)
+    for name in [target, *_split_words(columns)]:
         if name not in header:
             raise InvalidValue(
                 f"{path}: has no column {name!r} in its first line, which must name the {len(header)} columns."
                 f"{_check.suggestion(name, header)} Check it."
             )
-    used = _words(columns) or [name for name in header if name != target]
+    used = _split_words(columns) or [name for name in header if name != target]
     if target in used or not used or len(set(used)) < len(used):
         raise InvalidValue(f"columns={columns!r} must name columns other than the target {target!r}, each once.")
     places = {name: place for place, name in enumerate(header)}
-    inputs = np.stack([_numbers(path, name, [row[places[name]] for row in rows]) for name in used], axis=1)
-    _scale(inputs, used, ranges)
+    inputs = np.stack([_parse_numbers(path, name, [row[places[name]] for row in rows]) for name in used], axis=1)
+    _scale_columns(inputs, used, ranges)
     x = torch.tensor(inputs, dtype=torch.float32)
     wanted = [row[places[target]] for row in rows]
     if measure == "rmse":
-        y = torch.tensor(_numbers(path, target, wanted), dtype=torch.float32)
-        return own_task("csv", path, x, y, every=every, model="mlp", classes=1, losses=squared_error, measure=RMSE)
-    names = _words(classes) or _class_names(wanted)
-    y, note = _labels(path, target, wanted, names), "" if classes else READ
-    return own_task("csv", path, x, y, every=every, model="mlp", classes=len(names), note=note)
+        y = torch.tensor(_parse_numbers(path, target, wanted), dtype=torch.float32)
+        return make_own_task("csv", path, x, y, every=every, model="mlp", classes=1, losses=squared_error, measure=RMSE)
+    names = _split_words(classes) or _class_names(wanted)
+    y, note = _encode_labels(path, target, wanted, names), "" if classes else READ
+    return make_own_task("csv", path, x, y, every=every, model="mlp", classes=len(names), note=note)
 
 
-def _table(path: str) -> tuple[list[str], list[list[str]]]:
+def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
     """The header and the rows, all as long as it."""
     try:
-        _check_text(there(path), path)
-        content = content_of(there(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
+        _check_text(existing_path(path), path)
+        content = read_content(existing_path(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
         if b"\0" in content:
             raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {content.index(0):,} is no text.")
         text = content.decode("utf-8-sig")
@@ -116,7 +116,7 @@ def _check_text(place: Path, path: str) -> None:
         raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {start.index(0):,} is no text.")
 
 
-def _numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:
+def _parse_numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:
     values = np.empty(len(cells))
     for number, cell in enumerate(cells, 1):
         try:
@@ -131,10 +131,10 @@ def _numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:
     return values
 
 
-def _scale(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
+def _scale_columns(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
     """Scale columns to [0, 1] by the ranges given, in place."""
-    for part in _words(ranges):
-        name, low, high = _range(part)
+    for part in _split_words(ranges):
+        name, low, high = _parse_range(part)
         if name not in used:
             raise InvalidValue(
                 f"ranges={ranges!r} names {name!r}, which is not one of the {len(used)} columns used."
@@ -144,7 +144,7 @@ def _scale(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
         column[:] = (column.clip(low, high) - low) / (high - low)
 
 
-def _range(part: str) -> tuple[str, float, float]:
+def _parse_range(part: str) -> tuple[str, float, float]:
     words = part.rsplit(maxsplit=2)
     try:
         name, low, high = words[0], float(words[1]), float(words[2])
@@ -164,14 +164,14 @@ def _class_names(wanted: list[str]) -> list[str]:
         return names
 
 
-def _labels(path: str, target: str, wanted: list[str], names: list[str]) -> Tensor:
+def _encode_labels(path: str, target: str, wanted: list[str], names: list[str]) -> Tensor:
     numbers = {name: number for number, name in enumerate(names)}
     unknown = next((place for place, word in enumerate(wanted, 1) if word not in numbers), None)
     if unknown is not None or len(numbers) < max(2, len(names)):
         rule = "needs two classes, each named once"
         if unknown is not None:  # only where the user has given the names
-            rule = f"record {unknown} has another class in {target!r} than {_listed(names)}"
-        raise InvalidValue(f"{path}: {shortened(rule, 200)}. Check target= and classes=.")
+            rule = f"record {unknown} has another class in {target!r} than {_printable_names(names)}"
+        raise InvalidValue(f"{path}: {shorten(rule, 200)}. Check target= and classes=.")
     return torch.tensor([numbers[word] for word in wanted])
 
 
@@ -184,17 +184,17 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
 
     Bytes (uint8) are divided by 255; other numbers are taken as they are. Pictures are (N, colours, height, width).
     """
-    start = read_start(there(path), 2)
+    start = read_start(existing_path(path), 2)
     if start and start != b"PK":  # before all of it is read
         raise damaged(InvalidValue("it does not begin as one"), "NPZ file of plain arrays", path)
-    content = content_of(there(path))
+    content = read_content(existing_path(path))
     arrays = unzip_arrays(content, limit=min(LARGEST, max(SURELY, DENSEST * len(content))), name=path)
     wanted = ("x", "y", "x_test", "y_test") if {"x_test", "y_test"} & set(arrays) else ("x", "y")
     for name in wanted:
         if name not in arrays:
-            raise InvalidValue(f"{path}: has no array {name!r}. It has {_listed(arrays) or 'none'}.")
-    x, y = _pair(path, arrays["x"], arrays["y"])
-    tested = _pair(path, arrays["x_test"], arrays["y_test"]) if "x_test" in wanted else None
+            raise InvalidValue(f"{path}: has no array {name!r}. It has {_printable_names(arrays) or 'none'}.")
+    x, y = _to_tensor_pair(path, arrays["x"], arrays["y"])
+    tested = _to_tensor_pair(path, arrays["x_test"], arrays["y_test"]) if "x_test" in wanted else None
     if tested is not None and (tested[0].shape[1:] != x.shape[1:] or arrays["x_test"].dtype != arrays["x"].dtype):
         one, other = (f"{array.dtype} {list(array.shape)}" for array in (arrays["x"], arrays["x_test"]))
         raise InvalidValue(f"{path}: x is {one}, x_test is {other}: of another shape or type. Make them alike.")
@@ -211,10 +211,10 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
             )
     model = "cnn" if x.dim() == 4 else "mlp"
     note = READ if classes is None else ""
-    return own_task("npz", path, x, y, every=every, model=model, classes=count, note=note, tested=tested)
+    return make_own_task("npz", path, x, y, every=every, model=model, classes=count, note=note, tested=tested)
 
 
-def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
+def _to_tensor_pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
     if x.dtype.kind not in "fiub" or y.dtype.kind not in "iu":
         types = f"x is {x.dtype.type.__name__} and y is {y.dtype.type.__name__}"
         raise InvalidValue(f"{path}: {types}. Use numbers, and whole numbers from 0 for y.")
@@ -234,7 +234,7 @@ def _pair(path: str, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
 # --- what all share ---------------------------------------------------------------------------------
 
 
-def own_task(
+def make_own_task(
     kind: str, path: str, x: Tensor, y: Tensor, *, every: int, model: str, classes: int, note: str = "",
     tested: tuple[Tensor, Tensor] | None = None, **more: Any,
 ) -> Task:  # fmt: skip
@@ -254,7 +254,7 @@ def own_task(
         judging[torch.from_numpy(one_in(every, len(x)))] = True
         train, held_out = (x[~judging], y[~judging]), (x[judging], y[judging])
         spread = f"one in each {every} records, by a fixed hash of their places"
-    name = there(path).resolve().name
+    name = existing_path(path).resolve().name
     return Task(
         name=name,
         train=train,
@@ -267,17 +267,17 @@ def own_task(
     )
 
 
-def there(path: object) -> Path:
-    place = expanded(str(path))
+def existing_path(path: object) -> Path:
+    place = expand_user(str(path))
     if not os.path.exists(place):  # unlike the path's own, never fails
-        raise InvalidValue(f"path={shortened(str(path))!r} is not there. Give the file or folder that has the records.")
+        raise InvalidValue(f"path={shorten(str(path))!r} is not there. Give the file or folder that has the records.")
     return place
 
 
-def _words(text: object) -> list[str]:
+def _split_words(text: object) -> list[str]:
     return [word.strip() for word in str(text).split(";") if word.strip()]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _printable_names(names: Iterable[str]) -> str:
     """Names from a file, for a message of one line."""
-    return shortened("".join(c if c.isprintable() else "?" for c in ", ".join(names)))
+    return shorten("".join(c if c.isprintable() else "?" for c in ", ".join(names)))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from privet import _check, models
-from privet._registry import Registry, shortened
+from privet._registry import Registry
+from privet._text import shorten
 from privet.data.files import Where
 from privet.errors import InvalidValue
 
@@ -91,7 +92,7 @@ def check_note(not_private: Any) -> None:
     """Raise unless what was read off the records is told in one line, which run.json and every guarantee repeat."""
     if not isinstance(not_private, str) or not not_private.isprintable():
         raise InvalidValue(
-            f"not_private={shortened(repr(not_private))} must be one line of text. It is shown beside every epsilon. "
+            f"not_private={shorten(repr(not_private))} must be one line of text. It is shown beside every epsilon. "
             "Say what was read off the records, or leave it out."
         )
 
@@ -126,7 +127,7 @@ def task(spelling: "str | Task", *, where: Where | None = None) -> Task:
     return made
 
 
-def dataset_of(spelling: str) -> str | None:
+def dataset_name_of(spelling: str) -> str | None:
     """The name of a task's records, by which runs on them are found; None for a user's own, which only the user knows.
 
     Options choose among the records or change what is made of them: they are the same people.
@@ -183,7 +184,7 @@ def shuffled(size: int) -> NDArray[np.int64]:
     >>> shuffled(8).tolist()
     [2, 4, 6, 5, 1, 7, 0, 3]
     """
-    return np.argsort(_hashed(size), kind="stable").astype(np.int64)
+    return np.argsort(_hash_places(size), kind="stable").astype(np.int64)
 
 
 def split(size: int, held_out: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -199,11 +200,11 @@ def one_in(every: int, size: int) -> NDArray[np.int64]:
     [4, 7, 10, 19]
     """
     runs = size // every
-    shares = (_hashed(runs) >> np.uint64(11)) * 2.0**-53  # from 0 to below 1, exact
+    shares = (_hash_places(runs) >> np.uint64(11)) * 2.0**-53  # from 0 to below 1, exact
     return every * np.arange(runs) + (shares * every).astype(np.int64)
 
 
-def _hashed(size: int) -> NDArray[np.uint64]:
+def _hash_places(size: int) -> NDArray[np.uint64]:
     """The splitmix64 hash of 0 to size - 1."""
     with np.errstate(over="ignore"):
         x = (np.arange(size, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

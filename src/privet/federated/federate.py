@@ -18,30 +18,31 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from privet._files import make_folder
 from privet.accounting import Guarantee
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
-from privet.engine.randomness import Randomness
 from privet.errors import InvalidValue
 from privet.federated import settings as description
-from privet.federated.fleet import Fleet, InProcess, Worker
-from privet.federated.rounds import Records, Rounds, Tell, check_rounds
+from privet.federated.clients import ClientPool, InProcess, Worker
+from privet.federated.example_level import Standing, overall_guarantee, read_standings, worst_guarantee
+from privet.federated.loop import FederatedLoop, Records, Tell, check_rounds
+from privet.federated.partition import partition
 from privet.federated.server import Server, resume
 from privet.federated.settings import Settings
-from privet.federated.split import split
-from privet.federated.standing import Standing, held, standing_in, worst_of
+from privet.ledger import metrics
+from privet.ledger import reading as ledger_reading
+from privet.ledger.account import guarantee_of
+from privet.ledger.total import refuse_within
+from privet.noise.randomness import Randomness
 from privet.planning import Plan
-from privet.training import checkpoint, ledger_reading, metrics
-from privet.training.account import cost
-from privet.training.append_file import make_folder
-from privet.training.gate import check_covered
-from privet.training.optimizing import optimizer_for
-from privet.training.parts import check_sound, drawing
-from privet.training.run import PLAN, marked, write_plan
+from privet.training import checkpoint, checkpoint_format
+from privet.training.checks import check_preprocessing
+from privet.training.evaluation import catch_interrupts
+from privet.training.run import PLAN, mark_guarantee, write_plan
 from privet.training.settings import Settings as Optimizing
-from privet.training.stopping import interruptible
-from privet.training.total import refuse_within
+from privet.training.setup import build_optimizer, check_sound, seed_torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +73,7 @@ class Federated:
     @property
     def scores(self) -> dict[str, Any] | None:
         """The last evaluation on the held-out set."""
-        found = metrics.scores(self.metrics)
+        found = metrics.evaluation_lines(self.metrics)
         return found[-1] if found else None
 
     @classmethod
@@ -91,19 +92,25 @@ class Federated:
             "planned": planned_rounds(plan, chosen),
         }  # fmt: skip
         if plan.recipe.budget.unit == "client":
-            reading = ledger_reading.read(place)
-            spent = marked(cost(reading.ledger, plan), plan, seeded=seed is not None) if reading.ledger.steps else None
-            common["guarantee"] = marked(plan.guarantee, plan, seeded=seed is not None)
+            reading = ledger_reading.read_ledger(place)
+            spent = (
+                mark_guarantee(guarantee_of(reading.ledger, plan), plan, seeded=seed is not None)
+                if reading.ledger.steps
+                else None
+            )
+            common["guarantee"] = mark_guarantee(plan.guarantee, plan, seeded=seed is not None)
             return cls(rounds=reading.ledger.steps, spent=spent, standing={}, notes=reading.notes, **common)
-        kept = _kept(place)
-        standing, notes = standing_in(place, plan, kept["standing"], seeded=seed is not None)
-        common["guarantee"] = marked(held(plan, standing), plan, seeded=seed is not None)
-        return cls(rounds=int(kept["round"]), spent=worst_of(plan, standing), standing=standing, notes=notes, **common)
+        kept = _checkpoint_extra(place)
+        standing, notes = read_standings(place, plan, kept["standing"], seeded=seed is not None)
+        common["guarantee"] = mark_guarantee(overall_guarantee(plan, standing), plan, seeded=seed is not None)
+        return cls(
+            rounds=int(kept["round"]), spent=worst_guarantee(plan, standing), standing=standing, notes=notes, **common
+        )
 
 
 def federate(
     plan: Plan, task: "str | Task | None" = None, *, out: str | Path, seed: int | None = None,
-    where: Where | None = None, tell: Tell = lambda line: None, fleet: Fleet | None = None, **settings: Any,
+    where: Where | None = None, tell: Tell = lambda line: None, fleet: ClientPool | None = None, **settings: Any,
 ) -> Federated:  # fmt: skip
     """A federation in a folder of its own; its clients are simulated, or those of `fleet`. `settings`: see `Settings`.
 
@@ -136,15 +143,15 @@ def federate(
     _check_new(folder)
     weights_seed = secrets.randbits(48) if seed is None else seed
     parts = _Parts(plan, loaded, chosen, weights_seed=weights_seed, seed=seed, folder=folder, fleet=fleet)
-    server = parts.server()
+    server = parts.new_server()
     write_plan(folder, plan)
     description.write(folder, chosen, weights_seed=weights_seed, seed=seed, own_task=isinstance(task, Task))
-    return parts.driven(server, tell=tell)
+    return parts.run_rounds(server, tell=tell)
 
 
-def go_on(
+def resume_federation(
     out: str | Path, *, task: Task | None = None, rounds: int | None = None, where: Where | None = None,
-    tell: Tell = lambda line: None, fleet: Fleet | None = None,
+    tell: Tell = lambda line: None, fleet: ClientPool | None = None,
 ) -> Federated:  # fmt: skip
     """The federation in a folder, at the next round of its ledger, with the weights of its last checkpoint.
 
@@ -155,7 +162,7 @@ def go_on(
     found = Federated.load(out)
     chosen, about = description.read(found.folder)
     if rounds is not None:
-        chosen = Settings.of({**_given(chosen), "rounds": rounds})
+        chosen = Settings.of({**_settings_table(chosen), "rounds": rounds})
         check_rounds(chosen, found.plan.guarantee, found.planned)
     elif found.is_over:
         return found
@@ -168,10 +175,10 @@ def go_on(
         found.plan, loaded, chosen, weights_seed=about["weights_seed"], seed=found.seed, folder=found.folder,
         fleet=fleet,
     )  # fmt: skip
-    server, weights_of = parts.again(found.rounds)
+    server, weights_of = parts.resume_server(found.rounds)
     if rounds is not None:
         description.write(found.folder, chosen, **{k: about[k] for k in ("weights_seed", "seed", "own_task")})
-    return parts.driven(server, tell=tell, weights_of=weights_of)
+    return parts.run_rounds(server, tell=tell, weights_of=weights_of)
 
 
 class _Parts:
@@ -179,68 +186,68 @@ class _Parts:
 
     def __init__(
         self, plan: Plan, task: Task, settings: Settings, *, weights_seed: int, seed: int | None, folder: Path,
-        fleet: Fleet | None,
+        fleet: ClientPool | None,
     ) -> None:  # fmt: skip
-        check_covered(task.not_private)
+        check_preprocessing(task.not_private)
         self.plan, self.task, self.settings, self.folder, self.seed = plan, task, settings, folder, seed
-        with drawing(weights_seed):
+        with seed_torch(weights_seed):
             self.model: nn.Module = task.network(settings.model)
         self.optimizer: Optimizer = server_optimizer(settings, plan, self.model)
         if fleet is None:
-            cut = split(task, settings.clients, way=settings.split, seed=settings.split_seed)
+            cut = partition(task, settings.clients, way=settings.split, seed=settings.split_seed)
             worker = Worker(plan=plan, settings=settings, losses=task.losses, seed=seed)
             fleet = InProcess(worker, task, cut, folder)
-        self.fleet: Fleet = fleet
+        self.fleet: ClientPool = fleet
         self.until = check_rounds(settings, plan.guarantee, planned_rounds(plan, settings))
 
     @property
     def by_client(self) -> bool:
         return self.plan.recipe.budget.unit == "client"
 
-    def server(self) -> "Server | Records":
+    def new_server(self) -> "Server | Records":
         """A new one."""
         if not self.by_client:
             make_folder(self.folder)
-            return self._records(0, {})
+            return self._example_level_server(0, {})
         return Server(
             self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
-            generator=self._source(0),
+            generator=self._randomness(0),
         )  # fmt: skip
 
-    def again(self, rounds: int) -> "tuple[Server | Records, int]":
+    def resume_server(self, rounds: int) -> "tuple[Server | Records, int]":
         """The one that goes on, and the round that its weights are of."""
-        kept = _kept(self.folder)
+        kept = _checkpoint_extra(self.folder)
         if self.by_client:
             server, _ = resume(
                 self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
-                generator=self._source(rounds),
+                generator=self._randomness(rounds),
             )  # fmt: skip
             return server, int(kept["round"])
-        if (self.folder / checkpoint.NAME).exists():
+        if (self.folder / checkpoint_format.NAME).exists():
             checkpoint.load(self.folder, model=self.model, optimizer=self.optimizer)
-        standing, _ = standing_in(self.folder, self.plan, kept["standing"], seeded=self.seed is not None)
-        return self._records(int(kept["round"]), standing), int(kept["round"])
+        standing, _ = read_standings(self.folder, self.plan, kept["standing"], seeded=self.seed is not None)
+        return self._example_level_server(int(kept["round"]), standing), int(kept["round"])
 
-    def _records(self, number: int, standing: dict[int, dict[str, Any]]) -> Records:
+    def _example_level_server(self, number: int, standing: dict[int, dict[str, Any]]) -> Records:
         return Records(
             model=self.model, optimizer=self.optimizer, sample=self.settings.sample, clients=self.settings.clients,
-            seed=self.seed, number=number, standing=standing, sizes=self.fleet.sizes,
+            seed=self.seed, steps_done=number, standing=standing, sizes=self.fleet.sizes,
         )  # fmt: skip
 
-    def _source(self, rounds: int) -> Randomness:
+    def _randomness(self, rounds: int) -> Randomness:
         return Randomness() if self.seed is None else Randomness(self.seed, 0, rounds)
 
-    def driven(self, server: "Server | Records", *, tell: Tell, weights_of: int | None = None) -> Federated:
+    def run_rounds(self, server: "Server | Records", *, tell: Tell, weights_of: int | None = None) -> Federated:
         """All rounds, then the federation as it lies in its folder."""
         try:
-            with interruptible() as interrupt:
-                rounds = Rounds(
+            with catch_interrupts() as interrupt:
+                rounds = FederatedLoop(
                     server, self.fleet, self.task, self.settings, folder=self.folder, until=self.until, tell=tell,
                     stop=lambda: interrupt.asked,
                 )  # fmt: skip
                 if weights_of is not None:
-                    rounds.resumed(weights_of)
-                rounds.go()
+                    rounds.record_resume(weights_of)
+                rounds.run()
         finally:
             if isinstance(server, Server):
                 server.close()
@@ -253,7 +260,7 @@ def server_optimizer(settings: Settings, plan: Plan, model: nn.Module) -> Optimi
     if momentum is None and settings.optimizer == "sgd":
         momentum = 0.0
     chosen = Optimizing.of({"optimizer": settings.optimizer, "lr": settings.server_lr, "momentum": momentum})
-    return optimizer_for(chosen, plan, model)
+    return build_optimizer(chosen, plan, model)
 
 
 def planned_rounds(plan: Plan, settings: Settings) -> int:
@@ -262,13 +269,13 @@ def planned_rounds(plan: Plan, settings: Settings) -> int:
     return steps if plan.recipe.budget.unit == "client" else -(-steps // settings.local_steps)
 
 
-def _kept(folder: Path) -> Mapping[str, Any]:
+def _checkpoint_extra(folder: Path) -> Mapping[str, Any]:
     """What the last checkpoint says beside the weights; what a new federation would say, if there is none."""
     begun = {"round": 0, "standing": dict[str, Any]()}
-    return checkpoint.peek(folder).extra if (folder / checkpoint.NAME).exists() else begun
+    return checkpoint.peek(folder).extra if (folder / checkpoint_format.NAME).exists() else begun
 
 
-def _given(settings: Settings) -> dict[str, Any]:
+def _settings_table(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
 
 

@@ -9,28 +9,29 @@ are not used: they average over who has answered, and they know no budget.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from torch import nn
 
 from privet import _check
-from privet._registry import shortened
+from privet._text import shorten
 from privet.accounting import Guarantee
 from privet.data.task import Task
 from privet.data.task import task as task_of
-from privet.engine.loading import gather
 from privet.errors import InvalidValue, MissingExtra
-from privet.federated.aggregate import drop
-from privet.federated.federate import Federated, federate, go_on
-from privet.federated.fleet import Answer, Worker, client_folder
-from privet.federated.settings import NAME, Settings, unread
-from privet.federated.split import split
+from privet.federated.clients import ClientReply, Worker, client_folder
+from privet.federated.clipped_updates import log_dropout
+from privet.federated.federate import Federated, federate, resume_federation
+from privet.federated.partition import partition
+from privet.federated.settings import NAME, Settings, unused_settings
 from privet.planning import Plan
-from privet.training.gate import check_covered
+from privet.sampling.loading import gather
+from privet.training.checks import check_preprocessing
 from privet.training.run import PLAN
 
 if TYPE_CHECKING:
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
+
 Records = Callable[["Context", Task], Any]  # the records of the client that a context is of
 MOST_STEPS = 2**62  # more would not fit in a checkpoint
 POLL = 0.2  # seconds between two looks at who is connected
 
 
-def imported() -> Any:
+def import_flower() -> Any:
     """Flower itself.
 
     Raises:
@@ -78,9 +80,9 @@ class FlowerFleet:
         self._client_of: dict[int, int] = {}  # by node
         self.sizes = sizes
 
-    def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[Answer]:
-        flwr = imported()
-        nodes = self._connected()
+    def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[ClientReply]:
+        flwr = import_flower()
+        nodes = self._wait_for_nodes()
         content = {
             "weights": flwr.app.ArrayRecord(model.state_dict()), "round": flwr.app.ConfigRecord({"number": number})
         }  # fmt: skip
@@ -95,26 +97,26 @@ class FlowerFleet:
         for node, reply in self._replies(messages):
             client = asked.pop(node)  # who it is, we know; what it says, we do not ask
             has_failed = reply is not None and reply.has_error()
-            found = None if reply is None or has_failed else _answer(client, reply)
+            found = None if reply is None or has_failed else _read_reply(client, reply)
             if found is None:
-                drop(number, client, "its app has failed" if has_failed else "its message cannot be read")
+                log_dropout(number, client, "its app has failed" if has_failed else "its message cannot be read")
             else:
                 yield found
         for client in asked.values():
-            drop(number, client, "it has not answered in time")
+            log_dropout(number, client, "it has not answered in time")
 
-    def _connected(self) -> dict[int, int]:
+    def _wait_for_nodes(self) -> dict[int, int]:
         """The node of each client that is there; the first time, once enough are, or the time is over."""
         end = time.monotonic() + self._timeout
         while True:
-            found = self._known()
+            found = self._find_client_nodes()
             if len(found) >= self._wait or time.monotonic() > end:
                 self._wait = 0
                 return found
             time.sleep(POLL)
 
-    def _known(self) -> dict[int, int]:
-        flwr = imported()
+    def _find_client_nodes(self) -> dict[int, int]:
+        flwr = import_flower()
         here = set(self._grid.get_node_ids())
         self._client_of = {node: client for node, client in self._client_of.items() if node in here}
         messages = [
@@ -122,7 +124,7 @@ class FlowerFleet:
             for node in sorted(here - set(self._client_of))
         ]
         for node, reply in self._replies(messages):
-            client = None if reply is None or reply.has_error() else _number(reply)
+            client = None if reply is None or reply.has_error() else _reply_client(reply)
             if client is not None and client < self._clients and client not in self._client_of.values():
                 self._client_of[node] = client
         return {client: node for node, client in self._client_of.items()}
@@ -139,14 +141,14 @@ class FlowerFleet:
         end = time.monotonic() + self._timeout
         while True:
             for key in list(waiting):
-                found = self._pulled(key)
+                found = self._pull_reply(key)
                 if found:
                     yield waiting.pop(key), found[0]
             if not waiting or time.monotonic() > end:
                 return
             time.sleep(POLL)
 
-    def _pulled(self, key: str) -> "list[Message | None]":
+    def _pull_reply(self, key: str) -> "list[Message | None]":
         try:
             return list(self._grid.pull_messages([key]))
         except Exception as error:
@@ -155,7 +157,7 @@ class FlowerFleet:
             return [None]
 
 
-def _number(reply: "Message") -> int | None:
+def _reply_client(reply: "Message") -> int | None:
     try:
         found = reply.content.config_records["client"]["number"]
     except Exception:  # whatever a node may send, the others are asked
@@ -163,7 +165,7 @@ def _number(reply: "Message") -> int | None:
     return found if type(found) is int and found >= 0 else None
 
 
-def _answer(client: int, reply: "Message") -> Answer | None:
+def _read_reply(client: int, reply: "Message") -> ClientReply | None:
     """What a client sent, as far as it can be read; None if it cannot: then it has dropped out."""
     try:
         content = reply.content
@@ -181,7 +183,7 @@ def _answer(client: int, reply: "Message") -> Answer | None:
             if spent.steps > MOST_STEPS:
                 return None
         why = str(told["why"])[:200]
-        return Answer(client=client, update=update, why=why, spent=spent, planned=planned, left=left)
+        return ClientReply(client=client, update=update, why=why, spent=spent, planned=planned, left=left)
     except Exception:  # whatever a client may send, the round goes on without it
         return None
 
@@ -191,7 +193,7 @@ def server_app() -> "ServerApp":
 
     A run that finds a federation in `out` goes on with it.
     """
-    made: ServerApp = imported().serverapp.ServerApp()
+    made: ServerApp = import_flower().serverapp.ServerApp()
 
     @made.main()  # type: ignore[untyped-decorator, unused-ignore]
     def main(grid: "Grid", context: "Context") -> None:
@@ -202,18 +204,18 @@ def server_app() -> "ServerApp":
 
 def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
     """The rounds of a federation over a grid, from a run config."""
-    settings, folder = settings_of(config), Path(str(config["out"]))
+    settings, folder = settings_from_config(config), Path(str(config["out"]))
     fleet = FlowerFleet(
         grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1)),
-        sizes=sizes_of(config),
+        sizes=sizes_from_config(config),
     )  # fmt: skip
     if (folder / NAME).exists():
         _check_plan(str(config["plan"]), folder)
-        return go_on(folder, fleet=fleet, tell=_log)
+        return resume_federation(folder, fleet=fleet, tell=_print_line)
     plan = Plan.load(str(config["plan"]))
-    idle = unread(plan.recipe.budget.unit, settings.algorithm)  # one config has the keys of both units
+    idle = unused_settings(plan.recipe.budget.unit, settings.algorithm)  # one config has the keys of both units
     given = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in idle}
-    return federate(plan, out=folder, fleet=fleet, tell=_log, **given)
+    return federate(plan, out=folder, fleet=fleet, tell=_print_line, **given)
 
 
 def _check_plan(given: str, folder: Path) -> None:
@@ -225,7 +227,7 @@ def _check_plan(given: str, folder: Path) -> None:
         )
 
 
-def settings_of(config: Mapping[str, Any]) -> Settings:
+def settings_from_config(config: Mapping[str, Any]) -> Settings:
     """The settings in a run config; an empty word counts as not given.
 
     >>> settings_of({"clients": 3, "local-lr": 0.5, "model": "", "plan": "plan.json"}).local_lr
@@ -236,7 +238,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     return Settings.of({key: value for key, value in table.items() if key in known})
 
 
-def sizes_of(config: Mapping[str, Any]) -> list[int] | None:
+def sizes_from_config(config: Mapping[str, Any]) -> list[int] | None:
     """The records of each client, `sizes = "600,580"`, client 0 first; None if the config has none.
 
     >>> sizes_of({"sizes": "600,580"}), sizes_of({"sizes": ""})
@@ -249,12 +251,12 @@ def sizes_of(config: Mapping[str, Any]) -> list[int] | None:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise InvalidValue(
-            f"sizes={shortened(text)!r} must be whole numbers with commas between them, one for each client. They are "
+            f"sizes={shorten(text)!r} must be whole numbers with commas between them, one for each client. They are "
             "the weights of the average. Give sizes='600,580', say, or leave it out."
         ) from None
 
 
-def _log(line: Mapping[str, Any]) -> None:
+def _print_line(line: Mapping[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
@@ -270,28 +272,28 @@ def client_app(records: Records | None = None) -> "ClientApp":
     Args:
         records: gives the client's own records; without it, a part of the task's, for trials.
     """
-    flwr = imported()
+    flwr = import_flower()
     made: ClientApp = flwr.clientapp.ClientApp()
 
     @made.query()  # type: ignore[untyped-decorator, unused-ignore]
     def query(message: "Message", context: "Context") -> "Message":
-        said = flwr.app.ConfigRecord({"number": number_of(context)})
+        said = flwr.app.ConfigRecord({"number": client_number(context)})
         return flwr.app.Message(flwr.app.RecordDict({"client": said}), reply_to=message)  # type: ignore[no-any-return]
 
     @made.train()  # type: ignore[untyped-decorator, unused-ignore]
     def train(message: "Message", context: "Context") -> "Message":
-        found = worked(message.content, context, records or part_of_task)
-        return flwr.app.Message(_content(found), reply_to=message)  # type: ignore[no-any-return]
+        found = run_client(message.content, context, records or client_part)
+        return flwr.app.Message(_reply_content(found), reply_to=message)  # type: ignore[no-any-return]
 
     return made
 
 
-def worked(content: "RecordDict", context: "Context", records: Records) -> Answer:
+def run_client(content: "RecordDict", context: "Context", records: Records) -> ClientReply:
     """The client's answer to a model, on its own records."""
-    config, client = context.run_config, number_of(context)
-    settings = settings_of(config)
-    task = _task(settings.task)
-    worker = Worker(plan=_plan(str(context.node_config.get("plan", config["plan"]))), settings=settings,
+    config, client = context.run_config, client_number(context)
+    settings = settings_from_config(config)
+    task = _load_task(settings.task)
+    worker = Worker(plan=_load_plan(str(context.node_config.get("plan", config["plan"]))), settings=settings,
                     losses=task.losses)  # fmt: skip
     model = task.network(settings.model)
     model.load_state_dict(content.array_records["weights"].to_torch_state_dict())
@@ -300,7 +302,7 @@ def worked(content: "RecordDict", context: "Context", records: Records) -> Answe
     return worker.answer(client, records(context, task), model, folder=folder, number=number)
 
 
-def number_of(context: "Context") -> int:
+def client_number(context: "Context") -> int:
     """Which client a node is."""
     found = context.node_config.get("partition-id")
     if type(found) is not int or found < 0:
@@ -311,16 +313,16 @@ def number_of(context: "Context") -> int:
     return found
 
 
-def part_of_task(context: "Context", task: Task) -> Any:
+def client_part(context: "Context", task: Task) -> Any:
     """The client's part of a task whose records are cut up for a trial."""
-    settings = settings_of(context.run_config)
-    return gather(task.train, split(task, settings.clients, way=settings.split, seed=settings.split_seed)[
-        number_of(context)
+    settings = settings_from_config(context.run_config)
+    return gather(task.train, partition(task, settings.clients, way=settings.split, seed=settings.split_seed)[
+        client_number(context)
     ])  # fmt: skip
 
 
-def _content(answer: Answer) -> "RecordDict":
-    flwr = imported()
+def _reply_content(answer: ClientReply) -> "RecordDict":
+    flwr = import_flower()
     spent = None if answer.spent is None else answer.spent.as_dict()
     told = {
         "spent": spent, "planned": answer.planned, "left": answer.left, "why": answer.why
@@ -332,12 +334,71 @@ def _content(answer: Answer) -> "RecordDict":
 
 
 @lru_cache(maxsize=4)
-def _task(spelling: str) -> Task:
+def _load_task(spelling: str) -> Task:
     found = task_of(spelling)
-    check_covered(found.not_private)
+    check_preprocessing(found.not_private)
     return found
 
 
 @lru_cache(maxsize=64)
-def _plan(path: str) -> Plan:
+def _load_plan(path: str) -> Plan:
     return Plan.load(path)
+
+
+RUN, SERVER = 1, 1  # ids that Flower's messages carry
+FAILED = 1  # the code of an error
+
+
+class LocalGrid:
+    """What Flower's server apps ask of a grid, from nodes that call a ClientApp at once.
+
+    Node 100 + k has the node config partition-id=k: it is client k.
+
+    Args:
+        app: what every node runs.
+        clients: how many nodes there are.
+        config: the run config, which every app is given.
+    """
+
+    def __init__(self, app: "ClientApp", *, clients: int, config: Mapping[str, Any]) -> None:
+        self._flwr = import_flower()
+        from flwr.supercore.task_identity import TaskIdentity
+
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, SERVER, 1
+        self._app = app
+        self.config = dict(config)
+        made, empty = self._flwr.app.Context, self._flwr.app.RecordDict
+        self.contexts = {100 + k: made(RUN, 100 + k, {"partition-id": k}, empty(), self.config) for k in range(clients)}
+        self.gone: set[int] = set()  # nodes that do not answer
+        self._sent: dict[str, Message] = {}  # pushed, and not pulled
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in self.contexts if node not in self.gone]
+
+    def push_messages(self, messages: "Iterable[Message]") -> Iterable[str]:
+        """An id for each message; an empty one where nobody will answer."""
+        found = []
+        for message in messages:
+            key = "" if message.metadata.dst_node_id in self.gone else uuid4().hex
+            if key:
+                self._sent[key] = message
+            found.append(key)
+        return found
+
+    def pull_messages(self, message_ids: Iterable[str]) -> "Iterable[Message]":
+        """The replies to these messages; a node works when its reply is asked for."""
+        for key in message_ids:
+            yield self._run_node(self._sent.pop(key))
+
+    def send_and_receive(self, messages: "Iterable[Message]", *, timeout: float | None = None) -> "Iterable[Message]":
+        for message in messages:
+            if message.metadata.dst_node_id not in self.gone:
+                yield self._run_node(message)
+
+    def _run_node(self, message: "Message") -> "Message":
+        """The node's reply; as over the network, an app that fails gives an error, and the others go on."""
+        try:
+            return self._app(message, self.contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            said = self._flwr.app.Error(FAILED, f"{type(error).__name__}: {error}")
+            return self._flwr.app.Message(said, reply_to=message)  # type: ignore[no-any-return]

@@ -17,21 +17,19 @@ from torch.optim import Optimizer
 
 from privet import _check
 from privet.accounting import Guarantee
-from privet.engine.clip import rule_for
-from privet.engine.clip.bounded import bounded
-from privet.engine.knowledge import trainable
-from privet.engine.randomness import Randomness
-from privet.engine.release import laid_as, releaser_for
-from privet.engine.sampling import sampler
+from privet.clipping.rule import bounded, clipping_rule
 from privet.errors import InvalidValue
-from privet.federated.aggregate import Update, sum_plain, usable
-from privet.ledger.charge import Charge
+from privet.federated.clipped_updates import Update, sum_dense_updates, usable_updates
+from privet.ledger.account import Charge, guarantee_of, mark_uncertified, open_account
+from privet.ledger.file import LedgerFile
+from privet.ledger.format import LedgerPosition
+from privet.noise.randomness import Randomness
+from privet.noise.release import match_strides, releaser_for
+from privet.per_example.model_facts import trainable_parameters
 from privet.planning import Plan
-from privet.training import checkpoint
-from privet.training.account import account_for, cost, without_proof
-from privet.training.gate import check_kinds, check_optimizer
-from privet.training.ledger_file import LedgerFile
-from privet.training.ledger_lines import Mark
+from privet.sampling.samplers import sampler
+from privet.training import checkpoint, checkpoint_format
+from privet.training.checks import check_arguments, check_optimizer
 
 
 class Server:
@@ -66,7 +64,7 @@ class Server:
         ledger: LedgerFile | None = None, generator: Randomness | None = None, secure: bool = False,
     ) -> None:  # fmt: skip
         self._generator = Randomness() if generator is None else generator
-        check_kinds(plan, self._generator)
+        check_arguments(plan, self._generator)
         _check.whole(clients=clients)
         if plan.recipe.budget.unit != "client":
             raise InvalidValue(
@@ -74,9 +72,9 @@ class Server:
                 "samples them. Plan with --unit client, where --size and --batch count clients."
             )
         self.model, self.optimizer, self.plan, self.clients = model, optimizer, plan, clients
-        self.named = trainable(model)
+        self.named = trainable_parameters(model)
         check_optimizer(optimizer, self.named, model)
-        self.rule = rule_for(plan.rule)  # one object: it may learn from releases
+        self.rule = clipping_rule(plan.rule)  # one object: it may learn from releases
         self._releaser = releaser_for(
             bounded(self.rule), self.named, randomness=self._generator, relation=plan.recipe.budget.relation,
             secure=secure,
@@ -86,20 +84,20 @@ class Server:
         self._is_open = False
         self.out = None if out is None else Path(out)
         sampler(plan, records=clients, generator=self._generator).check(plan)
-        self._account = account_for(plan, out=out, ledger=ledger, reserve=1, seeded=not self.private)
+        self._account = open_account(plan, out=out, ledger=ledger, reserve=1, seeded=not self.noise_is_secret)
 
     @property
-    def number(self) -> int:
+    def steps_done(self) -> int:
         """How many rounds are charged, the one at hand included."""
-        return self._account.next
+        return self._account.next_step
 
     def __len__(self) -> int:
         return len(self.plan.steps)
 
     @property
-    def private(self) -> bool:
+    def noise_is_secret(self) -> bool:
         """False for a seeded federation: reproducible, not private."""
-        return self._generator.private
+        return self._generator.noise_is_secret
 
     @property
     def is_busy(self) -> bool:
@@ -109,14 +107,14 @@ class Server:
     @property
     def guarantee(self) -> Guarantee:
         """The plan's guarantee. It holds wherever the federation is stopped."""
-        return self._marked(self.plan.guarantee)
+        return self._mark_seeded(self.plan.guarantee)
 
     def spent(self) -> Guarantee:
         """What the ledger adds up to. It holds if the moment to stop was decided beforehand; else take `guarantee`."""
-        return self._marked(cost(self._account.ledger(), self.plan))
+        return self._mark_seeded(guarantee_of(self._account.ledger(), self.plan))
 
-    def _marked(self, guarantee: Guarantee) -> Guarantee:
-        return guarantee if self.private else without_proof(guarantee, str(self._generator))
+    def _mark_seeded(self, guarantee: Guarantee) -> Guarantee:
+        return guarantee if self.noise_is_secret else mark_uncertified(guarantee, str(self._generator))
 
     def close(self) -> None:
         """Let another process have the ledger."""
@@ -144,16 +142,16 @@ class Server:
             self._is_open = False
 
     def _rounds(self) -> Iterator[list[int]]:
-        draws = iter(sampler(self.plan, records=self.clients, start=self.number, generator=self._generator))
-        while self.number < len(self):
-            self._charge = self._account.charge(self.number, self._releaser.rule.clip_in_force)
+        draws = iter(sampler(self.plan, records=self.clients, start=self.steps_done, generator=self._generator))
+        while self.steps_done < len(self):
+            self._charge = self._account.charge(self.steps_done, self._releaser.rule.clip_in_force)
             chosen = next(draws).tolist()
             self._chosen = frozenset(chosen)
             try:
                 yield chosen
                 if self._chosen is not None:
                     raise InvalidValue(
-                        f"round={self.number - 1} was not ended. Skipping rounds changes the guarantee. Call "
+                        f"round={self.steps_done - 1} was not ended. Skipping rounds changes the guarantee. Call "
                         "server.step once for each round, also if no client answered."
                     )
             finally:
@@ -172,28 +170,28 @@ class Server:
             raise InvalidValue("step was called without a round, or twice for one. Call it once inside the loop.")
         charge = self._charge
         assert charge is not None
-        kept = usable(_asked(updates, self._chosen), self.named, number=charge.number)
-        whole = sum_plain((update for _, update in kept), self.named, self.rule, charge.step.clip)
+        kept = usable_updates(_check_clients(updates, self._chosen), self.named, number=charge.number)
+        whole = sum_dense_updates((update for _, update in kept), self.named, self.rule, charge.step.clip)
         self._chosen = None  # from here on noise is drawn: should anything fail, the round is over all the same
         released = self._releaser.release(whole, charge, batch=charge.step.rate * self.plan.recipe.size)
-        follow(self.optimizer, self.named, released.grads)
+        apply_update(self.optimizer, self.named, released.grads)
 
     @property
-    def mark(self) -> Mark | None:
+    def position(self) -> LedgerPosition | None:
         """The place in the ledger on disk, for a checkpoint."""
-        return self._account.mark
+        return self._account.position
 
 
-def follow(optimizer: Optimizer, named: Any, average: Update) -> None:
+def apply_update(optimizer: Optimizer, named: Any, average: Update) -> None:
     """Let the optimizer make one step along an average of updates."""
     optimizer.zero_grad(set_to_none=True)
     for name, value in average.items():
-        named[name].grad = laid_as(named[name], value)
+        named[name].grad = match_strides(named[name], value)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
-def _asked(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Iterator[tuple[int, Update]]:
+def _check_clients(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Iterator[tuple[int, Update]]:
     """The updates, once it is sure that each is of another client of this round."""
     seen: set[int] = set()
     for client, update in updates:
@@ -212,7 +210,7 @@ def _asked(updates: Iterable[tuple[int, Update]], chosen: frozenset[int]) -> Ite
 
 def save(server: Server, *, extra: "dict[str, Any] | None" = None) -> str:
     """Replace the checkpoint beside the ledger: weights, the optimizer's memory, the clipping rule's."""
-    mark = server.mark
+    mark = server.position
     if server.out is None or mark is None:
         raise InvalidValue(
             "out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/f', for example."
@@ -222,7 +220,7 @@ def save(server: Server, *, extra: "dict[str, Any] | None" = None) -> str:
     return checkpoint.save(
         server.out, model=server.model, optimizer=server.optimizer,
         rule_state=bounded(server.rule).state(),
-        extra={"round": server.number, "lines": mark.lines, "digest": mark.digest, "more": dict(extra or {})},
+        extra={"round": server.steps_done, "lines": mark.lines, "digest": mark.digest, "more": dict(extra or {})},
     )  # fmt: skip
 
 
@@ -237,8 +235,8 @@ def resume(
         InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint.
     """
     folder = Path(out)
-    kept = checkpoint.peek(folder) if (folder / checkpoint.NAME).exists() else None
-    mark = None if kept is None else Mark(int(kept.extra["lines"]), str(kept.extra["digest"]))
+    kept = checkpoint.peek(folder) if (folder / checkpoint_format.NAME).exists() else None
+    mark = None if kept is None else LedgerPosition(int(kept.extra["lines"]), str(kept.extra["digest"]))
     ledger = LedgerFile.open(folder, plan, at_least=mark)
     try:
         server = Server(model, optimizer, plan, clients=clients, out=folder, ledger=ledger, **options)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from privet import _check
-from privet._registry import shortened
+from privet._files import write_new
+from privet._text import shorten
 from privet.errors import InvalidValue
-from privet.federated.local import ALGORITHMS, Local
-from privet.training.append_file import write_new
-from privet.training.going_on import FEDERATION
+from privet.federated.local_training import ALGORITHMS, LocalTraining
+from privet.ledger.reading import FEDERATION
 
 NAME = FEDERATION
 FORMAT, VERSION = "privet-federation", 1
@@ -65,9 +65,9 @@ class Settings:
         self.local  # noqa: B018  raises if one of the local ones cannot be
 
     @property
-    def local(self) -> Local:
+    def local(self) -> LocalTraining:
         """The work of a client in a round of client-level privacy."""
-        return Local(
+        return LocalTraining(
             algorithm=self.algorithm, epochs=self.local_epochs, batch=self.local_batch, lr=self.local_lr
         )  # fmt: skip
 
@@ -84,11 +84,11 @@ class Settings:
         known = [field.name for field in fields(cls)]
         for key in table:
             if key not in known:
-                raise InvalidValue(f"{shortened(str(key))} is not known.{_check.suggestion(key, known)}")
+                raise InvalidValue(f"{shorten(str(key))} is not known.{_check.suggestion(key, known)}")
         return cls(**{key: value for key, value in table.items() if value is not None})
 
 
-def unread(unit: str, algorithm: str | None) -> dict[str, str]:
+def unused_settings(unit: str, algorithm: str | None) -> dict[str, str]:
     """The settings that a federation of this unit and algorithm passes over, and why."""
     found = dict.fromkeys(READ["example" if unit == "client" else "client"], f"is not for a plan with unit={unit!r}")
     if unit == "client" and algorithm == "fedsgd":
@@ -98,7 +98,7 @@ def unread(unit: str, algorithm: str | None) -> dict[str, str]:
 
 def check_read(given: Mapping[str, Any], unit: str) -> None:
     """Raise if a setting is given that would be passed over."""
-    for name, why in unread(unit, given.get("algorithm")).items():
+    for name, why in unused_settings(unit, given.get("algorithm")).items():
         if given.get(name) is not None:
             raise InvalidValue(f"{name}={given[name]!r} {why}. It would change nothing. Leave it out.")
 
@@ -121,7 +121,7 @@ def read(folder: Path) -> tuple[Settings, dict[str, Any]]:
     except FileNotFoundError:
         raise InvalidValue(f"{file}: there is no such file. Give the folder of a federation.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidValue(f"{file}: cannot be read: {shortened(str(error))}. Restore a copy of it.") from None
+        raise InvalidValue(f"{file}: cannot be read: {shorten(str(error))}. Restore a copy of it.") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
         raise InvalidValue(f"{file}: is not of format={FORMAT!r}, version {VERSION}. Restore a copy of it.")
     if not isinstance(found.get("settings"), dict) or type(found.get("weights_seed")) is not int:
@@ -131,4 +131,4 @@ def read(folder: Path) -> tuple[Settings, dict[str, Any]]:
     try:
         return Settings.of(found["settings"]), found
     except (InvalidValue, TypeError) as error:
-        raise InvalidValue(f"{file}: {shortened(str(error))}") from None
+        raise InvalidValue(f"{file}: {shorten(str(error))}") from None

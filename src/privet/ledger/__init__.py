@@ -1,1 +1,1 @@
-"""The ledger of a run: each step is charged before its noise is drawn."""
+"""The ledger of a run on disk, written before each release, and what all runs on one dataset have spent."""

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from privet._files import read_file
-from privet._registry import one_line, shortened
+from privet._text import one_line, shorten
 from privet.errors import InvalidValue, PrivetError
 
 MOST_BYTES = 2**36
@@ -62,11 +62,11 @@ def from_checkpoint(
     path = Path(path)
     own = model.state_dict()
     parameters = dict(model.named_parameters())
-    kept = _matching(fresh, list(own), option="fresh")
+    kept = _match_patterns(fresh, list(own), option="fresh")
     if train is not None:
-        _matching(train, list(parameters), option="train")
+        _match_patterns(train, list(parameters), option="train")
     data = _read(path)
-    found = _tensors(path, data)
+    found = _parse_tensors(path, data)
     wanted = [name for name in own if name not in kept]
     _check_names(path, wanted, [name for name in found if name not in kept])
     for name in wanted:
@@ -95,19 +95,19 @@ def freeze(model: nn.Module, train: Sequence[str]) -> None:
         InvalidValue: a pattern matches nothing.
     """
     parameters = dict(model.named_parameters())
-    trained = _matching(train, list(parameters), option="train")
+    trained = _match_patterns(train, list(parameters), option="train")
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in trained)
 
 
-def _matching(patterns: Sequence[str], names: list[str], *, option: str) -> set[str]:
+def _match_patterns(patterns: Sequence[str], names: list[str], *, option: str) -> set[str]:
     if isinstance(patterns, str) or (option == "train" and not patterns):
         raise InvalidValue(f"{option}={patterns!r} must be a list of patterns, such as ['fc*', '*.bias'].")
     chosen: set[str] = set()
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}
         if not matched:
-            raise InvalidValue(f"{option}={pattern!r} matches no name of the model. It has {_listed(names)}.")
+            raise InvalidValue(f"{option}={pattern!r} matches no name of the model. It has {_join_names(names)}.")
         chosen |= matched
     return chosen
 
@@ -124,7 +124,7 @@ def _read(path: Path) -> bytes:
         raise InvalidValue(f"{path}: is larger than this machine's memory.") from None
 
 
-def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
+def _parse_tensors(path: Path, data: bytes) -> dict[str, Tensor]:
     if data[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         raise InvalidValue(
             f"{path}: is a pickle (torch.save), which may run code when read. It is not read. Save the weights with "
@@ -133,7 +133,7 @@ def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(data)
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError, AssertionError) as error:
-        reason = shortened(one_line(error))
+        reason = shorten(one_line(error))
         raise InvalidValue(f"{path}: is damaged or no safetensors file: {reason}. Use a whole copy.") from None
 
 
@@ -142,12 +142,12 @@ def _check_names(path: Path, wanted: list[str], found: list[str]) -> None:
     extra = [name for name in found if name not in set(wanted)]
     if missing:
         raise InvalidValue(
-            f"{path}: lacks {_listed(missing)}. Every weight must come from somewhere. Name those that shall stay as "
+            f"{path}: lacks {_join_names(missing)}. Every weight must come from somewhere. Name those that shall stay as "
             "they were made in fresh=[...]."
         )
     if extra:
         raise InvalidValue(
-            f"{path}: has {_listed(extra)}, which the model has not. It is another network's, or under other names. "
+            f"{path}: has {_join_names(extra)}, which the model has not. It is another network's, or under other names. "
             "Take the network it was saved from."
         )
 
@@ -164,6 +164,6 @@ def _check_tensor(path: Path, name: str, found: Tensor, own: Tensor) -> None:
         raise InvalidValue(f"{path}: {name} has a number that is not finite as {own.dtype}. Use a whole copy.")
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _join_names(names: Sequence[str], most: int = 5) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

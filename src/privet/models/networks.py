@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from privet import _check
-from privet._registry import Registry, shortened
+from privet._registry import Registry
+from privet._text import shorten
 from privet.errors import InvalidValue
 
 registry: Registry[nn.Module] = Registry("model", group="privet.models")
@@ -39,12 +40,12 @@ def _check_own(name: str, maker: Any) -> None:
     """Raise unless a user's own is a class of networks: a recipe from elsewhere must not call just anything."""
     if not (isinstance(maker, type) and issubclass(maker, nn.Module)):
         raise InvalidValue(
-            f"model={shortened(name)!r} must be a class made from torch's nn.Module. A plan may name it, and must not "
+            f"model={shorten(name)!r} must be a class made from torch's nn.Module. A plan may name it, and must not "
             "call just anything. Write `class Net(nn.Module):`."
         )
 
 
-def width_after(body: nn.Module, shape: tuple[int, ...]) -> int:
+def output_width(body: nn.Module, shape: tuple[int, ...]) -> int:
     """How many values `body` makes of one input."""
     with torch.no_grad():
         return int(body(torch.zeros(1, *shape)).numel())
@@ -121,7 +122,7 @@ def cnn(*, shape: tuple[int, int, int], classes: int, activation: str = "relu") 
     """
     check_image("cnn", shape, least=14)
     _check.one_of(_ACTIVATIONS, activation=activation)
-    return _pooled(shape, classes, filters=16, hidden=32, bend=_ACTIVATIONS[activation])
+    return _pooled_cnn(shape, classes, filters=16, hidden=32, bend=_ACTIVATIONS[activation])
 
 
 @register("shallow-cnn")
@@ -142,7 +143,7 @@ def shallow_cnn(
         nn.Conv2d(shape[0], filters, 5, stride=2, padding=2), _ACTIVATIONS[activation](),
         nn.Conv2d(filters, filters, 5, stride=2, padding=2), _ACTIVATIONS[activation](), nn.Flatten(),
     )  # fmt: skip
-    return ChannelsLast(*body, nn.Linear(width_after(body, shape), classes))
+    return ChannelsLast(*body, nn.Linear(output_width(body, shape), classes))
 
 
 @register("pool-cnn")
@@ -160,7 +161,7 @@ def pool_cnn(*, shape: tuple[int, int, int], classes: int, filters: int = 8) -> 
         nn.MaxPool2d(2), nn.Flatten(),
     )  # fmt: skip
     hidden = 4 * filters
-    return ChannelsLast(*body, nn.Linear(width_after(body, shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return ChannelsLast(*body, nn.Linear(output_width(body, shape), hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 @register("tanh-cnn")
@@ -171,10 +172,10 @@ def tanh_cnn(*, shape: tuple[int, int, int], classes: int) -> nn.Module:
     classes. `cnn:activation=tanh` is the full size.
     """
     check_image("tanh-cnn", shape, least=14)
-    return _pooled(shape, classes, filters=8, hidden=20, bend=nn.Tanh)
+    return _pooled_cnn(shape, classes, filters=8, hidden=20, bend=nn.Tanh)
 
 
-def _pooled(
+def _pooled_cnn(
     shape: tuple[int, int, int], classes: int, *, filters: int, hidden: int, bend: Callable[[], nn.Module]
 ) -> nn.Module:
     """Convolutions 8 x 8 and 4 x 4 with stride 2, each with max pooling 2 x 2 of stride 1; two dense layers."""
@@ -182,4 +183,4 @@ def _pooled(
         nn.Conv2d(shape[0], filters, 8, stride=2, padding=3), bend(), nn.MaxPool2d(2, 1),
         nn.Conv2d(filters, 2 * filters, 4, stride=2), bend(), nn.MaxPool2d(2, 1), nn.Flatten(),
     )  # fmt: skip
-    return ChannelsLast(*body, nn.Linear(width_after(body, shape), hidden), bend(), nn.Linear(hidden, classes))
+    return ChannelsLast(*body, nn.Linear(output_width(body, shape), hidden), bend(), nn.Linear(hidden, classes))

@@ -1,1 +1,1 @@
-"""Noise on clipped sums."""
+"""Noise: a clipped sum in, a release out."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from privet.accounting.mechanisms import MechanismSpec
 from privet.errors import Unsupported
-from privet.ledger.charge import Charge
+from privet.ledger.account import Charge
 
 NoiseState = Any  # what a mechanism keeps from step to step: secret where noise is correlated, None where it is not
 
@@ -85,12 +85,12 @@ def register(kind: type[MechanismSpec]) -> Callable[[type[M]], type[M]]:
     return keep
 
 
-def registered() -> tuple[type[MechanismSpec], ...]:
+def mechanism_names() -> tuple[type[MechanismSpec], ...]:
     """The kinds of noise that can be drawn."""
     return tuple(_makers)
 
 
-def mechanism_for(spec: MechanismSpec, *, secure: bool = False) -> NoiseMechanism:
+def resolve_mechanism(spec: MechanismSpec, *, secure: bool = False) -> NoiseMechanism:
     """What draws this kind of noise."""
     if type(spec) not in _makers:
         raise Unsupported(f"mechanism={spec!r} cannot be drawn. Use Gaussian().")

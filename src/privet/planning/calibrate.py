@@ -11,9 +11,10 @@ import numpy as np
 from scipy import optimize
 
 from privet import _check
-from privet.accounting import gdp, pld
+from privet.accounting import gdp
 from privet.accounting.ledger import Ledger
-from privet.accounting.levels import Levels, levels_of
+from privet.accounting.pld import accountant as pld
+from privet.accounting.pld.levels import LossLevels, loss_levels
 from privet.errors import NoSolution, Unsupported
 
 RTOL = 1e-4
@@ -26,15 +27,15 @@ _CLOSEST = 1e-13  # heights nearer than this are one height
 EpsilonAt = Callable[[float], float]
 
 
-def scaled(levels: Levels, height: float) -> Levels:
+def scale_levels(levels: LossLevels, height: float) -> LossLevels:
     """The levels with every noise multiplied by `height`: mu_t / height."""
-    return Levels(levels.rate, levels.mu / height, levels.count, levels.gaussian / height**2)
+    return LossLevels(levels.rate, levels.mu / height, levels.count, levels.gaussian / height**2)
 
 
 def pld_epsilon_at(ledger: Ledger, delta: float) -> EpsilonAt:
     """The certified upper bound as a function of the height; the distinct levels are found once."""
-    levels = levels_of(ledger)
-    return lambda height: pld.epsilon_bounds(scaled(levels, height), delta)[1]
+    levels = loss_levels(ledger)
+    return lambda height: pld.epsilon_bounds(scale_levels(levels, height), delta)[1]
 
 
 def proactive_noise(*, epsilon: float, delta: float) -> float:
@@ -44,7 +45,7 @@ def proactive_noise(*, epsilon: float, delta: float) -> float:
 
     Published for epsilon = Omega(T / N^2), N the size of the dataset, with a constant that depends on the batch: at
     epsilon 2, delta 1e-5 and T = N = 60,000 it is enough for batches of 256 and too little for batches of 600.
-    `privet.published.accountants.holds` decides a given case. Source: van Dijk, Nguyen, Nguyen, Nguyen 2021 (abstract).
+    `privet.published.accountants.closed_form_holds` decides a given case. Source: van Dijk, Nguyen, Nguyen, Nguyen 2021 (abstract).
 
     >>> round(proactive_noise(epsilon=2.0, delta=1e-5), 3)
     3.676
@@ -68,11 +69,11 @@ def clt_height(ledger: Ledger, *, epsilon: float, delta: float) -> float:
     >>> round(clt_height(ledger, epsilon=2.32, delta=1e-5), 2)
     1.1
     """
-    levels, goal = levels_of(ledger), 2 * math.log(gdp.mu_of(epsilon, delta))
+    levels, goal = loss_levels(ledger), 2 * math.log(gdp.mu_of(epsilon, delta))
 
     def excess(log_height: float) -> float:
         with np.errstate(over="ignore", invalid="ignore"):
-            at = scaled(levels, math.exp(log_height))
+            at = scale_levels(levels, math.exp(log_height))
             total = float(at.count @ (at.rate**2 * np.expm1(at.mu**2))) + at.gaussian
         if math.isnan(total):  # a rate whose square vanishes, and a noise at which that would not matter
             total = math.inf
@@ -105,14 +106,14 @@ def calibrate(epsilon_at: EpsilonAt, *, epsilon: float, start: float = 1.0, rtol
         if epsilon * (1 - rtol) <= found <= epsilon:
             return here
         if here == (LEAST_HEIGHT if found <= epsilon else MOST_HEIGHT):
-            raise NoSolution(_out_of_reach(epsilon, here, found))
+            raise NoSolution(_unreachable_message(epsilon, here, found))
         low, high = (low, here) if found <= epsilon else (here, high)
-        tried.append((math.log(here), _log(found) - aim))
-        here = _following(tried, low, high)
+        tried.append((math.log(here), _log_epsilon(found) - aim))
+        here = _next_height(tried, low, high)
     return high
 
 
-def _out_of_reach(epsilon: float, height: float, found: float) -> str:
+def _unreachable_message(epsilon: float, height: float, found: float) -> str:
     if found <= epsilon:
         return (
             f"epsilon={epsilon!r} needs no noise to speak of: noise x{height:.3g} costs {found:.6g} and less. "
@@ -121,7 +122,7 @@ def _out_of_reach(epsilon: float, height: float, found: float) -> str:
     return f"epsilon={epsilon!r} cannot be reached: even noise x{height:.0f} costs {found:.6g}."
 
 
-def exact(make: Callable[[float], float], *, epsilon: float, height: float) -> float:
+def raise_until_met(make: Callable[[float], float], *, epsilon: float, height: float) -> float:
     """`height`, moved up by as many ulps as it takes for make(height), the accountant's own epsilon, to meet it."""
     for step in (0.0, *(1e-16 * 4.0**k for k in range(20))):
         if make(height * (1 + step)) <= epsilon:
@@ -139,11 +140,11 @@ def _cost(epsilon_at: EpsilonAt, height: float) -> float:
     return math.inf if math.isnan(found) else found
 
 
-def _log(epsilon: float) -> float:
+def _log_epsilon(epsilon: float) -> float:
     return math.log(epsilon) if epsilon > 0 else -math.inf
 
 
-def _following(tried: list[tuple[float, float]], low: float, high: float) -> float:
+def _next_height(tried: list[tuple[float, float]], low: float, high: float) -> float:
     """The next height: where a straight line in log-log meets the aim; the middle of the bracket if that is no help."""
     left, right = math.log(low), math.log(high)
     x, y = tried[-1]

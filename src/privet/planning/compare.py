@@ -70,12 +70,12 @@ class Comparison:
     @property
     def same_budget(self) -> bool:
         """Whether all have one budget. If not, the figures are no contest."""
-        return len({_budget(row) for row in self.rows}) == 1
+        return len({_row_budget(row) for row in self.rows}) == 1
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know before drawing a conclusion, in sentences."""
-        said = [] if self.same_budget else [_budgets_differ(self.rows)]
+        said = [] if self.same_budget else [_different_budgets_note(self.rows)]
         if len({row.plan.recipe.size for row in self.rows}) > 1:
             said.append("The sizes of the datasets differ, so the plans are for different tasks.")
         for row in self.rows:
@@ -108,15 +108,15 @@ def compare(
     >>> [row.name for row in found.rows], found.same_budget, found.rows[1].clt.label
     (['noisy-sgd', 'growing-mu'], True, 'approximate')
     """
-    given = dict(plans) if isinstance(plans, Mapping) else dict(zip(_names(plans), plans, strict=True))
+    given = dict(plans) if isinstance(plans, Mapping) else dict(zip(_plan_names(plans), plans, strict=True))
     if not given or len(given) > MOST_PLANS:
         raise InvalidValue(f"plans={len(given)} must be from 1 to {MOST_PLANS}. They stand side by side. Give some.")
     profile = Profile() if profile is None else profile
-    rows = [_row(name, plan(one) if isinstance(one, Recipe) else one, profile) for name, one in given.items()]
+    rows = [_compare_plan(name, plan(one) if isinstance(one, Recipe) else one, profile) for name, one in given.items()]
     return Comparison(rows=tuple(rows), profile=profile)
 
 
-def recipes(methods: Sequence[str], **common: Any) -> dict[str, Recipe]:
+def method_recipes(methods: Sequence[str], **common: Any) -> dict[str, Recipe]:
     """One recipe for each method, alike in all else; `common` as for `Recipe.of`. rho goes to the methods that need it.
 
     >>> found = recipes(["noisy-sgd", "dynamic"], rho_noise=3.3, rho_clip=3.3, epsilon=1.2, size=60000, epochs=60)
@@ -139,16 +139,16 @@ def recipes(methods: Sequence[str], **common: Any) -> dict[str, Recipe]:
     }
 
 
-def _row(name: str, one: Plan, profile: Profile) -> Row:
+def _compare_plan(name: str, one: Plan, profile: Profile) -> Row:
     if not isinstance(one, Plan):
         raise InvalidValue(f"plans: {name}={one!r} must be a Plan or a Recipe. Use Plan.load or Recipe.load.")
     if one.is_unsound:
         return Row(name=name, plan=one, clt=None, renyi=None, utility=None)
-    beside = {key: _priced(one, accountant) for key, accountant in BESIDE.items()}
+    beside = {key: _price_with(one, accountant) for key, accountant in BESIDE.items()}
     return Row(name=name, plan=one, **beside, utility=utility(one, profile))
 
 
-def _priced(one: Plan, accountant: str) -> Guarantee | None:
+def _price_with(one: Plan, accountant: str) -> Guarantee | None:
     budget = one.recipe.budget
     try:
         return spent(one.ledger(), budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
@@ -156,18 +156,18 @@ def _priced(one: Plan, accountant: str) -> Guarantee | None:
         return None
 
 
-def _names(plans: "Sequence[Plan | Recipe]") -> list[str]:
+def _plan_names(plans: "Sequence[Plan | Recipe]") -> list[str]:
     """A name for each: the method, or `own shapes`; the second of a name gets a number."""
     names: list[str] = []
     for one in plans:
         recipe = one.recipe if isinstance(one, Plan) else one
         stem = getattr(recipe, "method", None) or "own shapes"
         stem += " as published" if getattr(recipe, "as_published", False) else ""
-        names.append(numbered(stem, names))
+        names.append(unique_name(stem, names))
     return names
 
 
-def numbered(stem: str, taken: "Sequence[str]") -> str:
+def unique_name(stem: str, taken: "Sequence[str]") -> str:
     """`stem`, or `stem (2)` and so on if it is taken."""
     name, k = stem, 1
     while name in taken:
@@ -176,13 +176,13 @@ def numbered(stem: str, taken: "Sequence[str]") -> str:
     return name
 
 
-def _budget(row: Row) -> Budget:
+def _row_budget(row: Row) -> Budget:
     """The plan's budget; what it costs, if epsilon was what it was asked for."""
     budget = row.plan.recipe.budget
     return replace(budget, epsilon=row.plan.guarantee.epsilon) if row.plan.recipe.solve == "epsilon" else budget
 
 
-def _budgets_differ(rows: Sequence[Row]) -> str:
-    budgets = [(row.name, _budget(row)) for row in rows]
+def _different_budgets_note(rows: Sequence[Row]) -> str:
+    budgets = [(row.name, _row_budget(row)) for row in rows]
     parts = [f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.relation}, per {b.unit}" for name, b in budgets]
     return f"The budgets differ, so less noise is no merit: {'; '.join(parts)}."

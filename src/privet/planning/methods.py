@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from privet._registry import Registry, written
+from privet._registry import Registry, format_number
 from privet.accounting.guarantee import Label
 from privet.errors import InvalidValue
-from privet.planning.rules import is_unsound
+from privet.planning.clipping_rules import is_unsound
 
 if TYPE_CHECKING:
     from privet.planning.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ScheduleContext:
     """What a method's shapes may depend on."""
 
     recipe: "Recipe"
@@ -35,15 +35,15 @@ class Setting:
                 f"batch={self.recipe.batch!r} changes over the steps, but method={self.recipe.method!r} changes its "
                 "noise once in an epoch. Give one batch size."
             )
-        return written(1 / self.rate)
+        return format_number(1 / self.rate)
 
     @property
     def epochs(self) -> int:
         return max(1, round(self.count * self.rate))
 
 
-ShapeOf = Callable[[Setting], str]
-Claim = Callable[[Setting, float], float]  # (setting, delta) -> epsilon
+ShapeOf = Callable[[ScheduleContext], str]
+Claim = Callable[[ScheduleContext, float], float]  # (setting, delta) -> epsilon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Method:
     label: Label
     accountant: str
     wrong: str
-    sibling: str
+    certified_variant: str
     rule: str = "flat"
     published_rule: str = "flat"
     noise: ShapeOf | None = field(default=None, repr=False)
@@ -83,23 +83,23 @@ class Method:
             "needs": list(self.needs),
             "as_published": {"rule": self.published_rule, "accountant": self.accountant, "label": self.label},
             "wrong": self.wrong,
-            "sibling": self.sibling,
+            "sibling": self.certified_variant,
         }
 
 
 # --- shapes -----------------------------------------------------------------------------------------
 
 
-def growing_mu(at: Setting) -> str:
+def growing_mu(at: ScheduleContext) -> str:
     """mu_t = mu_0 rho^(t/T), so noise rho^(-t/T), t = 1..T. Source: Du et al. 2021, eq. (11) and (13)."""
     assert at.recipe.rho_noise is not None
-    return f"exponential:end={written(1 / at.recipe.rho_noise)},grid=after"
+    return f"exponential:end={format_number(1 / at.recipe.rho_noise)},grid=after"
 
 
-def decaying_clip(at: Setting) -> str:
+def decaying_clip(at: ScheduleContext) -> str:
     """C_t = C_0 rho^(-t/T), t = 1..T. Source: Du et al. 2021, eq. (14)."""
     assert at.recipe.rho_clip is not None
-    return f"exponential:end={written(1 / at.recipe.rho_clip)},grid=after"
+    return f"exponential:end={format_number(1 / at.recipe.rho_clip)},grid=after"
 
 
 # --- the table --------------------------------------------------------------------------------------
@@ -109,38 +109,38 @@ _DU = "Du et al. 2021, Dynamic Differential-Privacy Preserving SGD"
 _CLT = "The central limit theorem is no bound: at a finite number of steps it may report less than the truth."
 
 
-def _du(name: str, noise: str, clip: str, needs: tuple[str, ...]) -> Method:
+def _du_method(name: str, noise: str, clip: str, needs: tuple[str, ...]) -> Method:
     return Method(
         name=name, paper=_DU, noise_says=noise, clip_says=clip, label="approximate", accountant="gdp", wrong=_CLT,
-        sibling="same, pld", needs=needs,
+        certified_variant="same, pld", needs=needs,
         noise=growing_mu if "rho_noise" in needs else None, clip=decaying_clip if "rho_clip" in needs else None,
     )  # fmt: skip
 
 
-def _bu(name: str) -> Method:
+def _bu_method(name: str) -> Method:
     return Method(name=name, paper=_BU, noise_says="constant", clip_says="constant", label="approximate",
-                  accountant="gdp", wrong=_CLT, sibling="same, pld")  # fmt: skip
+                  accountant="gdp", wrong=_CLT, certified_variant="same, pld")  # fmt: skip
 
 
-def _certified(name: str, paper: str, clip: str, rule: str, note: str) -> Method:
+def _certified_method(name: str, paper: str, clip: str, rule: str, note: str) -> Method:
     return Method(name=name, paper=paper, noise_says="constant", clip_says=clip, label="certified", accountant="pld",
-                  wrong="", sibling=note, rule=rule, published_rule=rule)  # fmt: skip
+                  wrong="", certified_variant=note, rule=rule, published_rule=rule)  # fmt: skip
 
 
 _ROWS = (
-    _bu("noisy-sgd"),
-    _bu("noisy-adam"),
-    _du("growing-mu", "sigma_0 rho_noise^(-t/T)", "constant", ("rho_noise",)),
-    _du("sensitivity-decay", "constant", "C_0 rho_clip^(-t/T)", ("rho_clip",)),
-    _du("dynamic", "sigma_0 rho_noise^(-t/T)", "C_0 rho_clip^(-t/T)", ("rho_noise", "rho_clip")),
-    _certified(
+    _bu_method("noisy-sgd"),
+    _bu_method("noisy-adam"),
+    _du_method("growing-mu", "sigma_0 rho_noise^(-t/T)", "constant", ("rho_noise",)),
+    _du_method("sensitivity-decay", "constant", "C_0 rho_clip^(-t/T)", ("rho_clip",)),
+    _du_method("dynamic", "sigma_0 rho_noise^(-t/T)", "C_0 rho_clip^(-t/T)", ("rho_noise", "rho_clip")),
+    _certified_method(
         "quantile",
         "Andrew et al. 2021, Differentially Private Learning with Adaptive Clipping",
         "tracked privately",
         "quantile",
         "gradient and count are charged as one step",
     ),
-    _certified("adaclip", "Pichapati et al. 2019, AdaCliP", "per coordinate", "adaclip", "–"),
+    _certified_method("adaclip", "Pichapati et al. 2019, AdaCliP", "per coordinate", "adaclip", "–"),
 )
 NAMES = (
     "noisy-sgd", "noisy-adam", "growing-mu", "sensitivity-decay", "dynamic", "noise-decay-zcdp", "noise-decay-tcdp",

@@ -9,7 +9,7 @@ from typing import Any
 
 from privet.errors import NoSolution, Unsupported
 from privet.planning.plan import Plan, plan
-from privet.planning.question import Question
+from privet.planning.pricing import PricedRecipe
 from privet.planning.recipe import Recipe
 
 
@@ -23,7 +23,7 @@ class Swap:
     @property
     def accountant(self) -> str:
         """Who allows the noise of `after`."""
-        return Question(self.after.recipe).accountant
+        return PricedRecipe(self.after.recipe).accountant
 
     @property
     def ratio(self) -> float:

@@ -10,15 +10,25 @@ from typing import Any
 
 from privet import _check
 from privet._files import write_file
-from privet._registry import shortened
+from privet._text import shorten
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.plan_file import AGAIN, FORMAT, VERSION, agreeing, check_table, digest, parsed, table, text_of
-from privet.planning.question import Question
+from privet.planning.clipping_rules import is_unsound
+from privet.planning.plan_file import (
+    AGAIN,
+    FORMAT,
+    VERSION,
+    check_stored_guarantee,
+    check_table,
+    content_digest,
+    get_table,
+    parse_plan_file,
+    plan_text,
+)
+from privet.planning.planned_steps import PlannedSteps
+from privet.planning.pricing import PricedRecipe
 from privet.planning.recipe import Recipe
-from privet.planning.rules import is_unsound
 from privet.planning.solve import solve
-from privet.planning.steps import Steps
 
 _KEYS = ("format", "version", "recipe", "steps", "guarantee", "certified", "versions", "hash")
 _STEPS = ("length", "rate", "scale", "noise", "batch", "clip", "sampling")
@@ -34,7 +44,7 @@ class Plan:
     """
 
     recipe: Recipe
-    steps: Steps
+    steps: PlannedSteps
     guarantee: Guarantee
     certified: Guarantee | None
     versions: Mapping[str, str] = field(hash=False)
@@ -53,7 +63,7 @@ class Plan:
     @property
     def rule(self) -> str:
         """The clipping rule's name."""
-        return Question(self.recipe).rule
+        return PricedRecipe(self.recipe).rule
 
     @property
     def is_unsound(self) -> bool:
@@ -68,13 +78,13 @@ class Plan:
     @property
     def hash(self) -> str:
         """SHA-256 of the content: equal plans have equal hashes."""
-        return digest(self._content())
+        return content_digest(self._content())
 
     @property
     def selection_epsilon(self) -> float | None:
         """For trials on disjoint parts: the epsilon that choosing one may spend, on a part of its own."""
         tuning = self.recipe.tuning
-        return self.guarantee.epsilon if tuning is not None and tuning.law == "disjoint" else None
+        return self.guarantee.epsilon if tuning is not None and tuning.trial_count_distribution == "disjoint" else None
 
     def ledger(self) -> Ledger:
         """What one run will spend, as an accountant sees it."""
@@ -83,7 +93,7 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
         try:
-            write_file(Path(path), text_of(self.as_dict()).encode())
+            write_file(Path(path), plan_text(self.as_dict()).encode())
         except OSError as error:
             raise InvalidValue(f"{path}: cannot be written: {error.strerror}. Choose another place.") from None
 
@@ -95,7 +105,7 @@ class Plan:
             InvalidValue: the file is missing, torn, edited, or of another version; says which.
         """
         try:
-            return from_dict(parsed(Path(path)))
+            return from_dict(parse_plan_file(Path(path)))
         except RecursionError:
             raise InvalidValue(f"{path}: nested too deeply. {AGAIN}") from None
         except PrivetError as error:
@@ -109,13 +119,13 @@ class Plan:
         steps = {name: getattr(self.steps, name) for name in _STEPS} | {"sampling": str(self.steps.sampling)}
         return {
             "format": FORMAT, "version": VERSION, "recipe": self.recipe.as_dict(), "steps": steps,
-            "guarantee": self.guarantee.in_file(), "certified": _plain(self.certified),
+            "guarantee": self.guarantee.to_file_table(), "certified": _guarantee_table(self.certified),
             "versions": dict(self.versions),
-        } | ({} if self.recipe.tuning is None else {"one_run": _plain(self.one_run)})  # fmt: skip
+        } | ({} if self.recipe.tuning is None else {"one_run": _guarantee_table(self.one_run)})  # fmt: skip
 
 
-def _plain(guarantee: Guarantee | None) -> dict[str, Any] | None:
-    return None if guarantee is None else guarantee.in_file()
+def _guarantee_table(guarantee: Guarantee | None) -> dict[str, Any] | None:
+    return None if guarantee is None else guarantee.to_file_table()
 
 
 def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
@@ -134,16 +144,16 @@ def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
         )
     if recipe is not None and not isinstance(recipe, Recipe):
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
-    question = Question(Recipe.of(**given) if recipe is None else recipe)
-    return _made(question, solve(question), versions(), warn=True)
+    question = PricedRecipe(Recipe.of(**given) if recipe is None else recipe)
+    return _build_plan(question, solve(question), versions(), warn=True)
 
 
-def _made(question: Question, steps: Steps, made_by: Mapping[str, str], *, warn: bool) -> Plan:
-    guarantee = question.price(steps, warn=warn)
-    proven = guarantee if question.proves(guarantee) else question.certified(steps)
+def _build_plan(question: PricedRecipe, steps: PlannedSteps, made_by: Mapping[str, str], *, warn: bool) -> Plan:
+    guarantee = question.cost(steps, warn=warn)
+    proven = guarantee if question.proves(guarantee) else question.certified_guarantee(steps)
     return Plan(
         recipe=question.recipe, steps=steps, guarantee=guarantee, certified=proven, versions=dict(made_by),
-        one_run=question.one_run(steps),
+        one_run=question.guarantee_of_one_run(steps),
     )  # fmt: skip
 
 
@@ -168,25 +178,25 @@ def from_dict(found: Any) -> Plan:
         raise InvalidValue(f"is not a plan: it has no format={FORMAT!r}. Make one with `privet plan --out`.")
     if found.get("version") != VERSION:
         raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. {AGAIN}")
-    tuned = any(key.startswith("trials") for key in table(found, "recipe")) if "recipe" in found else False
+    tuned = any(key.startswith("trials") for key in get_table(found, "recipe")) if "recipe" in found else False
     check_table("the plan", found, (*_KEYS, "one_run") if tuned else _KEYS)
-    if digest({key: value for key, value in found.items() if key != "hash"}) != found["hash"]:
+    if content_digest({key: value for key, value in found.items() if key != "hash"}) != found["hash"]:
         raise InvalidValue(f"hash: the content is not what was hashed. The file was edited or is damaged. {AGAIN}")
-    made_by = table(found, "versions")
+    made_by = get_table(found, "versions")
     if not all(isinstance(name, str) for name in made_by.values()):
         raise InvalidValue(f"versions must be text. {AGAIN}")
-    question = Question(Recipe.of(**table(found, "recipe")))
-    made = _made(question, _steps(question, table(found, "steps")), made_by, warn=False)
-    guarantee = agreeing("guarantee", made.guarantee, found["guarantee"])
-    certified = agreeing("certified", made.certified, found["certified"])
-    one_run = agreeing("one_run", made.one_run, found["one_run"]) if tuned else None
+    question = PricedRecipe(Recipe.of(**get_table(found, "recipe")))
+    made = _build_plan(question, _restore_steps(question, get_table(found, "steps")), made_by, warn=False)
+    guarantee = check_stored_guarantee("guarantee", made.guarantee, found["guarantee"])
+    certified = check_stored_guarantee("certified", made.certified, found["certified"])
+    one_run = check_stored_guarantee("one_run", made.one_run, found["one_run"]) if tuned else None
     assert guarantee is not None
     if guarantee.epsilon > question.recipe.budget.epsilon:
         raise InvalidValue(f"guarantee.epsilon={guarantee.epsilon!r} is above the recipe's budget. {AGAIN}")
     return replace(made, guarantee=guarantee, certified=certified, one_run=one_run)
 
 
-def _steps(question: Question, stored: Mapping[str, Any]) -> Steps:
+def _restore_steps(question: PricedRecipe, stored: Mapping[str, Any]) -> PlannedSteps:
     """The stored steps, which must be those of the recipe at some height, length and rate."""
     check_table("steps", stored, _STEPS)
     recipe, length, rate, scale = question.recipe, stored["length"], stored["rate"], stored["scale"]
@@ -202,7 +212,7 @@ def _steps(question: Question, stored: Mapping[str, Any]) -> Steps:
     for name, value in wanted.items():
         if stored[name] != value:
             raise InvalidValue(
-                f"steps.{name}={shortened(str(stored[name]))} does not follow from the recipe, which gives "
-                f"{shortened(str(value))}. {AGAIN}"
+                f"steps.{name}={shorten(str(stored[name]))} does not follow from the recipe, which gives "
+                f"{shorten(str(value))}. {AGAIN}"
             )
     return made

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from privet._files import MIB, read_file, read_start
-from privet._registry import one_line, shortened
+from privet._text import one_line, shorten
 from privet.accounting import Guarantee
 from privet.errors import InvalidValue, PrivetError
 
@@ -18,7 +18,7 @@ AGREE = 1e-6  # how far a stored epsilon may be from the recomputed one: machine
 AGAIN = "Make the plan again."
 
 
-def text_of(content: Mapping[str, Any]) -> str:
+def plan_text(content: Mapping[str, Any]) -> str:
     """A plan's plain values as they are written."""
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
@@ -28,7 +28,7 @@ def is_plan(path: Path) -> bool:
     return f'"format": "{FORMAT}"'.encode() in read_start(path, 200)
 
 
-def parsed(path: Path) -> Any:
+def parse_plan_file(path: Path) -> Any:
     """The JSON of a file, or one line that says what is wrong with it."""
     try:
         content = read_file(path, most=MOST_BYTES, advice=f"A plan keeps shapes, not lists. {AGAIN}")
@@ -59,10 +59,10 @@ def check_table(name: str, found: Mapping[str, Any], keys: tuple[str, ...]) -> N
             raise InvalidValue(f"{name} has no {key!r}. The file was edited or is of another version. {AGAIN}")
     for key in found:
         if key not in keys:
-            raise InvalidValue(f"{name} has {shortened(str(key))!r}, which is not known. The file was edited. {AGAIN}")
+            raise InvalidValue(f"{name} has {shorten(str(key))!r}, which is not known. The file was edited. {AGAIN}")
 
 
-def table(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def get_table(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The table under a key."""
     inner = found[key]
     if not isinstance(inner, Mapping):
@@ -70,20 +70,20 @@ def table(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return inner
 
 
-def agreeing(name: str, ours: Guarantee | None, stored: Any) -> Guarantee | None:
+def check_stored_guarantee(name: str, ours: Guarantee | None, stored: Any) -> Guarantee | None:
     """The stored guarantee, if it says what was recomputed (`ours`)."""
     if ours is None or stored is None:
         if ours is not stored:
-            raise InvalidValue(f"{name}={shortened(str(stored))} does not follow from the steps: {ours}. {AGAIN}")
+            raise InvalidValue(f"{name}={shorten(str(stored))} does not follow from the steps: {ours}. {AGAIN}")
         return None
     if not isinstance(stored, Mapping):
         raise InvalidValue(f"{name} must be a table. The file was edited. {AGAIN}")
-    fields = ours.in_file()
+    fields = ours.to_file_table()
     check_table(name, stored, tuple(fields))
     for key, value in fields.items():
-        if not (_near(value, stored[key]) if key in ("epsilon", "epsilon_lower") else value == stored[key]):
+        if not (_nearly_equal(value, stored[key]) if key in ("epsilon", "epsilon_lower") else value == stored[key]):
             raise InvalidValue(
-                f"{name}.{key}={shortened(str(stored[key]))} does not follow from the steps, which give {value}. "
+                f"{name}.{key}={shorten(str(stored[key]))} does not follow from the steps, which give {value}. "
                 f"The plan was edited, or made by another version. {AGAIN}"
             )
     # The file's number is kept, for a plan has one hash on every machine; but none below what is proven to be spent.
@@ -94,13 +94,13 @@ def agreeing(name: str, ours: Guarantee | None, stored: Any) -> Guarantee | None
     return Guarantee(**stored)
 
 
-def _near(ours: Any, stored: Any) -> bool:
+def _nearly_equal(ours: Any, stored: Any) -> bool:
     if ours is None or stored is None or isinstance(stored, bool) or not isinstance(stored, (int, float)):
         return ours is stored
     return math.isclose(ours, stored, rel_tol=AGREE, abs_tol=1e-12)
 
 
-def digest(content: Mapping[str, Any]) -> str:
+def content_digest(content: Mapping[str, Any]) -> str:
     """SHA-256 of plain values, in one spelling."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

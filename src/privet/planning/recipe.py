@@ -25,26 +25,26 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from privet import _check
 from privet.accounting import Budget
-from privet.accounting.base import registry as accountants
+from privet.accounting.accountant import registry as accountants
 from privet.accounting.sampling import TruncatedPoisson
 from privet.accounting.sampling import sampling as sampling_of
 from privet.errors import InvalidValue, PrivetError
+from privet.planning.clipping_rules import check_rule
 from privet.planning.methods import method
+from privet.planning.planned_steps import MOST_STEPS
 from privet.planning.recipe_file import (
     BUDGET,
     GIVEN,
     NO_LIMIT,
-    budget_of,
     check_keys,
-    overridden,
-    plain,
+    override,
     read_table,
-    size_in,
+    require_size,
+    take_budget,
+    to_plain_table,
 )
-from privet.planning.rules import check_rule
-from privet.planning.steps import MOST_STEPS
-from privet.planning.trials import Tuning, check_accountant, tuning_of
-from privet.schedules import Constant, schedule, spelling
+from privet.planning.tuning_budget import TrialBudget, check_accountant, parse_trial_budget
+from privet.schedules import Constant, schedule, to_spec
 
 Knob = Literal["noise", "steps", "batch", "epsilon"]
 KNOBS: tuple[str, ...] = get_args(Knob)
@@ -95,7 +95,7 @@ class Recipe:
         _check.whole(size=self.size)
         _check_most("size", self.size, MOST_SIZE)
         for name in ("noise", "clip", "batch"):
-            object.__setattr__(self, name, _shape(name, getattr(self, name)))
+            object.__setattr__(self, name, _parse_shape(name, getattr(self, name)))
         _check_words(self)
         _check_knobs(self)
         _check_numbers(self)
@@ -110,7 +110,7 @@ class Recipe:
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
         _check_sampling(self)
-        object.__setattr__(self, "training", plain(self.training))
+        object.__setattr__(self, "training", to_plain_table(self.training))
 
     @property
     def base_rate(self) -> float | None:
@@ -124,12 +124,12 @@ class Recipe:
         """The number of steps, if it is known."""
         if self.steps is not None or self.epochs is None or self.base_rate is None:
             return self.steps
-        return steps_of(self.epochs, self.base_rate)
+        return steps_in_epochs(self.epochs, self.base_rate)
 
     @property
-    def tuning(self) -> Tuning | None:
+    def tuning(self) -> TrialBudget | None:
         """The law by which runs are tried, if more than one is: the budget is for all of them together."""
-        return tuning_of(trials=self.trials, trials_mean=self.trials_mean, trials_law=self.trials_law)
+        return parse_trial_budget(trials=self.trials, trials_mean=self.trials_mean, trials_law=self.trials_law)
 
     @classmethod
     def of(cls, **given: Any) -> "Recipe":
@@ -144,10 +144,10 @@ class Recipe:
         check_keys(given, [*BUDGET, *(f.name for f in fields(cls))])
         budget = given.pop("budget", None)
         if budget is None:
-            budget = budget_of(given)
+            budget = take_budget(given)
         elif any(key in given for key in BUDGET):
             raise InvalidValue("budget and epsilon, delta, unit or relation are both given. Give one of them.")
-        size_in(given, budget.unit)
+        require_size(given, budget.unit)
         if given.get("solve") != "batch" and "batch" not in given and "rate" not in given:
             given["batch"] = min(DEFAULT_BATCH, given["size"]) if isinstance(given["size"], int) else DEFAULT_BATCH
         return cls(budget=budget, **given)
@@ -161,7 +161,7 @@ class Recipe:
         """
         try:
             table = read_table(Path(path))
-            return cls.of(**overridden(table, overrides))
+            return cls.of(**override(table, overrides))
         except PrivetError as error:
             raise type(error)(f"{path}: {error}") from None
 
@@ -176,7 +176,7 @@ class Recipe:
         return kept | {"training": copy.deepcopy(dict(self.training))}
 
 
-def steps_of(epochs: float, rate: float) -> int:
+def steps_in_epochs(epochs: float, rate: float) -> int:
     """T = ceil(epochs / rate), less a few roundings: 0.1 epochs of 60000 in batches of 100 are 60 steps, not 61.
 
     >>> steps_of(60, 256 / 60000), steps_of(0.1, 100 / 60000)
@@ -191,13 +191,13 @@ def steps_of(epochs: float, rate: float) -> int:
 # --- checks -----------------------------------------------------------------------------------------
 
 
-def _shape(name: str, given: Any) -> "Shape | None":
+def _parse_shape(name: str, given: Any) -> "Shape | None":
     """A number for a constant, else the spelling, which does not depend on files."""
     if given is None:
         return None
     try:
         made = schedule(given)
-        return made.value if isinstance(made, Constant) else spelling(made)
+        return made.value if isinstance(made, Constant) else to_spec(made)
     except PrivetError as error:
         if isinstance(given, (int, float)):
             raise InvalidValue(f"{name}={given!r} must be finite and > 0.") from None
@@ -223,7 +223,7 @@ def _check_knobs(recipe: Recipe) -> None:
     asked = given.pop(recipe.solve)
     if asked and not (recipe.solve == "noise" and isinstance(recipe.noise, str)):
         raise InvalidValue(
-            f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={_shown(recipe, asked[0])} is given. "
+            f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={_format_value(recipe, asked[0])} is given. "
             f"Leave out {asked[0]}, or solve for another of {', '.join(KNOBS)}."
         )
     for knob, found in given.items():
@@ -237,7 +237,7 @@ def _is_given(recipe: Recipe, key: str) -> bool:
     return recipe.budget.epsilon != NO_LIMIT if key == "epsilon" else getattr(recipe, key) is not None
 
 
-def _shown(recipe: Recipe, key: str) -> str:
+def _format_value(recipe: Recipe, key: str) -> str:
     return repr(recipe.budget.epsilon if key == "epsilon" else getattr(recipe, key))
 
 
@@ -281,7 +281,7 @@ def _check_sampling(recipe: Recipe) -> None:
 def _check_tuning(recipe: Recipe) -> None:
     tuning = recipe.tuning
     check_accountant(tuning, accountant=recipe.accountant, as_published=recipe.as_published)
-    object.__setattr__(recipe, "trials_law", None if tuning is None else tuning.law)
+    object.__setattr__(recipe, "trials_law", None if tuning is None else tuning.trial_count_distribution)
 
 
 def _check_most(name: str, value: int, most: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from privet import _check, _registry
+from privet import _check, _registry, _text
 from privet._files import read_file
 from privet.accounting import Budget
 from privet.errors import InvalidValue, PrivetError
@@ -18,7 +18,7 @@ NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is wha
 GIVEN = {"noise": ("noise",), "steps": ("steps", "epochs"), "batch": ("batch", "rate"), "epsilon": ("epsilon",)}
 
 
-def overridden(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def override(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's table with flags on top. A flag replaces what says the same (steps: epochs), and so does `solve`."""
     merged = dict(table)
     flags = {key: value for key, value in overrides.items() if value is not None}
@@ -42,17 +42,17 @@ def read_table(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InvalidValue(f"byte {error.start} is not text. Give a TOML file in UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
-        raise InvalidValue(f"not TOML: {_registry.one_line(error)}. Correct it.") from None
+        raise InvalidValue(f"not TOML: {_text.one_line(error)}. Correct it.") from None
     except RecursionError:
         raise InvalidValue("nested too deeply. A recipe has flat keys.") from None
     except (OSError, ValueError) as error:
         if isinstance(error, PrivetError):
             raise
         raise InvalidValue(f"cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    return _unfolded(table)
+    return _flatten_table(table)
 
 
-def _unfolded(table: dict[str, Any]) -> dict[str, Any]:
+def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
     table.pop("about", None)  # for people
     version = table.pop("version", VERSION)
     if version != VERSION:
@@ -70,7 +70,7 @@ def _unfolded(table: dict[str, Any]) -> dict[str, Any]:
     merged = table | dict(budget)
     for key in ("epsilon", "delta", "rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):
         if isinstance(merged.get(key), str):  # a fraction, such as "256/60000"
-            merged[key] = _registry.value(merged[key])
+            merged[key] = _registry.parse_value(merged[key])
     return merged
 
 
@@ -82,19 +82,17 @@ def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
     for key in given:
         if key not in known:
             hint = _check.suggestion(key.replace("-", "_"), known, cutoff=0.5)
-            raise InvalidValue(
-                f"{_registry.shortened(key)!r} is not known in a recipe.{hint} Known: {', '.join(known)}."
-            )
+            raise InvalidValue(f"{_text.shorten(key)!r} is not known in a recipe.{hint} Known: {', '.join(known)}.")
 
 
-def size_in(given: Mapping[str, Any], unit: str = "example") -> Any:
+def require_size(given: Mapping[str, Any], unit: str = "example") -> Any:
     """The size that was given."""
     if given.get("size") is None:
         raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
     return given["size"]
 
 
-def budget_of(given: dict[str, Any]) -> Budget:
+def take_budget(given: dict[str, Any]) -> Budget:
     """The budget in flat keywords, which it takes out of them."""
     wanted = {key: given.pop(key) for key in BUDGET if key in given}
     if given.get("solve") == "epsilon":
@@ -106,12 +104,12 @@ def budget_of(given: dict[str, Any]) -> Budget:
     elif "epsilon" not in wanted:
         raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
     if "delta" not in wanted:
-        _check.whole(size=size_in(given, str(wanted.get("unit", "example"))))
+        _check.whole(size=require_size(given, str(wanted.get("unit", "example"))))
         wanted["delta"] = 1 / (10 * given["size"])
     return Budget(**wanted)
 
 
-def plain(table: Any) -> dict[str, Any]:
+def to_plain_table(table: Any) -> dict[str, Any]:
     """The training table as plain values that JSON can hold."""
     if not isinstance(table, Mapping):
         raise InvalidValue(f"training={table!r} must be a table. Write [training] and keys below it.")
@@ -119,6 +117,6 @@ def plain(table: Any) -> dict[str, Any]:
         kept: dict[str, Any] = json.loads(json.dumps(dict(table), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValue(
-            f"training: {_registry.one_line(error)}. Use numbers, words, true, false, lists and tables."
+            f"training: {_text.one_line(error)}. Use numbers, words, true, false, lists and tables."
         ) from None
     return kept

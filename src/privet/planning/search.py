@@ -15,9 +15,9 @@ from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
 from privet.planning.calibrate import MOST_HEIGHT, clt_height
 from privet.planning.methods import method
 from privet.planning.plan import Plan, plan
-from privet.planning.question import Question
+from privet.planning.planned_steps import MOST_SCHEDULED
+from privet.planning.pricing import PricedRecipe
 from privet.planning.recipe import Recipe
-from privet.planning.steps import MOST_SCHEDULED
 from privet.planning.utility import Profile, Utility, estimate, utility
 
 PARAMETERS = ("rho_noise", "rho_clip", "steps", "batch")
@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class SearchTrial:
     """One choice of parameters. `utility` is the estimate, None if it was refused; `noise` the height of the shape.
 
     Unless `certified`, the height is a guess, and so is what follows from it.
@@ -52,12 +52,12 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
+class SearchResult:
     """The plan that was found, the estimate for it, and all that was tried: first what was planned, best first."""
 
     plan: Plan
     utility: Utility
-    trials: tuple[Trial, ...]
+    trials: tuple[SearchTrial, ...]
     values: Mapping[str, float]
     edges: tuple[str, ...]  # the parameters that stand at a limit: the best may lie beyond it
 
@@ -75,7 +75,7 @@ def search(
     most: int = 150,
     finalists: int = 3,
     progress: Progress | None = None,
-) -> Best:
+) -> SearchResult:
     """The certified plan whose utility estimate is best, over some of rho_noise, rho_clip, steps and batch.
 
     A grid, then a walk from its best point with ever smaller steps; at most `most` candidates. The same
@@ -99,77 +99,77 @@ def search(
     _check.whole(most=most, finalists=finalists)
     _check_recipe(recipe)
     limits = _limits(recipe, over)
-    hunt = _Hunt(recipe, limits, profile or Profile(), most, progress or (lambda what, done, of: None))
-    hunt.look()
-    return hunt.settle(finalists)
+    hunt = GridThenRefine(recipe, limits, profile or Profile(), most, progress or (lambda what, done, of: None))
+    hunt.explore()
+    return hunt.choose_plan(finalists)
 
 
-class _Hunt:
+class GridThenRefine:
     """The state of one search: what was tried, and how far the guessed heights are off."""
 
     def __init__(self, recipe: Recipe, limits: Limits, profile: Profile, most: int, progress: Progress) -> None:
         self.recipe, self.limits, self.profile, self.most, self.progress = recipe, limits, profile, most, progress
-        self.tried: dict[tuple[float, ...], Trial] = {}
+        self.tried: dict[tuple[float, ...], SearchTrial] = {}
         self.plans: dict[tuple[float, ...], Plan] = {}
         self.off = 1.0
         progress("planning the start", 0, most)
-        first = self.certify(_start(recipe, limits))
+        first = self.certify(_start_values(recipe, limits))
         if first is not None:
-            self.off = first.scale / _guess(Question(first.recipe))
+            self.off = first.scale / _guess_height(PricedRecipe(first.recipe))
 
-    def look(self) -> None:
+    def explore(self) -> None:
         """The grid, then the refinement."""
         for values in _grid(self.limits):
             self.score(values)
         names, width = list(self.limits), {name: _spacing(self.limits, name) / 2 for name in self.limits}
-        here = self.best()
+        here = self.best_values()
         while here and len(self.tried) < self.most and max(width.values()) > CLOSE:
             moves = [{**here, name: here[name] * math.exp(sign * width[name])} for name in names for sign in (-1, 1)]
             for values in moves:
                 self.score(values)
-            found = self.best()
+            found = self.best_values()
             if found == here:
                 width = {name: value / 2 for name, value in width.items()}
             here = found
 
-    def best(self) -> Values:
+    def best_values(self) -> Values:
         """The values with the best estimate so far; none if all were refused."""
-        ranked = self.ranked()
+        ranked = self.rank_trials()
         return dict(ranked[0].values) if ranked and ranked[0].utility is not None else {}
 
-    def ranked(self) -> list[Trial]:
+    def rank_trials(self) -> list[SearchTrial]:
         return sorted(self.tried.values(), key=lambda trial: -1.0 if trial.utility is None else trial.utility,
                       reverse=True)  # fmt: skip
 
     def score(self, values: Values) -> None:
         """Try values at a guessed height, once."""
-        values = _rounded(values, self.limits)
+        values = _round_values(values, self.limits)
         key = tuple(values.values())
         if key in self.tried or len(self.tried) >= self.most:
             return
         self.progress("trying", len(self.tried), self.most)
         try:
-            question = Question(_with(self.recipe, values))
+            question = PricedRecipe(_replace_parameters(self.recipe, values))
             count, rate = question.recipe.count, question.recipe.base_rate
             assert count is not None
             assert rate is not None
-            height = self.off * _guess(question)
+            height = self.off * _guess_height(question)
             if height > MOST_HEIGHT:
                 raise NoSolution(f"epsilon={question.recipe.budget.epsilon!r} needs noise above x{MOST_HEIGHT:.0f}.")
             steps = question.steps(scale=height, count=count, rate=rate)
             twice = 2.0 if question.recipe.budget.relation == "replace" else 1.0
             found = estimate(steps, size=self.recipe.size, sensitivity=twice, rule=question.rule, profile=self.profile)
-            self.tried[key] = Trial(values=values, noise=height, utility=found.utility)
+            self.tried[key] = SearchTrial(values=values, noise=height, utility=found.utility)
         except PrivetError as error:
-            self.tried[key] = Trial(values=values, refused=str(error))
+            self.tried[key] = SearchTrial(values=values, refused=str(error))
 
     def certify(self, values: Values) -> Plan | None:
         """The real plan at these values; None if there is none."""
         key = tuple(values.values())
         try:
-            found = plan(_with(self.recipe, values))
+            found = plan(_replace_parameters(self.recipe, values))
         except PrivetError as error:
-            self.tried[key] = Trial(values=values, refused=str(error))
+            self.tried[key] = SearchTrial(values=values, refused=str(error))
             return None
         if found.guarantee.label != "certified":
             raise Unsupported(
@@ -178,16 +178,16 @@ class _Hunt:
             )
         self.plans[key] = found
         score = utility(found, self.profile).utility
-        self.tried[key] = Trial(values=values, noise=found.scale, utility=score, certified=True)
+        self.tried[key] = SearchTrial(values=values, noise=found.scale, utility=score, certified=True)
         return found
 
-    def settle(self, finalists: int) -> Best:
+    def choose_plan(self, finalists: int) -> SearchResult:
         """Plan the best few that are not neighbours, and return the best of those and the recipe itself."""
         planned: list[Values] = []
-        for trial in self.ranked():
+        for trial in self.rank_trials():
             if len(planned) == finalists or trial.utility is None:
                 break
-            if not trial.certified and not any(_near(trial.values, other) for other in planned):
+            if not trial.certified and not any(_are_near(trial.values, other) for other in planned):
                 self.progress("planning the finalists", len(planned), finalists)
                 planned.append(dict(trial.values))
                 self.certify(planned[-1])
@@ -195,16 +195,16 @@ class _Hunt:
             raise NoSolution(next(t.refused for t in self.tried.values() if t.refused is not None))
         key = max(self.plans, key=lambda one: self.tried[one].utility or 0.0)
         found, values = self.plans[key], dict(self.tried[key].values)
-        trials = tuple(sorted(self.ranked(), key=lambda trial: not trial.certified))
+        trials = tuple(sorted(self.rank_trials(), key=lambda trial: not trial.certified))
         edges = tuple(name for name, (low, high) in self.limits.items() if values[name] in (low, high) and low < high)
-        return Best(plan=found, utility=utility(found, self.profile), trials=trials, values=values,
+        return SearchResult(plan=found, utility=utility(found, self.profile), trials=trials, values=values,
                     edges=edges)  # fmt: skip
 
 
 # --- values -----------------------------------------------------------------------------------------
 
 
-def _guess(question: Question) -> float:
+def _guess_height(question: PricedRecipe) -> float:
     """The height of the noise shape by the central limit theorem: a guide, no bound."""
     count, rate, budget = question.recipe.count, question.recipe.base_rate, question.recipe.budget
     assert count is not None
@@ -213,7 +213,7 @@ def _guess(question: Question) -> float:
     return clt_height(ledger, epsilon=budget.epsilon, delta=budget.delta)
 
 
-def _with(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
+def _replace_parameters(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
     """The recipe with these parameters. Steps replace epochs; with another batch the epochs, if given, stay."""
     changes: dict[str, Any] = dict(values)
     if "steps" in changes:
@@ -223,23 +223,23 @@ def _with(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
     return replace(recipe, **changes)
 
 
-def _own(recipe: Recipe, name: str) -> float | None:
+def _recipe_value(recipe: Recipe, name: str) -> float | None:
     """What the recipe says of a parameter."""
     if name == "batch" and recipe.rate is not None:
         return recipe.rate * recipe.size
     return recipe.count if name == "steps" else getattr(recipe, name)
 
 
-def _start(recipe: Recipe, limits: Limits) -> Values:
+def _start_values(recipe: Recipe, limits: Limits) -> Values:
     """What the recipe says, moved inside the limits; their middle where it says nothing."""
     middle = {name: math.sqrt(low * high) for name, (low, high) in limits.items()}
-    own = {name: _own(recipe, name) for name in limits}
+    own = {name: _recipe_value(recipe, name) for name in limits}
     if any(value is None or not limits[name][0] <= value <= limits[name][1] for name, value in own.items()):
-        return _rounded({name: own[name] or middle[name] for name in limits}, limits)
+        return _round_values({name: own[name] or middle[name] for name in limits}, limits)
     return {name: value for name, value in own.items() if value is not None}
 
 
-def _rounded(values: Values, limits: Limits) -> Values:
+def _round_values(values: Values, limits: Limits) -> Values:
     """Three digits (whole numbers for steps and batch), inside the limits: a recipe people can read."""
     kept: Values = {}
     for name, (low, high) in limits.items():
@@ -262,7 +262,7 @@ def _spacing(limits: Limits, name: str) -> float:
     return math.log(high / low) / (GRID[len(limits)] - 1)
 
 
-def _near(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+def _are_near(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return all(abs(math.log(one[name] / other[name])) < APART for name in one)
 
 
@@ -300,7 +300,7 @@ def _limit(recipe: Recipe, name: str, limits: tuple[float, float] | None) -> tup
     least = 1.0
     largest = {"steps": float(MOST_SCHEDULED), "batch": float(recipe.size)}.get(name, math.inf)
     if limits is None:
-        own = _own(recipe, name) or 1.0
+        own = _recipe_value(recipe, name) or 1.0
         return RHO if name.startswith("rho") else (max(least, own / AROUND), min(largest, own * AROUND))
     low, high = limits
     _check.positive(**{name: low})

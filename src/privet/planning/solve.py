@@ -9,14 +9,21 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from privet.accounting import gdp
-from privet.accounting.base import refuse_unsupported
-from privet.accounting.guarantee import rounded
-from privet.accounting.pld import Pld
+from privet.accounting.accountant import refuse_unsupported
+from privet.accounting.guarantee import format_outward
+from privet.accounting.pld.accountant import Pld
 from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
-from privet.planning.calibrate import MOST_HEIGHT, calibrate, clt_height, exact, pld_epsilon_at, proactive_noise
-from privet.planning.question import Question
-from privet.planning.recipe import steps_of
-from privet.planning.steps import MOST_SCHEDULED, MOST_STEPS, Steps
+from privet.planning.calibrate import (
+    MOST_HEIGHT,
+    calibrate,
+    clt_height,
+    pld_epsilon_at,
+    proactive_noise,
+    raise_until_met,
+)
+from privet.planning.planned_steps import MOST_SCHEDULED, MOST_STEPS, PlannedSteps
+from privet.planning.pricing import PricedRecipe
+from privet.planning.recipe import steps_in_epochs
 
 CHEAP = ("zcdp", "tcdp")  # formulas: as near the target as floating point can see costs nothing
 FINE = 1e-12
@@ -24,84 +31,86 @@ Number = TypeVar("Number", int, float)
 ROUGH = 0.05  # advice need not be exact, only true
 
 
-def solve(question: Question) -> Steps:
+def solve(question: PricedRecipe) -> PlannedSteps:
     """The steps that answer the question, at most the budget's epsilon."""
-    answers = {"noise": _noise, "steps": _steps, "batch": _batch, "epsilon": _epsilon}
+    answers = {"noise": _solve_noise, "steps": _solve_steps, "batch": _solve_batch, "epsilon": _solve_epsilon}
     return answers[question.recipe.solve](question)
 
 
-def _epsilon(question: Question) -> Steps:
+def _solve_epsilon(question: PricedRecipe) -> PlannedSteps:
     count, rate = _count_and_rate(question)
     return question.steps(scale=1.0, count=count, rate=rate)
 
 
-def _noise(question: Question) -> Steps:
+def _solve_noise(question: PricedRecipe) -> PlannedSteps:
     count, rate = _count_and_rate(question)
     try:
-        return question.steps(scale=height_of(question, count=count, rate=rate), count=count, rate=rate)
+        return question.steps(scale=solve_height(question, count=count, rate=rate), count=count, rate=rate)
     except NoSolution as error:
-        raise _blocked(question, error, scale=MOST_HEIGHT, count=count, rate=rate) from None
+        raise _infeasible_error(question, error, scale=MOST_HEIGHT, count=count, rate=rate) from None
 
 
-def _steps(question: Question) -> Steps:
-    rate = _known(question.recipe.base_rate)
+def _solve_steps(question: PricedRecipe) -> PlannedSteps:
+    rate = _require_known(question.recipe.base_rate)
     most = MOST_STEPS if question.steps(scale=1.0, count=1, rate=rate).is_constant else MOST_SCHEDULED
 
-    def make(count: int) -> Steps:
+    def make(count: int) -> PlannedSteps:
         return question.steps(scale=1.0, count=count, rate=rate)
 
-    count = largest(lambda n: _cost(question, make, n), epsilon=question.recipe.budget.epsilon, most=most,
-                    start=_start(question, make, 1.0))  # fmt: skip
-    return make(count) if count else _refused(question, make, scale=1.0, count=1, rate=rate)
+    count = largest_affordable(lambda n: _cost(question, make, n), epsilon=question.recipe.budget.epsilon, most=most,
+                    start=_starting_guess(question, make, 1.0))  # fmt: skip
+    return make(count) if count else _raise_infeasible(question, make, scale=1.0, count=1, rate=rate)
 
 
-def _batch(question: Question) -> Steps:
+def _solve_batch(question: PricedRecipe) -> PlannedSteps:
     recipe = question.recipe
 
-    def make(batch: int) -> Steps:
+    def make(batch: int) -> PlannedSteps:
         rate = batch / recipe.size
-        count = recipe.steps if recipe.epochs is None else steps_of(recipe.epochs, rate)
-        return question.steps(scale=1.0, count=_known(count), rate=rate)
+        count = recipe.steps if recipe.epochs is None else steps_in_epochs(recipe.epochs, rate)
+        return question.steps(scale=1.0, count=_require_known(count), rate=rate)
 
-    batch = largest(lambda n: _cost(question, make, n), epsilon=recipe.budget.epsilon, most=recipe.size,
-                    start=_start(question, make, 2.0 if recipe.epochs is None else 1.0))  # fmt: skip
+    batch = largest_affordable(lambda n: _cost(question, make, n), epsilon=recipe.budget.epsilon, most=recipe.size,
+                    start=_starting_guess(question, make, 2.0 if recipe.epochs is None else 1.0))  # fmt: skip
     if batch:
         return make(batch)
     one = make(1)
-    return _refused(question, make, scale=1.0, count=one.length, rate=one.rate)
+    return _raise_infeasible(question, make, scale=1.0, count=one.length, rate=one.rate)
 
 
 # --- noise ------------------------------------------------------------------------------------------
 
 
-def height_of(question: Question, *, count: int, rate: float) -> float:
+def solve_height(question: PricedRecipe, *, count: int, rate: float) -> float:
     """The height of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
     budget, accountant = question.recipe.budget, question.accountant
     unit = question.steps(scale=1.0, count=count, rate=rate)
-    ledger = question.charged(unit)
+    ledger = question.charged_ledger(unit)
 
     def priced(height: float) -> float:
-        return question.price(question.steps(scale=height, count=count, rate=rate)).epsilon
+        return question.cost(question.steps(scale=height, count=count, rate=rate)).epsilon
 
     if question.has_claim or accountant in CHEAP:
         return calibrate(priced, epsilon=budget.epsilon, start=1.0, rtol=FINE)
     if accountant == "proactive":
         height = proactive_noise(epsilon=budget.epsilon, delta=budget.delta) / float(unit.noises.min())
-        return exact(priced, epsilon=budget.epsilon, height=height)
+        return raise_until_met(priced, epsilon=budget.epsilon, height=height)
     start = clt_height(ledger, epsilon=budget.epsilon, delta=budget.delta)
     if accountant == "gdp" and unit.sampling.name == "poisson":
-        return exact(priced, epsilon=budget.epsilon, height=start)
+        return raise_until_met(priced, epsilon=budget.epsilon, height=start)
     if accountant != "pld" or unit.sampling.name == "truncated-poisson":
         return calibrate(priced, epsilon=budget.epsilon, start=start)
     refuse_unsupported(Pld(), ledger, relation=budget.relation, accountant="pld")
     height = calibrate(pld_epsilon_at(ledger, budget.delta), epsilon=budget.epsilon, start=start)
-    return exact(priced, epsilon=budget.epsilon, height=height)
+    return raise_until_met(priced, epsilon=budget.epsilon, height=height)
 
 
 # --- whole numbers ----------------------------------------------------------------------------------
 
 
-def largest(cost: Callable[[int], float], *, epsilon: float, most: int, start: int = 1000, within: float = 0) -> int:
+def largest_affordable(
+    cost: Callable[[int], float], *, epsilon: float, most: int, start: int = 1000, within: float = 0
+) -> int:
     """The largest n in 1 .. most with cost(n) <= epsilon, for a cost that rises with n; 0 if there is none.
 
     `within`: one that is smaller by at most this share will do.
@@ -135,22 +144,22 @@ def _next_whole(tried: list[tuple[float, float]], fits: int, fails: int, most: i
     return max(fits + 1, min(fails - 1, most, math.floor(chosen)))
 
 
-def _start(question: Question, make: Callable[[int], Steps], power: float) -> int:
+def _starting_guess(question: PricedRecipe, make: Callable[[int], PlannedSteps], power: float) -> int:
     """About where the central limit theorem meets the budget: mu^2 grows like n^power. Anything will do."""
     budget, trial = question.recipe.budget, min(100, question.recipe.size)
     try:
-        grown = (gdp.mu_of(budget.epsilon, budget.delta) / gdp.extended_clt_mu(question.charged(make(trial)))) ** (
-            2 / power
-        )
+        grown = (
+            gdp.mu_of(budget.epsilon, budget.delta) / gdp.extended_clt_mu(question.charged_ledger(make(trial)))
+        ) ** (2 / power)
     except (PrivetError, ArithmeticError):
         return 1000
     return int(min(max(trial * grown, 1), 1e12)) if math.isfinite(grown) else 1000
 
 
-def _cost(question: Question, make: Callable[[int], Steps], n: int) -> float:
+def _cost(question: PricedRecipe, make: Callable[[int], PlannedSteps], n: int) -> float:
     """The price of `make(n)`; infinite where the shape ends, the accountant refuses or epsilon overflows."""
     try:
-        return question.price(make(n)).epsilon
+        return question.cost(make(n)).epsilon
     except (InvalidValue, Unsupported):
         return math.inf
 
@@ -158,17 +167,21 @@ def _cost(question: Question, make: Callable[[int], Steps], n: int) -> float:
 # --- what is out of reach ---------------------------------------------------------------------------
 
 
-def _refused(question: Question, make: Callable[[int], Steps], *, scale: float, count: int, rate: float) -> Steps:
+def _raise_infeasible(
+    question: PricedRecipe, make: Callable[[int], PlannedSteps], *, scale: float, count: int, rate: float
+) -> PlannedSteps:
     """Even one step, or one record: raise with the reason and what would fit."""
     knob, epsilon = question.recipe.solve, question.recipe.budget.epsilon
-    found = question.price(make(1)).epsilon  # a shape or accountant that refuses says why here
+    found = question.cost(make(1)).epsilon  # a shape or accountant that refuses says why here
     size = question.recipe.size
     least = "1 step" if knob == "steps" else f"a batch of 1 of {size} over {count} steps"
-    error = NoSolution(f"epsilon={epsilon!r} cannot be reached: even {least} costs {rounded(found, up=True)}.")
-    raise _blocked(question, error, scale=scale, count=count, rate=rate)
+    error = NoSolution(f"epsilon={epsilon!r} cannot be reached: even {least} costs {format_outward(found, up=True)}.")
+    raise _infeasible_error(question, error, scale=scale, count=count, rate=rate)
 
 
-def _blocked(question: Question, error: NoSolution, *, scale: float, count: int, rate: float) -> NoSolution:
+def _infeasible_error(
+    question: PricedRecipe, error: NoSolution, *, scale: float, count: int, rate: float
+) -> NoSolution:
     """The same error with the nearest feasible value of each other knob, the knob solved for held at its limit."""
     if "Use " in str(error):
         return error
@@ -177,45 +190,47 @@ def _blocked(question: Question, error: NoSolution, *, scale: float, count: int,
 
     def at(*, count: int = count, rate: float = rate) -> float:
         try:
-            return question.roughly(question.steps(scale=scale, count=count, rate=rate))
+            return question.quick_upper_bound(question.steps(scale=scale, count=count, rate=rate))
         except (InvalidValue, Unsupported):
             return math.inf
 
     nearest: list[str] = []
     if knob != "noise":
-        nearest += _try(lambda: f"noise >= {_noise_there(question, count, rate)}")
+        nearest += _try_text(lambda: f"noise >= {_quick_noise(question, count, rate)}")
     if knob != "steps":
-        found = largest(lambda n: at(count=n), epsilon=epsilon, most=count, start=count, within=ROUGH)
+        found = largest_affordable(lambda n: at(count=n), epsilon=epsilon, most=count, start=count, within=ROUGH)
         nearest += [f"steps <= {found}"] if found else []
     if knob != "batch" and not isinstance(recipe.batch, str):
         most = max(1, int(rate * recipe.size))
-        found = largest(lambda n: at(rate=n / recipe.size), epsilon=epsilon, most=most, start=most, within=ROUGH)
+        found = largest_affordable(
+            lambda n: at(rate=n / recipe.size), epsilon=epsilon, most=most, start=most, within=ROUGH
+        )
         nearest += [f"batch <= {found}"] if found else []
     least = at()
-    nearest += [f"epsilon >= {rounded(least, up=True)}"] if math.isfinite(least) else []
+    nearest += [f"epsilon >= {format_outward(least, up=True)}"] if math.isfinite(least) else []
     return NoSolution(f"{error} Nearest that fits, the rest unchanged: {', '.join(nearest) or 'nothing'}.")
 
 
-def _noise_there(question: Question, count: int, rate: float) -> str:
+def _quick_noise(question: PricedRecipe, count: int, rate: float) -> str:
     """Enough noise, by the quick bound."""
     height = calibrate(
-        lambda h: question.roughly(question.steps(scale=h, count=count, rate=rate)),
+        lambda h: question.quick_upper_bound(question.steps(scale=h, count=count, rate=rate)),
         epsilon=question.recipe.budget.epsilon, start=1.0, rtol=ROUGH,
     )  # fmt: skip
-    return rounded(question.steps(scale=height, count=count, rate=rate).scale, up=True)
+    return format_outward(question.steps(scale=height, count=count, rate=rate).scale, up=True)
 
 
-def _try(text: Callable[[], str]) -> list[str]:
+def _try_text(text: Callable[[], str]) -> list[str]:
     try:
         return [text()]
     except PrivetError:
         return []
 
 
-def _count_and_rate(question: Question) -> tuple[int, float]:
-    return _known(question.recipe.count), _known(question.recipe.base_rate)
+def _count_and_rate(question: PricedRecipe) -> tuple[int, float]:
+    return _require_known(question.recipe.count), _require_known(question.recipe.base_rate)
 
 
-def _known(value: Number | None) -> Number:
+def _require_known(value: Number | None) -> Number:
     assert value is not None  # the recipe was checked: all knobs but one are given
     return value

@@ -12,7 +12,7 @@ from privet import _check
 from privet._files import read_start
 from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.planning.plan import Plan
-from privet.planning.steps import Steps
+from privet.planning.planned_steps import PlannedSteps
 from privet.schedules import Table
 
 Floats = NDArray[np.float64]
@@ -64,7 +64,7 @@ class Profile:
             InvalidValue: the file is missing or empty, or a norm is not a finite number above 0; says which row.
         """
         try:
-            return cls(norms=Table(file=path, column=_column(Path(path))).rows, **rest)
+            return cls(norms=Table(file=path, column=_norm_column(Path(path))).rows, **rest)
         except PrivetError as error:
             raise InvalidValue(f"profile: {error}") from None
 
@@ -120,7 +120,7 @@ def utility(plan: Plan, profile: Profile | None = None) -> Utility:
 
 
 def estimate(
-    steps: Steps, *, size: int, sensitivity: float = 1.0, rule: str = "flat", profile: Profile | None = None
+    steps: PlannedSteps, *, size: int, sensitivity: float = 1.0, rule: str = "flat", profile: Profile | None = None
 ) -> Utility:
     """The same for steps that are no plan yet. `sensitivity` is over the clip: 2 for replace-one neighbours."""
     given = Profile() if profile is None else profile
@@ -134,7 +134,7 @@ def estimate(
         private = given.dimension * (sensitivity * std / (most * size)) ** 2
         sampling = (1 - rate) * (kept * norm / most) ** 2 / (rate * size)
         spread = (private + sampling) / (given.alignment * given.norms[0]) ** 2
-        gap = _gap(kept / most, spread, at.count, 1 - 2 ** (-1 / given.half_life))
+        gap = _least_remaining_loss(kept / most, spread, at.count, 1 - 2 ** (-1 / given.half_life))
         energy = float(private @ at.count) * most**2
     share = float(kept @ at.count / at.count.sum())
     return Utility(utility=1 - gap, gap=gap, kept=min(share, 1.0), noise_energy=energy)
@@ -159,7 +159,7 @@ def sensitivity(plan: Plan) -> float:
 # --- the recursion ----------------------------------------------------------------------------------
 
 
-def _gap(kept: Floats, spread: Floats, count: Floats, kappa: float) -> float:
+def _least_remaining_loss(kept: Floats, spread: Floats, count: Floats, kappa: float) -> float:
     """The least x_T over the learning rates; `kept` is at most 1. Learning nothing (1) is always possible."""
 
     def left(y: Floats) -> Floats:
@@ -184,7 +184,7 @@ def _gap(kept: Floats, spread: Floats, count: Floats, kappa: float) -> float:
 class _Blocks:
     """The steps in at most MOST_BLOCKS stretches; one step each if there are no more."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: PlannedSteps) -> None:
         edges = np.unique(np.linspace(0, len(steps), min(len(steps), MOST_BLOCKS) + 1).round().astype(np.int64))
         self.starts = edges[:-1]
         self.count: Floats = np.diff(edges).astype(np.float64)
@@ -197,7 +197,7 @@ class _Blocks:
         total: Floats = np.add.reduceat(values, self.starts) / self.count
         return total
 
-    def root_mean_square(self, steps: Steps) -> Floats:
+    def root_mean_square(self, steps: PlannedSteps) -> Floats:
         """noise * clip / rate, squared, averaged over each stretch, and its root."""
         if steps.is_constant:
             first = steps[0]
@@ -207,7 +207,7 @@ class _Blocks:
         return found
 
 
-def _column(path: Path) -> str | None:
+def _norm_column(path: Path) -> str | None:
     """`norm`, if the file has several columns and one is called so."""
     text = read_start(path, 10_000).decode("utf-8-sig", "ignore")  # the reader of the table says what is wrong
     head = text.partition("\n")[0].split(",")

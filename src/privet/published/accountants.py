@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import _check
-from privet.accounting.base import gaussian_refuses, register, spent
-from privet.accounting.composition import Floats, amplified, basic, sum_of_squares, third_member
+from privet.accounting.accountant import gaussian_unsupported_reason, register, spent
+from privet.accounting.composition import Floats, amplified_epsilon, basic_composition, sum_of_squares, third_bound
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Columns, Ledger, Step
+from privet.accounting.ledger import Ledger, LedgerArrays, Step
 
 # --- zCDP -------------------------------------------------------------------------------------------
 
@@ -72,8 +72,8 @@ def rho_of(ledger: Ledger) -> float:
 class Zcdp:
     """Adds up rho and converts it: `certified` if every step has rate 1, else `claimed`."""
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_refuses(step, relation)
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
@@ -113,25 +113,25 @@ def lemma_3_holds(rho: float, omega: float, delta: float) -> bool:
     return omega > 1 and -math.log(delta) <= (omega - 1) ** 2 * rho
 
 
-def lemma_4_holds(columns: Columns) -> NDArray[np.bool_]:
+def lemma_4_holds(columns: LedgerArrays) -> NDArray[np.bool_]:
     """Per run of the ledger: whether amplification is proven (or not needed, rate 1)."""
     rho = 0.5 * columns.noise**-2.0
     fixed = [kind for kind, chosen in enumerate(columns.samplings) if chosen.name == "fixed-size"]
     # log2 where the quoted lemma has log: the stricter reading, and implied by rho, rate <= 0.1 in either.
     numeric = (rho <= 0.1) & (columns.rate <= 0.1) & (-np.log(columns.rate) >= 3 * rho * (2 - np.log2(rho)))
-    return np.asarray((columns.rate == 1) | (numeric & np.isin(columns.kind, fixed)))
+    return np.asarray((columns.rate == 1) | (numeric & np.isin(columns.sampling_index, fixed)))
 
 
 @register("tcdp")
 class Tcdp:
     """`certified` at rate 1, and for fixed-size sampling under `replace` where lemmas 3 and 4 hold; else `claimed`."""
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.sampling.name == "fixed-size" and step.rate < 1:
             if relation == "replace":
                 return None
             return f"relation={relation!r} with fixed-size sampling has no theorem here. Use relation='replace'."
-        return gaussian_refuses(step, relation)
+        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
@@ -169,7 +169,7 @@ def auto_linear(
     """
     _check_auto(noise=noise, rate=rate, epochs=epochs, decay=decay, clip=clip)
     last = decay ** (epochs - 1)
-    return _published(noise, rate, clip, total=(1 - decay**epochs) / (last - decay**epochs), last=last)
+    return _published_tcdp(noise, rate, clip, total=(1 - decay**epochs) / (last - decay**epochs), last=last)
 
 
 def auto_time(*, noise: float, rate: float, epochs: int, clip: float = 1.0) -> tuple[float, float]:
@@ -188,7 +188,7 @@ def auto_time(*, noise: float, rate: float, epochs: int, clip: float = 1.0) -> t
     _check_auto(noise=noise, rate=rate, epochs=epochs, clip=clip)
     decay = noise / epochs
     total = epochs + noise * (epochs - 1) / 2
-    return _published(noise, rate, clip, total=total, last=1 / (1 + decay * (epochs - 1)))
+    return _published_tcdp(noise, rate, clip, total=total, last=1 / (1 + decay * (epochs - 1)))
 
 
 def auto_step(
@@ -211,7 +211,7 @@ def auto_step(
     _check.whole(every=every)
     drops = epochs / every
     last = decay ** (drops - 1)
-    return _published(noise, rate, clip, total=(1 - decay**drops) / (last - decay**drops) / every, last=last)
+    return _published_tcdp(noise, rate, clip, total=(1 - decay**drops) / (last - decay**drops) / every, last=last)
 
 
 def auto_exponential(
@@ -231,10 +231,10 @@ def auto_exponential(
     """
     _check_auto(noise=noise, rate=rate, epochs=epochs, decay=decay, clip=clip)
     total = math.expm1(decay * epochs) / math.expm1(decay)
-    return _published(noise, rate, clip, total=total, last=math.exp(-decay * (epochs - 1)))
+    return _published_tcdp(noise, rate, clip, total=total, last=math.exp(-decay * (epochs - 1)))
 
 
-def _published(noise: float, rate: float, clip: float, *, total: float, last: float) -> tuple[float, float]:
+def _published_tcdp(noise: float, rate: float, clip: float, *, total: float, last: float) -> tuple[float, float]:
     """Eq. (10) and (11): `total` is the sum of noise^2 / noise_e^2, `last` the least noise_e^2 / noise^2."""
     return 13 * rate**2 * clip**2 * total / (2 * noise**2), -math.log(rate) * noise**2 * last / (2 * clip**2)
 
@@ -264,7 +264,7 @@ def proactive_epsilon(*, noise: float, delta: float) -> float:
     return 2 * -math.log(delta) / (noise**2 - 2) if noise**2 > 2 else math.inf
 
 
-def holds(ledger: Ledger, delta: float) -> bool:
+def closed_form_holds(ledger: Ledger, delta: float) -> bool:
     """Whether the closed form is true for this ledger: the certified epsilon is at most the claimed one.
 
     The published condition has an unnamed constant, so it is decided by the certified accountant `pld`, not by T / N^2.
@@ -280,13 +280,13 @@ class Proactive:
     It does not see rate or number of steps, so more steps cost nothing here; that is the claim.
     """
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.noise**2 <= 2:
             return (
                 f"noise={step.noise:g} must be above sqrt(2) for the closed form 2 log(1/delta) / (noise^2 - 2). "
                 "Use more noise, or accountant='pld'."
             )
-        return gaussian_refuses(step, relation)
+        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
@@ -312,8 +312,8 @@ class _Wei:
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         raise NotImplementedError
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_refuses(step, relation)
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
@@ -321,7 +321,7 @@ class _Wei:
         columns = ledger.columns()
         single = math.sqrt(2 * math.log(1.25 / delta)) / columns.noise
         single = single if self.places is None else np.round(single, self.places)
-        return None, self.total(amplified(single, columns.rate), columns.count.astype(np.float64), delta)
+        return None, self.total(amplified_epsilon(single, columns.rate), columns.count.astype(np.float64), delta)
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         return "claimed"
@@ -332,17 +332,17 @@ class BasicWei(_Wei):
     """BaseC of Tables V and VI: sum_t c_t."""
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        return basic(epsilons, counts)
+        return basic_composition(epsilons, counts)
 
 
 @register("advanced-wei")
 class AdvancedWei(_Wei):
     """AdvC of Tables V and VI: sum_t c_t (e^c_t - 1) + sqrt(2 log(1/delta) sum_t c_t^2), not the paper's eq. (3)."""
 
-    def refuses(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.noise < 0.06:
             return f"noise={step.noise:g} is below 0.06, where e^epsilon of one step overflows. Use more noise."
-        return super().refuses(step, relation)
+        return super().unsupported_reason(step, relation)
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         with np.errstate(over="ignore"):
@@ -357,4 +357,4 @@ class OptimalWei(_Wei):
     places = None
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
-        return third_member(epsilons, counts, delta)
+        return third_bound(epsilons, counts, delta)

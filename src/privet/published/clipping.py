@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from privet.engine.clip.base import register
-from privet.engine.clip.fixed import all_together, by_layer, shrunk
+from privet.clipping.fixed import clip_factors, groups_by_layer, one_group
+from privet.clipping.rule import register
 from privet.errors import InvalidValue
-from privet.planning.rules import UNSOUND_RULES
+from privet.planning.clipping_rules import UNSOUND_RULES
 
 
-def _why(name: str) -> str:
+def _caveat_field(name: str) -> str:
     """Why the rule has no guarantee, as a field that is no option."""
     found: str = field(default=UNSOUND_RULES[name], init=False, repr=False)
     return found
@@ -29,14 +29,14 @@ class OwnNorm:
     """
 
     scale: float = 1.0  # W
-    unsound: str = _why("own_norm")
+    unsound: str = _caveat_field("own_norm")
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
             raise InvalidValue(f"scale={self.scale!r} must be > 0 and <= 1. It is the paper's W. Give 1 to leave it.")
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return all_together(names)
+        return one_group(names)
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
         return torch.full_like(norms, self.scale)
@@ -58,13 +58,13 @@ class PerLayerC:
     here it goes on the sum, as their figures need it. The sound sibling is `per_layer`.
     """
 
-    unsound: str = _why("per_layer_c")
+    unsound: str = _caveat_field("per_layer_c")
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return by_layer(names)
+        return groups_by_layer(names)
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return shrunk(norms, clip)
+        return clip_factors(norms, clip)
 
     def norm_bound(self, clip: float, groups: int) -> float:
         return math.nextafter(math.sqrt(groups) * clip, math.inf)
@@ -82,7 +82,7 @@ class L2Max(PerLayerC):
     gradients). An adversary's quiet batch has next to no noise. The sound sibling is `quantile`.
     """
 
-    unsound: str = _why("l2_max")
+    unsound: str = _caveat_field("l2_max")
 
     def raw_scale(self, norms: Tensor, clip: float) -> float:
         counted = norms[~norms.isnan()]

@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privet.accounting.guarantee import printed, rounded
-from privet.attacks.outcome import Outcome
-from privet.attacks.table import counted
+from privet.accounting.guarantee import format_bound, format_outward
+from privet.attacks.outcome import Outcome, format_count
 from privet.reporting import figures
 
 if TYPE_CHECKING:
-    from privet.attacks.attack import Attacked
+    from privet.attacks.attack import AttackReport
     from privet.attacks.membership import Membership
 
 MOST_ROWS = 24
 MARK = "not private: shows a training record"
 
 
-def save_grid(found: "Attacked", path: Path) -> None:
+def save_grid(found: "AttackReport", path: Path) -> None:
     """Draw the first victim: its image, then what each attack made of its update after so many iterations.
 
     A .csv has the measures of every row.
@@ -74,18 +73,18 @@ def _draw_row(axes: Any, outcome: Outcome, truth: Any, columns: list[str]) -> No
 
 def _noise(noise: float, clip: float | None) -> str:
     """What was added, and to what at most, on the safe side."""
-    bound = "" if clip is None else f"C {printed(clip, up=True, digits=4)}, "
-    return f"{bound}σ {printed(noise, up=False, digits=3)}"
+    bound = "" if clip is None else f"C {format_bound(clip, up=True, digits=4)}, "
+    return f"{bound}σ {format_bound(noise, up=False, digits=3)}"
 
 
-def _heading(found: "Attacked") -> str:
+def _heading(found: "AttackReport") -> str:
     return (
-        f"{found.task}: one of {counted(found.settings['examples'], 'victim')}, rebuilt from one update of "
-        f"{counted(found.settings['batch'], 'unknown record')}"
+        f"{found.task}: one of {format_count(found.settings['examples'], 'victim')}, rebuilt from one update of "
+        f"{format_count(found.settings['batch'], 'unknown record')}"
     )
 
 
-def _rows(found: "Attacked") -> list[tuple[object, ...]]:
+def _rows(found: "AttackReport") -> list[tuple[object, ...]]:
     lines = [outcome.as_dict() for outcome in found.outcomes]
     flat = [{key: value for key, value in line.items() if not isinstance(value, dict)} for line in lines]
     return [tuple(flat[0]), *(tuple(line.values()) for line in flat)]
@@ -139,4 +138,4 @@ def _cost(one: "Membership") -> str:
     if one.guarantee is None:
         return "no guarantee"
     g = one.guarantee
-    return f"epsilon <= {rounded(g.epsilon, up=True, digits=3)} at delta {g.delta_text} ({g.label})"
+    return f"epsilon <= {format_outward(g.epsilon, up=True, digits=3)} at delta {g.delta_text} ({g.label})"

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from privet.accounting.guarantee import printed
+from privet.accounting.guarantee import format_bound
 
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 66, 14, 12, 42
@@ -206,4 +206,4 @@ def _full_name(line: Line) -> str:
 
 def point(value: float, line: Line) -> str:
     """A value of a line in four digits, on the line's safe side."""
-    return f"{value:.4g}" if line.side == "nearest" else printed(value, up=line.side == "up", digits=4)
+    return f"{value:.4g}" if line.side == "nearest" else format_bound(value, up=line.side == "up", digits=4)

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, force_setattr, replace
 
-from privet._registry import one_line, shortened
+from privet._files import write_new
+from privet._text import one_line, shorten
 from privet.accounting import Guarantee
 from privet.auditing.finding import ORDER, Audit, Verdict
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.plan_file import parsed
-from privet.training import ledger_reading
-from privet.training.append_file import write_new
+from privet.ledger import reading as ledger_reading
+from privet.planning.plan_file import parse_plan_file
 from privet.training.run import Run
 
 if TYPE_CHECKING:
-    from privet.attacks.attack import Attacked
+    from privet.attacks.attack import AttackReport
 
 AUDIT, ATTACK, BASELINE = "audit.json", "raw_attack.json", "raw_plain.json"
 VERSION = 1
@@ -224,7 +224,7 @@ def read_content(file: Path, kind: str, plan: str) -> _File | None:
             "Remove it."
         )
     try:
-        found = parsed(file)
+        found = parse_plan_file(file)
         if not isinstance(found, dict) or found.get("format") != kind or found.get("version") != VERSION:
             raise InvalidValue(f"is not a file of format {kind!r}, version {VERSION}.")
         content = convert(found, _File, strict=True)
@@ -236,7 +236,7 @@ def read_content(file: Path, kind: str, plan: str) -> _File | None:
     except RecursionError:
         raise InvalidValue(f"{file}: nested too deeply. Remove it.") from None
     except (PrivetError, ValidationError) as error:
-        said = f"{shortened(one_line(error).replace(' Make the plan again', ''), 300)}."
+        said = f"{shorten(one_line(error).replace(' Make the plan again', ''), 300)}."
         raise InvalidValue(f"{file}: {said} Remove it, and audit or attack again.") from None
 
 
@@ -250,7 +250,7 @@ def _convert(file: Path, found: Mapping[str, Any], schema: type[T]) -> T:
     try:
         return convert(found, schema, strict=True)
     except ValidationError as error:
-        why = shortened(one_line(error), 100)
+        why = shorten(one_line(error), 100)
         raise InvalidValue(f"{file}: is not what was written there: {why}. Remove it, and make it again.") from None
 
 
@@ -262,7 +262,7 @@ def _places(folder: Path, name: str) -> list[Path]:
 
 def _run_name(folder: Path) -> str:
     """The name that the ledger's first line gives to the run in a folder."""
-    return ledger_reading.read(folder).header.run
+    return ledger_reading.read_ledger(folder).header.run
 
 
 def _strongest(groups: Iterable[tuple[Any, tuple[E, ...]]]) -> tuple[E, ...]:
@@ -292,7 +292,7 @@ def store_audit(run: Run, audit: Audit, options: Mapping[str, Any]) -> Path:
     return _store(run, AUDIT, "privet-audit", options, audit.as_dict())
 
 
-def store_attack(run: Run, attacked: "Attacked") -> Path:
+def store_attack(run: Run, attacked: "AttackReport") -> Path:
     """Write raw_attack.json into the run's folder: outcomes and pictures of the first victim. It is not private.
 
     It takes the place of an earlier one of the same settings.

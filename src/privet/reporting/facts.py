@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 from msgspec.structs import asdict
 
-from privet._registry import one_line, shortened
+from privet._text import one_line, shorten
 from privet.accounting import EpsilonCurve, Ledger, epsilon_curve
-from privet.accounting.guarantee import printed
+from privet.accounting.guarantee import format_bound
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, tradeoff, true_positive_rate
 from privet.errors import InvalidValue, PrivetError
+from privet.ledger import metrics
+from privet.ledger import reading as ledger_reading
 from privet.reporting import evidence
-from privet.training import ledger_count, ledger_reading, metrics
-from privet.training.checkpoint import NAME as WEIGHTS
-from privet.training.checkpoint_file import OTHER
+from privet.training.checkpoint_format import NAME as WEIGHTS
+from privet.training.checkpoint_format import OTHER
 from privet.training.run import BEST, NAME, PLAN, Run
 
-READ = (NAME, PLAN, ledger_reading.NAME, ledger_count.NAME, metrics.NAME)
+READ = (NAME, PLAN, ledger_reading.NAME, ledger_reading.COUNT_NAME, metrics.NAME)
 POINTS = 60  # of the epsilon curve
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 MOST_HASHED = 64 * 2**30
@@ -76,7 +77,7 @@ class RunFacts:
         run = self.run
         shown = {
             "name": self.name, "folder": str(run.folder), "task": run.settings.task, "steps": run.steps,
-            "planned": len(run.plan.steps), "over": run.is_over, "end": run.end, "private": run.private,
+            "planned": len(run.plan.steps), "over": run.is_over, "end": run.end, "private": run.noise_is_secret,
             "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
             "notes": list(run.notes), "attacker": [
                 {"false_alarms": power.false_alarms, "hits_at_most": power.hits} for power in self.powers
@@ -110,7 +111,7 @@ def gather(folder: str | Path) -> RunFacts:
     except PrivetError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
-        why = shortened(f"{type(error).__name__}: {one_line(error)}", 120)
+        why = shorten(f"{type(error).__name__}: {one_line(error)}", 120)
         raise InvalidValue(f"{folder}: cannot be read: {why}. A file was edited. Restore a copy of it.") from None
 
 
@@ -169,7 +170,7 @@ def held_ledger(run: Run) -> Ledger:
 
 def versions_of(run: Run) -> dict[str, str]:
     """What made the run, as text."""
-    return {shortened(str(key), 40): shortened(str(value), 60) for key, value in run.versions.items()}
+    return {shorten(str(key), 40): shorten(str(value), 60) for key, value in run.versions.items()}
 
 
 def _curves(run: Run) -> tuple[tuple[EpsilonCurve, ...], Tradeoff | Gaussian | None]:
@@ -240,5 +241,7 @@ def ends(values: Any, *, up: bool) -> str:
     >>> ends([1.1, 0.99996], up=False), ends([0.1], up=True)
     ('1.1 to 0.9999', '0.1')
     """
-    first, last = (printed(float(value), up=up, digits=4) for value in (np.asarray(values)[0], np.asarray(values)[-1]))
+    first, last = (
+        format_bound(float(value), up=up, digits=4) for value in (np.asarray(values)[0], np.asarray(values)[-1])
+    )
     return first if first == last else f"{first} to {last}"

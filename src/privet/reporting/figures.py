@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from privet import _check
 from privet._files import write_file
-from privet._registry import shortened
+from privet._text import shorten
 from privet.accounting import EpsilonCurve
 from privet.accounting.tradeoff import Gaussian, Tradeoff
 from privet.errors import InvalidValue, MissingExtra
 
 if TYPE_CHECKING:
-    from privet.training.tune_result import Trial
+    from privet.tuning.folder import Trial
 
 Floats = NDArray[np.float64]
 Rows = list[tuple[object, ...]]
@@ -170,7 +170,7 @@ def _draw_curve(axes: Any, curve: EpsilonCurve, place: int) -> None:
 
 def draw_band(axes: Any, curve: EpsilonCurve, *, colour: str) -> tuple[NDArray[np.int64], Floats]:
     """Fill what lies between the bounds; returns the upper as stairs, which a straight line would cut below."""
-    steps, low, high = curve.stairs()
+    steps, low, high = curve.step_points()
     if curve.lower is not None:
         axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
     return steps, high
@@ -302,4 +302,4 @@ def _draw_group(
 
 
 def _short(given: object) -> str:
-    return f"{given:g}" if isinstance(given, float) else shortened(str(given), 24)
+    return f"{given:g}" if isinstance(given, float) else shorten(str(given), 24)

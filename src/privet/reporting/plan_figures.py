@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from privet.accounting import EpsilonCurve, epsilon_curve
 from privet.errors import InvalidValue, PrivetError
-from privet.planning.ahead import Cell, Frontier
 from privet.planning.compare import Comparison, Row
+from privet.planning.frontier import Frontier, FrontierPoint
 from privet.planning.utility import noise_std
 from privet.reporting.figures import COLOURS, Rows, check_path, draw_band, drawing, is_csv, points_of, write
 
@@ -288,7 +288,7 @@ def _frontier_rows(found: Frontier) -> Rows:
     return [head, *(_frontier_row(found, cell) for cell in found.cells)]
 
 
-def _frontier_row(found: Frontier, cell: Cell) -> tuple[object, ...]:
+def _frontier_row(found: Frontier, cell: FrontierPoint) -> tuple[object, ...]:
     proven, closed = cell.guarantee, cell.closed
     bounds = ("", "", "") if proven is None else (_cell(proven.epsilon_lower), proven.epsilon, proven.label)
     return (

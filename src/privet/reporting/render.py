@@ -29,9 +29,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from privet._registry import shortened
+from privet._text import shorten
 from privet.accounting import Guarantee
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, MissingExtra
 from privet.reporting import charts
 from privet.reporting.charts import Chart
@@ -164,7 +164,7 @@ def admit(value: Any) -> Markup:
         return value
     if type(value) is str:
         return text(value)
-    what = f"a bare {type(value).__name__}, {shortened(str(value), 40)}"
+    what = f"a bare {type(value).__name__}, {shorten(str(value), 40)}"
     raise TypeError(f"a report has {what}. Write it through the filter guarantee, public or raw.")
 
 
@@ -184,7 +184,7 @@ def epsilon(guarantee: Guarantee, *, digits: int = 4) -> str:
     >>> epsilon(Guarantee(epsilon=2.99949, epsilon_lower=None, delta=1e-5, label="certified", method="pld"))
     'ε ≤ 3'
     """
-    figure = rounded(guarantee.epsilon, up=guarantee.label != "empirical", digits=digits)
+    figure = format_outward(guarantee.epsilon, up=guarantee.label != "empirical", digits=digits)
     return f"ε {SIGN[guarantee.label]} {figure}"
 
 
@@ -194,7 +194,7 @@ def percent(value: float, *, up: bool, digits: int = 3) -> str:
     >>> percent(0.123456, up=True), percent(0.5, up=False)
     ('12.4 %', '50 %')
     """
-    return f"{rounded(min(100 * value, 100.0), up=up, digits=digits)} %"
+    return f"{format_outward(min(100 * value, 100.0), up=up, digits=digits)} %"
 
 
 @cache
@@ -232,7 +232,7 @@ def _interval(value: Guarantee) -> Markup:
     """Where the true epsilon lies, with the label; nothing if there is no lower bound."""
     if value.epsilon_lower is None:
         return Markup("")
-    low, high = rounded(value.epsilon_lower, up=False), rounded(value.epsilon, up=True)
+    low, high = format_outward(value.epsilon_lower, up=False), format_outward(value.epsilon, up=True)
     return Markup(f"between {low} and {high} ({value.label})")
 
 
@@ -399,6 +399,6 @@ def pdf(page: str) -> bytes:
         except (OSError, subprocess.TimeoutExpired) as error:
             said = str(error)
         if not made.exists():
-            last = shortened(" ".join(said.split())[-200:], 200)
+            last = shorten(" ".join(said.split())[-200:], 200)
             raise InvalidValue(f"{browser}: made no PDF: {last}. Write .html, and print it from your browser.")
         return made.read_bytes()

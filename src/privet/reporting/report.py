@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from privet._registry import shortened
+from privet._text import shorten
 from privet.accounting.guarantee import MEANING
 from privet.errors import InvalidValue
+from privet.ledger.assumptions import NONE, list_assumptions
 from privet.reporting import words
 from privet.reporting.evidence import ATTACK, write_plainly
 from privet.reporting.facts import RunFacts, ends, gather, printable, versions_of
 from privet.reporting.render import Page, Section, pdf
-from privet.training.assumptions import NONE, listed
 from privet.training.run import Run, versions
 
 NAME = "report.html"
@@ -111,7 +111,7 @@ def compose(every: Sequence[RunFacts], *, show_private: bool = False, title: str
         "title": title, "facts": facts, "baselines": baselines, "every": named, "show_private": show_private,
         "run": run, "about": run.about, "plan": run.plan, "recipe": run.plan.recipe, "steps": run.plan.steps,
         "g": run.guarantee, "unit": run.guarantee.unit, "MEANING": MEANING, "ATTACK": ATTACK,
-        "NONE": NONE, "ends": ends, "assumptions": listed(run.guarantee), "versions": versions_of(run),
+        "NONE": NONE, "ends": ends, "assumptions": list_assumptions(run.guarantee), "versions": versions_of(run),
         "folder": str(run.folder), "sampling": str(run.plan.steps.sampling), "version": versions()["privet"],
         "source": str(run.about["source"]), "words": words,
     })  # fmt: skip
@@ -138,6 +138,6 @@ def _name_apart(every: Sequence[RunFacts]) -> tuple[RunFacts, ...]:
 
 def _title(every: Sequence[RunFacts]) -> str:
     first, *others = every
-    task = printable(shortened(first.run.settings.task, 60))
+    task = printable(shorten(first.run.settings.task, 60))
     beside = f" beside {', '.join(one.name for one in others)}" if others else ""
     return f"{first.name}: {task}, trained {'privately' if first.is_guaranteed else 'without a guarantee'}{beside}"

@@ -15,12 +15,40 @@ Parentheses group. TOML may also say `{kind = "exponential", end = 0.3}`, and a 
 numbers is a table). Where a curve is evaluated, how long it is held and on which power: see `Curve`.
 """
 
-from privet.schedules.base import Schedule, Values, register, registry, schedule, spelling, values_of
-from privet.schedules.curves import Constant, Cosine, Curve, Cyclic, Exponential, Linear, Stairs, Time
-from privet.schedules.given import Piecewise, Table
-from privet.schedules.joined import Join, Product
+from privet.schedules.base import Schedule, Values, register, registry, schedule, schedule_values, to_spec
+from privet.schedules.shapes import (
+    Constant,
+    Cosine,
+    Curve,
+    Cyclic,
+    Exponential,
+    InverseTime,
+    Join,
+    Linear,
+    Piecewise,
+    Product,
+    StepDecay,
+    Table,
+)
 
 __all__ = [
-    "Constant", "Cosine", "Curve", "Cyclic", "Exponential", "Join", "Linear", "Piecewise", "Product", "Schedule",
-    "Stairs", "Table", "Time", "Values", "register", "registry", "schedule", "spelling", "values_of",
+    "Constant",
+    "Cosine",
+    "Curve",
+    "Cyclic",
+    "Exponential",
+    "InverseTime",
+    "Join",
+    "Linear",
+    "Piecewise",
+    "Product",
+    "Schedule",
+    "StepDecay",
+    "Table",
+    "Values",
+    "register",
+    "registry",
+    "schedule",
+    "schedule_values",
+    "to_spec",
 ]  # fmt: skip

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import _check
-from privet._registry import Registry, number, shortened, split_outside, value
+from privet._registry import Registry, parse_number, parse_value, split_top_level
+from privet._text import shorten
 from privet.errors import InvalidValue, PrivetError
 
 Values: TypeAlias = NDArray[np.float64]
@@ -49,7 +50,7 @@ def schedule(spec: Any) -> Schedule:
     raise InvalidValue(f"schedule={spec!r} must be a shape. Write for example 'exponential:end=0.3', 2.0 or a list.")
 
 
-def spelling(spec: Any) -> str:
+def to_spec(spec: Any) -> str:
     """The text that `schedule` turns into an equal schedule; independent of files, so a plan can keep it.
 
     >>> spelling({"kind": "exponential", "end": 0.3, "grid": "after"})
@@ -57,10 +58,10 @@ def spelling(spec: Any) -> str:
     """
     given = schedule(spec)
     own = getattr(given, "_spelling", None)
-    return str(own()) if own is not None else registry.spelling(given)
+    return str(own()) if own is not None else registry.to_spec(given)
 
 
-def values_of(spec: Any, steps: int) -> Values:
+def schedule_values(spec: Any, steps: int) -> Values:
     """The checked values of a schedule at steps 0 .. steps - 1: a new array of shape (steps,), finite, > 0.
 
     Raises:
@@ -72,7 +73,7 @@ def values_of(spec: Any, steps: int) -> Values:
         raw = np.array(given.values(steps))
     if raw.shape != (steps,) or raw.dtype.kind not in "fiu":
         raise InvalidValue(
-            f"schedule={_shown(given)!r} gave {raw.dtype} of shape {raw.shape} for steps={steps}. There must be one "
+            f"schedule={_describe_schedule(given)!r} gave {raw.dtype} of shape {raw.shape} for steps={steps}. There must be one "
             f"number for each step. Let values(steps) return a float array of shape ({steps},)."
         )
     values = raw.astype(np.float64, copy=False)
@@ -80,7 +81,7 @@ def values_of(spec: Any, steps: int) -> Values:
     if not good.all():
         bad = int(np.argmin(good))
         raise InvalidValue(
-            f"schedule={_shown(given)!r} is {values[bad]:.6g} at step {bad} (of 0 to {steps - 1}); values must be "
+            f"schedule={_describe_schedule(given)!r} is {values[bad]:.6g} at step {bad} (of 0 to {steps - 1}); values must be "
             "finite and > 0. Neither noise nor clip can be that. Use a slower decay, an end > 0, or fewer steps."
         )
     return values
@@ -90,41 +91,41 @@ def is_number(given: Any) -> bool:
     return isinstance(given, (Real, np.number)) and not isinstance(given, (bool, np.complexfloating))
 
 
-def _shown(given: Schedule) -> str:
+def _describe_schedule(given: Schedule) -> str:
     try:
-        return shortened(spelling(given))
+        return shorten(to_spec(given))
     except PrivetError:
         return type(given).__qualname__
 
 
 def _from_text(text: str) -> Schedule:
-    pieces = split_outside(text, r"\s+then\s+", "schedule")
+    pieces = split_top_level(text, r"\s+then\s+", "schedule")
     if len(pieces) == 1:
         return _from_product(pieces[0])
     found = [re.fullmatch(r"(.*\S)\s+until\s+(\S+)", piece, re.DOTALL) for piece in pieces[:-1]]
     try:
-        heads = [(match[1], number(match[2])) for match in found if match]
+        heads = [(match[1], parse_number(match[2])) for match in found if match]
     except ValueError:
         heads = []
     if len(heads) != len(found):
         raise InvalidValue(
-            f"schedule={shortened(text)!r} must say where a part ends. Write constant until 0.25 then linear:end=0.1."
+            f"schedule={shorten(text)!r} must say where a part ends. Write constant until 0.25 then linear:end=0.1."
         )
     parts = [_from_product(part) for part, _ in heads]
     return registry.make("join", parts=(*parts, _from_product(pieces[-1])), at=tuple(share for _, share in heads))
 
 
 def _from_product(text: str) -> Schedule:
-    pieces = split_outside(text, r"\*", "schedule")
+    pieces = split_top_level(text, r"\*", "schedule")
     if "" in pieces:
-        raise InvalidValue(f"schedule={shortened(text)!r} has an empty part. Write a shape, such as cosine:end=0.5.")
+        raise InvalidValue(f"schedule={shorten(text)!r} has an empty part. Write a shape, such as cosine:end=0.5.")
     return registry.make("product", parts=tuple(map(_from_atom, pieces))) if len(pieces) > 1 else _from_atom(pieces[0])
 
 
 def _from_atom(text: str) -> Schedule:
     if text.startswith("(") and text.endswith(")"):
         return _from_text(text[1:-1])
-    if isinstance(plain := value(text), (int, float)) and not isinstance(plain, bool):
+    if isinstance(plain := parse_value(text), (int, float)) and not isinstance(plain, bool):
         return registry.make("constant", value=plain)
     name, rest = registry.split(text)
     reader: Callable[[str], Schedule] | None = getattr(registry.maker(name), "_from_text", None)
@@ -136,5 +137,5 @@ def _from_mapping(table: Mapping[str, Any]) -> Schedule:
     words = ("kind", "file", "column")
     ours = table.get("kind") in registry.names()  # a user's own class gets its words as they are
     return registry.from_mapping(
-        {key: value(v) if ours and isinstance(v, str) and key not in words else v for key, v in table.items()}
+        {key: parse_value(v) if ours and isinstance(v, str) and key not in words else v for key, v in table.items()}
     )

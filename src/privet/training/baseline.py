@@ -10,13 +10,19 @@ from torch import Tensor, nn
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
-from privet.engine.loading import gather
 from privet.planning import Plan
-from privet.training.evaluate import Scores, evaluate, moved
-from privet.training.optimizing import epoch_of, optimizer_for, pace_for
-from privet.training.parts import device_of, drawing, first_weights
-from privet.training.run import network_of
+from privet.sampling.loading import gather
+from privet.training.evaluation import Scores, evaluate, move_to
+from privet.training.run import build_network
 from privet.training.settings import Settings
+from privet.training.setup import (
+    build_optimizer,
+    choose_device,
+    learning_rate_schedule,
+    load_first_weights,
+    seed_torch,
+    steps_per_epoch,
+)
 
 Look = Callable[[int, nn.Module, Task, Tensor, Tensor], None]  # (step, network, task, inputs, targets)
 
@@ -40,20 +46,20 @@ def train_plainly(
     `task` stands for the one that the plan names; `look` is called before each step with what it will see.
     """
     settings = Settings.of(plan.recipe.training)
-    task, device = task_of(settings.task, where=where) if task is None else task, device_of(settings, None)
+    task, device = task_of(settings.task, where=where) if task is None else task, choose_device(settings, None)
     start = time.monotonic()
-    with drawing(seed):
-        model = network_of(task, settings)
-        first_weights(model, settings)
+    with seed_torch(seed):
+        model = build_network(task, settings)
+        load_first_weights(model, settings)
         model.to(device)
-        optimizer = optimizer_for(settings, plan, model)
-        pace = pace_for(settings, plan, optimizer)
-        batch, every = max(1, round(plan.batch)), epoch_of(plan)
+        optimizer = build_optimizer(settings, plan, model)
+        pace = learning_rate_schedule(settings, plan, optimizer)
+        batch, every = max(1, round(plan.batch)), steps_per_epoch(plan)
         order, used, points = torch.randperm(task.size), 0, []
         for step in range(1, len(plan.steps) + 1):
             if used + batch > task.size:
                 order, used = torch.randperm(task.size), 0
-            inputs, targets = (moved(part, device) for part in gather(task.train, order[used : used + batch]))
+            inputs, targets = (move_to(part, device) for part in gather(task.train, order[used : used + batch]))
             used += batch
             if look is not None:
                 look(step - 1, model, task, inputs, targets)
@@ -63,7 +69,7 @@ def train_plainly(
             pace.follow(step)
             if step % every == 0 or step == len(plan.steps):
                 scores = evaluate(model, task, device=device)
-                pace.evaluated(scores.loss)
+                pace.observe_loss(scores.loss)
                 points.append((step / every, scores.measure))
     seconds = time.monotonic() - start
     return Trained(

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from privet import _check
-from privet.engine.contribution import Ids, user_sampler
-from privet.engine.loading import Chooser, Piece, batches
-from privet.engine.randomness import Randomness
-from privet.engine.sampling import sampler
+from privet.noise.randomness import Randomness
 from privet.planning import Plan
-from privet.training.distributed import Group, checksum
-from privet.training.gate import check_unit, records_of, rows_at_once
+from privet.sampling.loading import BatchSampler, PhysicalBatch, physical_batches
+from privet.sampling.samplers import sampler
+from privet.sampling.users import UserIds, user_sampler
+from privet.training.checks import check_unit, count_records, physical_batch_rows
+from privet.training.processes import Group, checksum
 
 
 class Batches:
@@ -27,41 +27,49 @@ class Batches:
     """
 
     def __init__(
-        self, dataset: Any, plan: Plan, group: Group, *, users: Ids | None, most: int | None, workers: int, views: int
+        self,
+        dataset: Any,
+        plan: Plan,
+        group: Group,
+        *,
+        users: UserIds | None,
+        most: int | None,
+        workers: int,
+        views: int,
     ) -> None:
         self._dataset, self._plan, self._group = dataset, plan, group
         self._users, self._workers, self._views = users, workers, views
-        self.rows = rows_at_once(most, views)
+        self.rows = physical_batch_rows(most, views)
         _check.whole(least=0, workers=workers)
         records = None if self.rows is None else self.rows // views  # of a piece
         self._part = Part(group, records) if group.size > 1 else Whole()
 
-    def chooser(self, generator: Randomness, *, start: int) -> Chooser:
+    def make_sampler(self, generator: Randomness, *, start: int) -> BatchSampler:
         """The plan's own sampler from a step on, of this rank's part: raises if dataset and plan do not fit."""
-        plan, records = self._plan, records_of(self._dataset)
+        plan, records = self._plan, count_records(self._dataset)
         check_unit(plan, records, self._users)
-        chosen: Chooser = (
+        chosen: BatchSampler = (
             sampler(plan, records=records, start=start, generator=generator)
             if self._users is None
             else user_sampler(plan, users=self._users, start=start, generator=generator)
         )
-        chosen = self._part.of(chosen)
+        chosen = self._part.rebind(chosen)
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
-    def load(self, generator: Randomness, *, start: int) -> Iterator[Piece[Any]]:
+    def load(self, generator: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:
         """The physical batches from a step on, by coins that all ranks share."""
-        chosen = self.chooser(coins(generator, self._group, start), start=start)
-        return batches(self._dataset, chosen, workers=self._workers, physical=self.rows)
+        chosen = self.make_sampler(coins(generator, self._group, start), start=start)
+        return physical_batches(self._dataset, chosen, workers=self._workers, physical=self.rows)
 
-    def turn(self, *, is_last: bool) -> "Turn":
+    def next_turn(self, *, is_last: bool) -> "Turn":
         """What goes with the next physical batch: asked once for each, in their order."""
-        return self._part.turn(is_last)
+        return self._part.next_turn(is_last)
 
 
 class Repeated:
     """The batches of a sampler with each record `views` times in a row; read as often, so augmented each time anew."""
 
-    def __init__(self, over: Chooser, views: int) -> None:
+    def __init__(self, over: BatchSampler, views: int) -> None:
         self._over, self._views = over, views
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -79,8 +87,8 @@ def coins(generator: Randomness, group: Group, number: int) -> Randomness:
     """
     if group.size == 1:
         return generator
-    if generator.private:
-        return Randomness(int.from_bytes(group.bytes_from_first(os.urandom(48))))
+    if generator.noise_is_secret:
+        return Randomness(int.from_bytes(group.broadcast_bytes(os.urandom(48))))
     return Randomness(generator.seed, *generator.path[:-1], group.size, number)
 
 
@@ -97,10 +105,10 @@ _OWN = Turn()
 class Whole:
     """All records of each batch: those of a process that is alone."""
 
-    def of(self, over: Chooser) -> Chooser:
+    def rebind(self, over: BatchSampler) -> BatchSampler:
         return over
 
-    def turn(self, is_last: bool) -> Turn:
+    def next_turn(self, is_last: bool) -> Turn:
         return _OWN
 
 
@@ -114,15 +122,15 @@ class Part:
 
     def __init__(self, group: Group, most: int | None) -> None:
         self._group, self._most, self._turns = group, most, deque[Turn]()
-        self._over: Chooser | None = None
+        self._over: BatchSampler | None = None
 
-    def of(self, over: Chooser) -> "Part":
+    def rebind(self, over: BatchSampler) -> "Part":
         """The same rank's part of another sampler's batches; what was drawn ahead is forgotten."""
         self._over = over
         self._turns.clear()
         return self
 
-    def turn(self, is_last: bool) -> Turn:
+    def next_turn(self, is_last: bool) -> Turn:
         """What goes with a piece: asked once for each, in their order. Only the last one may be lent."""
         return self._turns.popleft() if is_last else Turn(self._turns[0].sample)
 

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from privet._registry import one_line, shortened
-from privet.engine.release import laid_as
+from privet._text import one_line, shorten
 from privet.errors import InvalidValue, PrivetError
-from privet.training.checkpoint_file import NAME, OTHER, read, write
-from privet.training.checkpoint_fit import (
+from privet.noise.release import match_strides
+from privet.training.checkpoint_compat import (
     check_average,
     check_finite,
     check_keys,
@@ -25,11 +24,11 @@ from privet.training.checkpoint_fit import (
     check_model,
     check_optimizer,
     check_own_memory,
-    kind,
-    order,
-    some,
+    class_name,
+    describe_names,
+    parameter_order,
 )
-from privet.training.nest import packed, unpacked
+from privet.training.checkpoint_format import NAME, OTHER, decode_state, encode_state, read, write
 
 __all__ = ["NAME", "Checkpoint", "load", "load_weights", "peek", "save"]
 
@@ -70,14 +69,14 @@ def save(
     """
     state, tensors = model.state_dict(), dict[str, Tensor]()
     document = {
-        "kinds": {"optimizer": kind(optimizer), "scheduler": kind(scheduler)},
-        "order": order(model, optimizer),
-        "model": packed(dict(state), "model", tensors),
-        "optimizer": packed(optimizer.state_dict(), "optimizer", tensors),
-        "scheduler": packed(None if scheduler is None else scheduler.state_dict(), "scheduler", tensors),
-        "rule": packed(rule_state, "rule", tensors),
-        "average": packed(None if average is None else dict(average), "average", tensors),
-        "extra": packed(dict(extra), "extra"),
+        "kinds": {"optimizer": class_name(optimizer), "scheduler": class_name(scheduler)},
+        "order": parameter_order(model, optimizer),
+        "model": encode_state(dict(state), "model", tensors),
+        "optimizer": encode_state(optimizer.state_dict(), "optimizer", tensors),
+        "scheduler": encode_state(None if scheduler is None else scheduler.state_dict(), "scheduler", tensors),
+        "rule": encode_state(rule_state, "rule", tensors),
+        "average": encode_state(None if average is None else dict(average), "average", tensors),
+        "extra": encode_state(dict(extra), "extra"),
     }
     stays = "The checkpoint before it stays. Go back to it with a lower learning rate."
     check_finite(state, model, "model", stays)
@@ -106,8 +105,8 @@ def load(
         InvalidValue: there is no checkpoint, it is damaged, or it is of another model, optimizer or scheduler.
     """
     file = Path(folder) / NAME
-    found, checkpoint = _content(file)
-    with _naming(file):
+    found, checkpoint = _read_sections(file)
+    with _name_file_in_errors(file):
         state = model.state_dict()
         check_model(found["model"], model, state)
         check_kinds(found["kinds"], optimizer, scheduler)
@@ -129,8 +128,8 @@ def load_weights(folder: str | Path, *, model: nn.Module) -> Checkpoint:
         InvalidValue: there is no checkpoint, it is damaged, or it is of another model. Then nothing is changed.
     """
     file = Path(folder) / NAME
-    found, checkpoint = _content(file)
-    with _naming(file):
+    found, checkpoint = _read_sections(file)
+    with _name_file_in_errors(file):
         state = model.state_dict()
         check_model(found["model"], model, state)
         average = checkpoint.average or {}
@@ -149,30 +148,34 @@ def peek(folder: str | Path) -> Checkpoint:
     Raises:
         InvalidValue: there is no checkpoint, or it is damaged.
     """
-    return _content(Path(folder) / NAME)[1]
+    return _read_sections(Path(folder) / NAME)[1]
 
 
 # --- the content ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _naming(file: Path) -> Iterator[None]:
+def _name_file_in_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except PrivetError as error:
         raise type(error)(f"{file}: {error}") from None
 
 
-def _content(file: Path) -> tuple[dict[str, Any], Checkpoint]:
+def _read_sections(file: Path) -> tuple[dict[str, Any], Checkpoint]:
     """The sections of a file: every tensor in it is one of theirs."""
     document, tensors, digest = read(file)
-    with _naming(file):
+    with _name_file_in_errors(file):
         if set(document) != {"format", "version", "kinds", "order", *_SECTIONS}:
             raise InvalidValue(f"it does not have the sections of a checkpoint. {OTHER}")
         used: set[str] = set()
-        found = {name: unpacked(document[name], name, tensors if name != "extra" else {}, used) for name in _SECTIONS}
+        found = {
+            name: decode_state(document[name], name, tensors if name != "extra" else {}, used) for name in _SECTIONS
+        }
         if used != set(tensors):
-            raise InvalidValue(f"it holds {some(set(tensors) - used)}, which nothing in it speaks of. {OTHER}")
+            raise InvalidValue(
+                f"it holds {describe_names(set(tensors) - used)}, which nothing in it speaks of. {OTHER}"
+            )
         if not isinstance(found["extra"], dict) or not isinstance(found["average"], dict | None):
             raise InvalidValue(f"extra and average must be tables. {OTHER}")
     found |= {"kinds": document["kinds"], "order": document["order"]}
@@ -185,7 +188,7 @@ def _content(file: Path) -> tuple[dict[str, Any], Checkpoint]:
 
 def _restore(found: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
     """Put everything in its place; should torch or a user's class refuse it after all, everything is as before."""
-    take_back = _kept(model, optimizer, scheduler)
+    take_back = _snapshot(model, optimizer, scheduler)
     try:
         _restore_optimizer(optimizer, found["optimizer"])
         if scheduler is not None:
@@ -197,10 +200,10 @@ def _restore(found: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, s
         take_back()
         if not isinstance(error, Exception):
             raise
-        raise InvalidValue(f"cannot be restored: {shortened(one_line(error))}. {OTHER}") from error
+        raise InvalidValue(f"cannot be restored: {shorten(one_line(error))}. {OTHER}") from error
 
 
-def _kept(model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> Callable[[], None]:
+def _snapshot(model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> Callable[[], None]:
     """A function that puts back what is there now."""
     weights = [(now, now.clone()) for now in model.state_dict().values() if isinstance(now, Tensor)]
     state, groups = optimizer.state, optimizer.param_groups  # torch replaces these, and leaves their content alone
@@ -227,4 +230,4 @@ def _restore_optimizer(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
                 if isinstance(value, Tensor) and isinstance(now, Tensor) and now.dtype != value.dtype:
                     state[key] = now = value.to(now.device)  # torch had cast it to the parameter's
                 if isinstance(now, Tensor) and now.shape == parameters[number].shape:
-                    state[key] = laid_as(parameters[number], now, dtype=now.dtype)
+                    state[key] = match_strides(parameters[number], now, dtype=now.dtype)

@@ -1,256 +1,168 @@
-"""Many processes that train one model: who they are, and the few words they exchange. Nothing is pickled.
+"""A run that many ranks make as one: the same start, and one charge for each step."""
 
-    group = distributed.group()     # under torchrun; a process that is alone has a group of one
-    training = Training(model, optimizer, dataset, plan, out="runs/a", group=group)
-
-Ranks trust each other: each holds the records, and what goes between them is neither private nor encrypted.
-"""
-
-import math
-import os
-import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from privet import _check, errors
-from privet._registry import one_line, shortened
-from privet.engine.noise import share
-from privet.errors import InvalidValue, PrivetError
+from privet.accounting import Ledger
+from privet.errors import InvalidValue
+from privet.ledger.account import Account, Charge, InForce, issue, steps_to_charge
+from privet.ledger.assumptions import LoopFacts
+from privet.ledger.format import LedgerPosition
+from privet.noise.randomness import Randomness
+from privet.planning import Plan
+from privet.sampling.users import UserIds
+from privet.training.checks import count_records
+from privet.training.processes import Group, checksum, is_sharded
 
-_LONGEST = 2000  # bytes of an error's message that the other ranks are told
-_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets them
+EVERY = 50  # steps from one comparison of the ranks' weights to the next
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The processes of one training run; rank 0 keeps ledger and checkpoint."""
+# --- the start --------------------------------------------------------------------------------------
 
-    rank: int
-    size: int
-    device: torch.device  # of this rank: its GPU where there is one for each
+
+def join_run(
+    group: Group, model: nn.Module, optimizer: Optimizer, plan: Plan, dataset: Any, generator: Randomness,
+    users: UserIds | None, settings: Any,
+) -> Randomness:  # fmt: skip
+    """Raise, on every rank, unless all begin the same run; then rank 0's weights and buffers are everyone's.
+
+    Gives the source of this rank's noise: no two ranks may draw the same.
+    """
+    if group.size == 1:
+        return generator
+    facts = {
+        "plan": plan.hash,
+        "dataset": (count_records(dataset), _row_checksums(dataset)),
+        "model": [(name, p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters()],
+        "optimizer": (type(optimizer).__name__, [sorted(_plain_settings(g).items()) for g in optimizer.param_groups]),
+        "generator": str(generator),
+        "settings": (None if users is None else [str(user) for user in users], settings),
+    }
+    told = group.all_gather([zlib.crc32(repr(value).encode()) for value in facts.values()])
+    for name, found in zip(facts, told.T, strict=True):
+        if (found != found[0]).any():
+            raise InvalidValue(
+                f"{name} is not the same on all {group.size} ranks. They make one step together, so it would be "
+                "neither the plan's nor one model's. Make it on each rank from the same things, in the same order."
+            )
+    broadcast_weights(group, model)
+    return generator if generator.noise_is_secret else Randomness(generator.seed, *generator.path, group.rank)
+
+
+def _plain_settings(of: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values among an optimizer's settings; how others are written may differ from process to process."""
+    return {name: value for name, value in of.items() if isinstance(value, (int, float, str, tuple, type(None)))}
+
+
+def _row_checksums(dataset: Any, most: int = 256) -> list[int]:
+    """Checksums of some rows of a dataset held as tensors, to tell another one, or another order, from this."""
+    parts = dataset if isinstance(dataset, tuple) else getattr(dataset, "tensors", (dataset,))
+    held = [part for part in parts if isinstance(part, Tensor) and len(part)]
+    return [checksum([part[:: -(-len(part) // most)]]) for part in held]
+
+
+@torch.no_grad()
+def broadcast_weights(group: Group, model: nn.Module) -> None:
+    """Give every rank the weights and buffers of rank 0; a sharded weight is one already."""
+    everything = dict(model.named_parameters()) | dict(model.named_buffers())
+    held = {name: value for name, value in everything.items() if not is_sharded(value)}
+    for name, value in group.broadcast(held).items():
+        held[name].copy_(value)
+
+
+# --- one charge -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Standing:
+    """Where a rank stands when a step is charged: what must be the same on all, and what rank 0 decides for all."""
+
+    weights: Callable[[], int]  # their checksum
+    sample: int = 0  # checksum of the sample at hand
+    is_checked: bool = False  # whether the loop is checked in this step: what this rank wants, then what rank 0 wants
+
+
+def make_account(group: Group, plan: Plan, make: Callable[[], Account], standing: Standing) -> Account:
+    """The account that `make` gives, of all ranks together."""
+    return make() if group.size == 1 else DistributedAccount(group, plan, make, standing)
+
+
+class DistributedAccount:
+    """The account of a group: rank 0 keeps it, and no rank draws noise for a step before that is charged there.
+
+    Ranks meet here in each step, so they compare where they stand: the step, its sample, and now and then the weights.
+    """
+
+    def __init__(self, group: Group, plan: Plan, make: Callable[[], Account], standing: Standing) -> None:
+        self._group, self._plan, self._standing = group, plan, standing
+        self._own: Account | None = None
+        self._facts: LoopFacts | None = None
+
+        def begin() -> Sequence[int]:
+            self._own = make() if group.is_first else None
+            return self._position()
+
+        self._next, self._charged = map(int, group.run_on_first(begin, 2)[0])
 
     @property
-    def is_first(self) -> bool:
-        """Whether this is rank 0: the one that prints, evaluates and writes files."""
-        return self.rank == 0
+    def next_step(self) -> int:
+        return self._next
 
-    def part_of(self, noise: float) -> float:
-        """What each rank adds so that the sum of their independent noises has this size."""
-        return share(noise, self.size)
+    @property
+    def charged(self) -> int:
+        return self._charged
 
-    def whole_of(self, std: float) -> float:
-        """The size of the sum of the ranks' noises of this size."""
-        return std * math.sqrt(self.size)
+    @property
+    def position(self) -> LedgerPosition | None:
+        return None if self._own is None else self._own.position
 
-    def any(self, flag: bool) -> bool:
-        """Whether it is so on some rank, on every rank the same answer: to stop together, say."""
-        return bool(self.gathered([int(flag)]).any())
+    def charge(self, number: int, in_force: InForce = float) -> Charge:
+        mine: Charge | None = None
 
-    def gathered(self, numbers: Sequence[int]) -> Tensor:
-        """The whole numbers of all ranks, a row for each, on every rank."""
-        mine = torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
-        return torch.stack(self._all(mine)).cpu()
+        def do() -> Sequence[int]:
+            nonlocal mine
+            if self._own is not None:
+                mine = self._own.charge(number, in_force)
+            is_due = number % EVERY == 0 or number == len(self._plan.steps) - 1
+            here = self._standing
+            return [*self._position(), number, here.sample, here.weights() if is_due else 0, int(here.is_checked)]
 
-    def together(self, do: Callable[[], Sequence[int]], count: int) -> Tensor:
-        """The `count` whole numbers that `do` gives on each rank, a row for each, once every rank has done it.
+        told = self._group.run_on_first(do, 6)
+        for name, found in zip(("step", "sample", "model"), told.T[2:5], strict=True):
+            if (found != found[0]).any():
+                raise InvalidValue(
+                    f"{name} is not the same on all ranks at step {number}: their loops have come apart. The sum over "
+                    "the ranks would not be one step of the plan. Do the same on every rank: the same schedulers, and "
+                    "no rank leaves the loop alone. Then resume."
+                )
+        self._next, self._charged = map(int, told[0, :2])
+        self._standing.is_checked = bool(told[0, 5])
+        step, charged = steps_to_charge(self._plan, number, in_force)
+        return issue(number, step, charged.clip) if mine is None else mine
 
-        If it fails anywhere it fails everywhere: with its own error there, and with that error's words elsewhere.
-        """
-        raised: BaseException | None = None
-        numbers: Sequence[int] = [0] * count
-        try:
-            numbers = do()
-        except BaseException as error:
-            raised = error
-        told = self.gathered([int(raised is not None), *numbers])
-        if told[:, 0].any():
-            words = self._all(_bytes(raised).to(self.device))
-            if raised is not None:
-                raise raised
-            raise _error(int(told[:, 0].argmax()), words)
-        return told[:, 1:]
+    @property
+    def facts(self) -> LoopFacts | None:
+        return self._facts if self._own is None else self._own.facts
 
-    def summed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The sum over all ranks, on every rank the same to the last bit: added up on rank 0, which sends it out."""
-        return self._flat(tensors, self._add_up, self._send)
+    def note(self, facts: LoopFacts) -> None:
+        """Rank 0 alone writes; the others keep what they were given."""
+        self._facts = facts
+        if self._own is not None:
+            self._own.note(facts)
 
-    def summed_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The sum over all ranks on rank 0; what the others are given means nothing."""
-        return self._flat(tensors, self._add_up)
+    def ledger(self) -> Ledger:
+        """All that is charged; away from rank 0, the plan's steps up to there."""
+        return self._plan.ledger().first(self._charged) if self._own is None else self._own.ledger()
 
-    def from_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What rank 0 has, on every rank; the others give tensors of the same shapes."""
-        return self._flat(tensors, self._send)
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.close()
 
-    def bytes_from_first(self, content: bytes) -> bytes:
-        """What rank 0 gives, on every rank."""
-        length = int(self.gathered([len(content)])[0, 0])
-        held = torch.frombuffer(bytearray(content), dtype=torch.uint8) if self.is_first and length else None
-        sent = (torch.empty(length, dtype=torch.uint8) if held is None else held).to(self.device)
-        self._send(sent)
-        return sent.cpu().numpy().tobytes()
-
-    # --- the three ways to speak ---
-
-    def _all(self, mine: Tensor) -> list[Tensor]:
-        found = [torch.empty_like(mine) for _ in range(self.size)]
-        with _speaking():
-            dist.all_gather(found, mine)
-        return found
-
-    def _add_up(self, flat: Tensor) -> None:
-        with _speaking():
-            dist.reduce(flat, dst=0)
-
-    def _send(self, flat: Tensor) -> None:
-        with _speaking():
-            dist.broadcast(flat, src=0)
-
-    def _flat(self, tensors: Mapping[str, Tensor], *words: Callable[[Tensor], None]) -> dict[str, Tensor]:
-        """One buffer for all tensors of a precision: a few large messages cost less than many small ones."""
-        found: dict[str, Tensor] = {}
-        ordered = sorted(tensors.items())  # the same on every rank
-        for dtype in dict.fromkeys(t.dtype for _, t in ordered):
-            some = {name: t.detach() for name, t in ordered if t.dtype == dtype}
-            flat = torch.cat([t.reshape(-1) for t in some.values()]).to(self.device)
-            for speak in words:
-                speak(flat)
-            parts = torch.split(flat, [t.numel() for t in some.values()])
-            found |= {
-                name: part.view(t.shape).to(t.device) for (name, t), part in zip(some.items(), parts, strict=True)
-            }
-        return {name: found[name] for name in tensors}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleProcess(Group):
-    """A process that is alone: it has nobody to speak with, and nothing is copied or waited for."""
-
-    rank: int = 0
-    size: int = 1
-    device: torch.device = torch.device("cpu")  # noqa: RUF009  # it is never changed
-
-    def part_of(self, noise: float) -> float:
-        return noise
-
-    def whole_of(self, std: float) -> float:
-        return std
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def gathered(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor([list(numbers)], dtype=torch.int64)
-
-    def together(self, do: Callable[[], Sequence[int]], count: int) -> Tensor:
-        return self.gathered(do())
-
-    def summed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
-
-    def summed_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
-
-    def from_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
-
-    def bytes_from_first(self, content: bytes) -> bytes:
-        return content
-
-
-def group(*, timeout: float = 600.0) -> Group:
-    """The group that this process was started in by torchrun, joined; a group of one if the process is alone.
-
-    A group that was joined before by `torch.distributed.init_process_group` is taken as it is. Otherwise gloo is used
-    on CPUs, and NCCL where there is a GPU for each process. A rank that is silent for `timeout` seconds counts as gone.
-
-    >>> group().size
-    1
-
-    Raises:
-        InvalidValue: the others cannot be reached, or the environment is only half there.
-    """
-    _check.positive(timeout=timeout)
-    if not dist.is_available():
-        return SingleProcess()
-    if not dist.is_initialized():
-        if _count("WORLD_SIZE") < 2:
-            return SingleProcess()
-        _join(timeout)
-    if dist.get_world_size() < 2:
-        return SingleProcess()
-    device = torch.device("cpu")
-    if dist.get_backend() == "nccl":
-        device = torch.device("cuda", torch.cuda.current_device())
-    return Group(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
-
-
-def _join(timeout: float) -> None:
-    missing = [name for name in _NEEDED if name not in os.environ]
-    if missing:
-        raise InvalidValue(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']} says that there are other processes, and {', '.join(missing)} is "
-            "not set. They could not be found. Start with torchrun, or unset WORLD_SIZE."
-        )
-    local, here = _count("LOCAL_RANK", 0), _count("LOCAL_WORLD_SIZE")
-    has_gpus = torch.cuda.is_available() and dist.is_nccl_available() and here <= torch.cuda.device_count()
-    if has_gpus:
-        torch.cuda.set_device(local)
-    with _speaking():
-        dist.init_process_group("nccl" if has_gpus else "gloo", timeout=timedelta(seconds=timeout))
-
-
-def _count(name: str, default: int = 1) -> int:
-    word = os.environ.get(name, str(default))
-    if not word.isdecimal():
-        raise InvalidValue(f"{name}={word!r} must be a whole number. torchrun sets it. Unset it, or use torchrun.")
-    return int(word)
-
-
-@contextmanager
-def _speaking() -> Iterator[None]:
-    """A rank that is gone or silent makes torch fail in its own words."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        why = shortened(re.sub(r"^\[.*?\] *", "", one_line(error)))  # gloo begins with a line of its source
-        raise InvalidValue(
-            f"group: another rank is gone, or silent for too long ({why}). What is charged "
-            "stays charged, and nothing of this step was kept. Stop all ranks, then start them again and resume."
-        ) from error
-
-
-def _bytes(error: BaseException | None) -> Tensor:
-    """An error's class and message in a row of fixed length."""
-    text = "" if error is None else f"{type(error).__name__}\n{one_line(error)}"
-    raw = text.encode()[:_LONGEST]
-    return torch.frombuffer(bytearray(raw.ljust(_LONGEST, b"\0")), dtype=torch.uint8)
-
-
-def _error(rank: int, words: Sequence[Tensor]) -> PrivetError:
-    text = words[rank].cpu().numpy().tobytes().rstrip(b"\0").decode(errors="replace")
-    name, _, message = text.partition("\n")
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, PrivetError):
-        return kind(f"rank {rank}: {message}")
-    return InvalidValue(f"rank {rank} failed: {name}: {message}. Its step cannot be made. Mend it, and resume.")
-
-
-def checksum(tensors: Sequence[Tensor]) -> int:
-    """One number for the bits of all tensors."""
-    found = 0
-    for t in tensors:
-        found = zlib.crc32(t.detach().flatten().contiguous().view(torch.uint8).cpu().numpy().tobytes(), found)
-    return found
-
-
-def is_sharded(p: Tensor) -> bool:
-    """Whether only a slice of it is on this rank."""
-    return any(kind.__name__ == "DTensor" for kind in type(p).__mro__)
+    def _position(self) -> Sequence[int]:
+        return (0, 0) if self._own is None else (self._own.next_step, self._own.charged)

@@ -1,324 +1,242 @@
-"""Training a plan on a task: from the first step to a run's folder, evaluated and saved on the way.
-
-run = train(plan, "digits", out="runs/a", lr=0.1)
-run = go_on("runs/a")                              # after a stop or a crash
-"""
+"""The rounds of a run: step, evaluate, save, stop. Only what is public is written down."""
 
 import json
-import secrets
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from privet import _check
-from privet.data.files import Where
-from privet.data.task import Task, dataset_of
-from privet.data.task import task as task_of
-from privet.engine.randomness import Randomness, seeded
-from privet.errors import InvalidValue, PrivetError
-from privet.planning import Plan
-from privet.training import checkpoint, distributed, ledger_reading, metrics
-from privet.training.distributed import Group
-from privet.training.gate import check_covered
-from privet.training.going_on import going_on, is_federation
-from privet.training.parts import Parts, check_sound, drawing, measured_reserve, parts_for
-from privet.training.progress import Quiet, Watcher
-from privet.training.resume import resume as taken_up
-from privet.training.rounds import Rounds
-from privet.training.run import BEST, NAME, PLAN, Run, versions, write_about, write_plan
-from privet.training.settings import Settings, changed
-from privet.training.steps import Training
-from privet.training.stopping import interruptible
-from privet.training.total import check_total, set_total
+from torch import Tensor
+
+from privet.accounting import Guarantee
+from privet.accounting.sampling import Shuffled
+from privet.ledger.meter import Meter
+from privet.ledger.metrics import Metrics, scores_of_weights
+from privet.per_example.independence.model import check_losses
+from privet.training import checkpoint
+from privet.training.evaluation import Interrupt, Scores, evaluate, move_to
+from privet.training.processes import Group
+from privet.training.progress import Progress
+from privet.training.resume import save
+from privet.training.run import BEST, mark_guarantee
+from privet.training.setup import TrainingSetup, steps_per_epoch
+from privet.training.training import Training
+
+SAVE_SECONDS = 30.0  # between two checkpoints, where every evaluation would make one
+CHECKED = 8  # batches whose losses are looked at, one example changed: one batch may have one class alone
+EVALUATIONS = 100  # at most so many by default, however short the epochs
 
 
-def train(
-    plan: Plan,
-    task: "str | Task | None" = None,
-    *,
-    out: str | Path,
-    seed: int | None = None,
-    as_published: bool = False,
-    secure: bool = False,
-    show_private: bool = False,
-    total_epsilon: float | None = None,
-    ledger_dir: "str | Path | None" = None,
-    where: Where | None = None,
-    watcher: Watcher | None = None,
-    **settings: Any,
-) -> Run:
-    """A run of `plan` on a task, in a folder of its own: trained, evaluated on the held-out set, saved.
+class TrainingLoop:
+    """A training on its way. `end` says why it is over, once it is."""
 
-    Settings are those of the plan's [training] table; what is given here wins. Under torchrun all ranks call it.
+    def __init__(
+        self, training: Training, parts: TrainingSetup, *, folder: Path, reserve: int, show_private: bool,
+        watcher: Progress, interrupt: Interrupt, group: Group, kept: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self._training, self._parts, self._folder, self._group = training, parts, folder, group
+        self._first, self._reserve, self._watcher, self._interrupt = training.steps_done, reserve, watcher, interrupt
+        self._raw = _Raw(parts.task.measure.name) if show_private else None
+        self._meter = Meter(parts.plan, mark=lambda g: mark_guarantee(
+            g, parts.plan, seeded=not training.noise_is_secret, not_private=parts.task.not_private
+        ))  # fmt: skip
+        self._metrics = Metrics(folder) if group.is_first else None
+        self._every = evaluation_interval(parts)
+        self._evaluated = -1  # the step of the last evaluation
+        self._saved, self._saved_at = training.steps_done if kept else -1, -math.inf
+        self._start, self._before = time.monotonic(), 0.0
+        self.end: str | None = None
+        if kept is not None and kept["more"]:  # nothing if a loop of the user's own has saved it
+            self._restore_progress(kept["more"])
+        parts.optimizer.register_step_post_hook(lambda *_: parts.pace.follow(training.steps_done))
 
-    Args:
-        task: a name, an address `my.module:task`, or a Task.
-        out: the run's folder. It must not hold a ledger, nor a plan.json or run.json of something else.
-        seed: makes the run reproducible, and not private.
-        as_published: train by a rule that has no guarantee, or on a task that read something off its records.
-        secure: noise that no rounding of floating-point numbers gives away.
-        total_epsilon: what all runs on these records in `ledger_dir` may cost together, this one included.
-        ledger_dir: the folder of those runs; `out` lies in it. See docs/howto-budget.md.
-        show_private: also show what comes from training records without noise, marked so.
-        where: where files of the task are looked for.
-        watcher: who is told what happens; see privet.training.progress.
+    def run(self) -> None:
+        """Make the steps that are left, or as many as there are until a reason to stop."""
+        training, parts = self._training, self._parts
+        self._watcher.begin(number=training.steps_done, steps=len(training))
+        try:
+            parts.pace.catch_up(training.steps_done)
+            for turn, (inputs, targets) in enumerate(training):
+                outputs, targets = parts.model(move_to(inputs, parts.device)), move_to(targets, parts.device)
+                if turn < CHECKED:
+                    check_losses(parts.task.losses, outputs, targets)
+                losses = parts.task.losses(outputs, targets)
+                if self._raw is not None:
+                    self._raw.add(losses, parts.task.measure.each(outputs, targets))
+                if training.step(losses):
+                    if self._raw is not None:
+                        self._raw.add_scale(training.raw_scale)
+                    if self._is_enough():
+                        break
+            if self.end is None and training.steps_done == len(training):
+                self.end = "complete"
+            self._finish()
+        finally:
+            self._watcher.end()
+            if self._metrics is not None:
+                self._metrics.close()
 
-    >>> import tempfile, torch
-    >>> from torch import nn
-    >>> from privet import plan
-    >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
-    >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> p = plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=5)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     run = train(p, own, out=folder + "/a", lr=0.5)
-    >>> run.steps, run.end, run.guarantee.label
-    (5, 'complete', 'certified')
+    # --- between two steps ---
 
-    Raises:
-        InvalidValue: the folder is in use, the task is not of the plan's size, or a setting does not fit.
-        Unsupported: the plan's rule or the task has no guarantee, and that was not asked for.
-    """
-    folder, group = Path(out), distributed.group()
-    if seed is not None:
-        _check.whole(least=0, seed=seed)
-    check_sound(plan, as_published=as_published)
-    flags = {key: value for key, value in settings.items() if value is not None}
-    flags |= {} if task is None else {"task": task.name if isinstance(task, Task) else task}
-    chosen = Settings.of({**plan.recipe.training, **flags})
-    dataset = _dataset(task, chosen)
-    if total_epsilon is not None or ledger_dir is not None:
-        _on_first(
-            group, lambda: _keep_within(plan, folder, total_epsilon, ledger_dir, dataset, seeded=seed is not None)
-        )
-    loaded = task_of(chosen.task if task is None else task, where=where)
-    check_covered(loaded.not_private, as_published=as_published)
-    _check_new(folder, plan)
-    about = _shared(group, {"weights_seed": secrets.randbits(48) if seed is None else seed})
-    parts = parts_for(plan, loaded, chosen, weights_seed=about["weights_seed"], group=group)
-    reserve = _shared(group, {"reserve": _reserve(parts, folder, group)})["reserve"]
-    about |= _about(parts, own=isinstance(task, Task)) | {
-        "changed": changed(plan.recipe.training, flags), "seed": seed, "secure_noise": secure,
-        "as_published": as_published, "show_private": show_private,
-    }  # fmt: skip
-    training = Training(
-        parts.model, parts.optimizer, loaded.train, plan, out=folder, reserve=reserve, dataset_name=dataset,
-        generator=_randomness(seed), **_options(parts, about, group),
-    )  # fmt: skip
-    with training:
-        if group.is_first:
-            write_plan(folder, plan)
-            write_about(folder, about)
-        return _driven(training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher)
+    def _is_enough(self) -> bool:
+        """What is due after a step; whether to stop."""
+        number = self._training.steps_done
+        self._watcher.step(number, self._spent_so_far, self._speed())
+        if number // self._every > max(self._evaluated, self._first) // self._every and number < len(self._training):
+            self.end = self._evaluate()
+        if self._is_save_due():
+            self._save()
+        if self.end is not None:
+            return True
+        return self._can_stop() and self._any_rank(self._interrupt.asked)
 
+    def _finish(self) -> None:
+        """Evaluate the weights at hand, if that is not done yet, and save them."""
+        stopped = self.end
+        if self._evaluated < self._training.steps_done and stopped is not None:
+            self._evaluate()
+        if self._saved < self._training.steps_done:
+            self._save()
 
-def go_on(
-    out: "str | Path | Run",
-    *,
-    task: Task | None = None,
-    show_private: bool | None = None,
-    where: Where | None = None,
-    watcher: Watcher | None = None,
-) -> Run:
-    """The run in a folder, taken up at the ledger's next step with the weights of its last checkpoint, and ended.
+    def _evaluate(self) -> str | None:
+        """Score the weights on the held-out set and write it down; why to stop, if there is a reason."""
+        number, judge, task = self._training.steps_done, self._parts.judge, self._parts.task
+        scores = self._evaluate_held_out()
+        self._evaluated = number
+        best = judge.observe(scores)
+        self._parts.pace.observe_loss(scores.loss)
+        spent = self._meter.guarantee_at(self._charged_steps_at(number))
+        line = {
+            "step": number, "epoch": round(number / steps_per_epoch(self._parts.plan), 4), "held_out_loss": scores.loss,
+            f"held_out_{task.measure.name}": scores.measure, "best": best, "epsilon": spent.epsilon,
+            "delta": spent.delta, "label": spent.label, "private": self._training.noise_is_secret,
+            "lr": float(self._parts.optimizer.param_groups[0]["lr"]), "seconds": round(self._elapsed_seconds(), 3),
+            "examples_per_second": round(self._speed(), 1),
+        }  # fmt: skip
+        if self._raw is not None:
+            line |= self._raw.take_averages()
+        if self._metrics is not None:
+            self._metrics.add(line)
+            if best and self._parts.settings.keep == "best":
+                self._save_best(line)
+        self._watcher.evaluated(line, spent)
+        return judge.stop_reason(scores)
 
-    Everything but `show_private` is as it began. A run that is over is given back as it is.
+    def _evaluate_held_out(self) -> Scores:
+        training, parts = self._training, self._parts
+        found: Scores | None = None
+        if self._group.is_first:
+            with training.ema_weights() if training.average is not None else nullcontext():
+                found = evaluate(parts.model, parts.task, device=parts.device)
+        if self._group.size == 1:
+            assert found is not None
+            return found
+        text = json.dumps(None if found is None else [found.loss, found.measure]).encode()
+        loss, measure = json.loads(self._group.broadcast_bytes(text))
+        kind = parts.task.measure
+        return Scores(loss=loss, measure=measure, name=kind.name, higher_is_better=kind.higher_is_better)
 
-    Raises:
-        InvalidValue: it is not the folder of a run, a file of it is damaged, or it needs its own `task` again.
-    """
-    group = distributed.group()
-    run = out if isinstance(out, Run) else Run.load(out)
-    if run.is_over:
-        run.check_weights()
-        return run
-    folder = run.folder
-    about = dict(run.about)
-    about["show_private"] = about["show_private"] if show_private is None else show_private
-    loaded = run.task(where=where) if task is None else task
-    _check_task(run, loaded)
-    begun = _shared(group, {"begun": (folder / checkpoint.NAME).exists()})["begun"]
-    parts = parts_for(run.plan, loaded, run.settings, weights_seed=about["weights_seed"], group=group, begun=begun)
-    _check_weights(run, parts)
-    reserve = ledger_reading.read(folder).header.reserve
-    training = taken_up(
-        parts.model, parts.optimizer, loaded.train, run.plan, out=folder, scheduler=parts.pace.scheduler,
-        reserve=reserve, generator=_randomness(run.seed, run.steps), **_options(parts, about, group),
-    )  # fmt: skip
-    with training:
-        kept = checkpoint.peek(folder).extra if (folder / checkpoint.NAME).exists() else None
-        if run.checkpoint not in (None, folder):  # a crash may have left better weights than the checkpoint knows of
-            parts.judge.beat(run.scores)
-        return _driven(
-            training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher, kept=kept,
-            resumed=True,
+    # --- what is kept ---
+
+    def _is_save_due(self) -> bool:
+        number, every = self._training.steps_done, self._parts.settings.save_every
+        if every is not None:
+            return number // every > max(self._saved, self._first) // every
+        return self._evaluated == number > self._saved and time.monotonic() - self._saved_at >= SAVE_SECONDS
+
+    def _save(self) -> None:
+        """Replace the checkpoint; rank 0 has it."""
+        self._saved, self._saved_at = self._training.steps_done, time.monotonic()
+        if self._metrics is not None:
+            more = {
+                "seconds": self._elapsed_seconds(),
+                "evaluated": self._evaluated,
+                "judge": self._parts.judge.state(),
+            }
+            save(self._training, scheduler=self._parts.pace.scheduler, extra=more)
+
+    def _save_best(self, line: Mapping[str, Any]) -> None:
+        """Put the weights beside the checkpoint, as the best so far, with their scores."""
+        training = self._training
+        checkpoint.save(
+            self._folder / BEST, model=training.model, optimizer=training.optimizer,
+            average=None if training.average is None else training.average.mean, extra=scores_of_weights(line),
         )  # fmt: skip
 
+    def _restore_progress(self, more: Mapping[str, Any]) -> None:
+        self._before, self._evaluated = float(more["seconds"]), int(more["evaluated"])
+        self._parts.judge.restore(more["judge"])
 
-def _driven(
-    training: Training, parts: Parts, about: dict[str, Any], *, folder: Path, reserve: int, group: Group,
-    watcher: Watcher | None, kept: Mapping[str, Any] | None = None, resumed: bool = False,
-) -> Run:  # fmt: skip
-    """All rounds, then the run as it lies in its folder."""
-    first = group.is_first
-    seed = about["seed"]
-    told = Quiet() if watcher is None or not first else watcher
-    with interruptible() as interrupt, nullcontext() if seed is None else drawing(seed + training.number):
-        rounds = Rounds(
-            training, parts, folder=folder, reserve=reserve, show_private=about["show_private"], watcher=told,
-            interrupt=interrupt, group=group, kept=kept,
-        )  # fmt: skip
-        if resumed:
-            rounds.resumed(0 if kept is None else kept["step"])
-        rounds.go()
-    if rounds.end is not None and first:
-        write_about(folder, about | {"end": rounds.end})
-    group.any(False)  # nobody reads the folder before rank 0 has written it
-    return Run.load(folder)
+    def record_resume(self, weights_of: int) -> None:
+        """Write down that the run goes on, and from which weights."""
+        if self._metrics is not None:
+            self._metrics.add({"step": self._first, "event": "resumed", "weights_of": weights_of})
+        lost = self._first - weights_of
+        also = f"; {lost} steps in between were lost, and stay charged" if lost else ""
+        self._watcher.note(f"resumed at step {self._first} with the weights of step {weights_of}{also}")
 
+    # --- figures ---
 
-def _about(parts: Parts, *, own: bool) -> dict[str, Any]:
-    """What run.json says of the parts."""
-    task, settings = parts.task, parts.settings
-    spelling = settings.model or (task.model if isinstance(task.model, str) else None)
-    facts = {key: list(value) if isinstance(value, tuple) else value for key, value in task.facts.items()}
-    try:
-        json.dumps(facts, allow_nan=False)
-    except (TypeError, ValueError):  # facts that a file cannot hold: the task itself makes the network again
-        spelling = None
-    return {
-        "plan": parts.plan.hash, "task": settings.task, "own_task": own, "settings": settings.as_dict(),
-        "evaluation": task.evaluation, "source": task.source, "not_private": task.not_private, "weights": parts.weights,
-        "measure": {"name": task.measure.name, "higher_is_better": task.measure.higher_is_better},
-        "network": None if spelling is None else {"model": spelling, "facts": facts},
-        "versions": versions(), "end": None,
-    }  # fmt: skip
+    def _spent_so_far(self) -> Guarantee:
+        """What is charged by now, or a little more."""
+        number = self._training.steps_done
+        later = min(len(self._training), math.ceil(number / self._every) * self._every)
+        return self._meter.quick_guarantee(self._charged_steps_at(number), self._charged_steps_at(later))
 
+    def _charged_steps_at(self, number: int) -> int:
+        """The steps that the ledger has charged once so many are over: those of a line are charged together."""
+        lines = math.ceil((number - self._first) / self._reserve)
+        return min(len(self._training), self._first + lines * self._reserve)
 
-def _options(parts: Parts, about: Mapping[str, Any], group: Group) -> dict[str, Any]:
-    """The options of `Training` that a run keeps when it goes on."""
-    settings, task = parts.settings, parts.task
-    return {
-        "max_physical_batch": settings.max_physical_batch, "workers": settings.workers, "views": settings.views,
-        "average": settings.average, "as_published": about["as_published"], "secure": about["secure_noise"],
-        "not_private": task.not_private, "group": group, "own_loop": False,
-        "users": task.users if parts.plan.recipe.budget.unit == "user" else None,
-    }  # fmt: skip
+    def _can_stop(self) -> bool:
+        """Whether a stop here loses nothing: no charged step is left, and no half of a shuffled epoch."""
+        number, steps = self._training.steps_done, self._parts.plan.steps
+        if isinstance(steps.sampling, Shuffled) and number % math.ceil(1 / steps[0].rate):
+            return False
+        return self._charged_steps_at(number) == number
+
+    def _any_rank(self, flag: bool) -> bool:
+        return self._group.any(flag)
+
+    def _elapsed_seconds(self) -> float:
+        return self._before + time.monotonic() - self._start
+
+    def _speed(self) -> float:
+        """Planned examples a second in this process: the realised batches are nobody's business."""
+        done = self._training.steps_done - self._first
+        size = self._parts.plan.recipe.size
+        planned = float(self._parts.plan.steps.rates[self._first : self._first + done].sum()) * size
+        return planned / max(time.monotonic() - self._start, 1e-9)
 
 
-def _randomness(seed: int | None, *path: int) -> Randomness:
-    """The system's randomness, or a seed's; a run that goes on never draws again what it drew before."""
-    return Randomness() if seed is None else seeded(seed, *path)
+class _Raw:
+    """Means over training records since the last look: not private, and named so."""
+
+    def __init__(self, measure: str) -> None:
+        self._keys = ("raw_train_loss", f"raw_train_{measure}")
+        self._sums, self._count = [0.0, 0.0], 0
+        self._scales: list[float] = []
+
+    def add(self, losses: Tensor, measured: Tensor) -> None:
+        self._sums[0] += float(losses.detach().sum())
+        self._sums[1] += float(measured.detach().sum())
+        self._count += len(losses)
+
+    def add_scale(self, scale: float | None) -> None:
+        """What a rule without a guarantee took for the sensitivity of a step; None of any other rule."""
+        if scale is not None:
+            self._scales.append(scale)
+
+    def take_averages(self) -> dict[str, float]:
+        count, sums, scales = max(self._count, 1), self._sums, self._scales
+        self._sums, self._count, self._scales = [0.0, 0.0], 0, []
+        found = {key: value / count for key, value in zip(self._keys, sums, strict=True)}
+        return found | ({"raw_sensitivity": sum(scales) / len(scales)} if scales else {})
 
 
-def _reserve(parts: Parts, folder: Path, group: Group) -> int:
-    if not group.is_first:
-        return 1
-    return parts.settings.reserve or measured_reserve(parts, folder)
-
-
-def _shared(group: Group, facts: dict[str, Any]) -> dict[str, Any]:
-    """What rank 0 says, on every rank."""
-    found: dict[str, Any] = json.loads(group.bytes_from_first(json.dumps(facts).encode()))
-    return found
-
-
-def _check_task(run: Run, task: Task) -> None:
-    """Raise if a run would go on with another task than it began with, as far as public facts tell."""
-    now = {"name": task.measure.name, "higher_is_better": task.measure.higher_is_better}
-    name = task.name if run.about["own_task"] else run.settings.task
-    if name != run.settings.task or now != run.about["measure"]:
-        raise InvalidValue(
-            f"task={task.name!r}, judged by {task.measure.name}, is not the one that the run in {str(run.folder)!r} "
-            f"began with, {run.settings.task!r}. Its scores could not be compared. Give that one."
-        )
-    if task.evaluation != run.evaluation:
-        raise InvalidValue(
-            f"task={task.name!r} is judged by {task.evaluation!r}, and the run in {str(run.folder)!r} began with "
-            f"{run.evaluation!r}. Held-out examples may now be in the training set. Use the dataset it began with, or "
-            "start a new run."
-        )
-
-
-def _check_weights(run: Run, parts: Parts) -> None:
-    """Raise if a run without a checkpoint would go on from other weights than it began with."""
-    if parts.weights not in (None, run.about["weights"]):
-        raise InvalidValue(
-            f"weights={run.settings.weights!r} is another file than the run in {str(run.folder)!r} began with: its "
-            f"SHA-256 is {parts.weights}, not {run.about['weights']}. Put that file in its place."
-        )
-
-
-def _dataset(task: "str | Task | None", chosen: Settings) -> str | None:
-    """The name of the records: the user's, or that of a task of Privet's."""
-    if chosen.dataset_name is not None or isinstance(task, Task):
-        return chosen.dataset_name
-    return dataset_of(chosen.task)
-
-
-def _on_first(group: Group, check: Callable[[], None]) -> None:
-    """Check on rank 0; what is raised there is raised on every rank."""
-
-    def checked() -> tuple[int, ...]:
-        if group.is_first:
-            check()
-        return ()
-
-    group.together(checked, 0)
-
-
-def _keep_within(
-    plan: Plan, folder: Path, epsilon: float | None, ledger_dir: "str | Path | None", dataset: str | None, *,
-    seeded: bool,
-) -> None:  # fmt: skip
-    """Raise, before a record is read, unless the run may begin within the total of ledger_dir, which may be new."""
-    if ledger_dir is None:
-        raise InvalidValue(
-            f"total_epsilon={epsilon!r} is given without ledger_dir. It is for all runs in a folder. Give that folder."
-        )
-    root = Path(ledger_dir).resolve()
-    if folder.resolve() == root or not folder.resolve().is_relative_to(root):
-        raise InvalidValue(
-            f"out={str(folder)!r} is not in ledger_dir={str(ledger_dir)!r}. Its cost would not be found there. Choose "
-            "a folder in it."
-        )
-    if dataset is None:
-        raise InvalidValue(
-            "dataset_name is missing. Runs on the same dataset are found by it, and for your own data only you know "
-            "it. Give dataset_name='people-2026', for example."
-        )
-    if epsilon is not None:
-        set_total(ledger_dir, epsilon, dataset=dataset, plan=plan, seeded=seeded)
-    else:
-        check_total(ledger_dir, dataset=dataset, plan=plan, seeded=seeded)
-
-
-def _check_new(folder: Path, plan: Plan) -> None:
-    """Raise unless a run may begin there: nothing in it would pass for the run's, and nothing be overwritten."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidValue(f"out={str(folder)!r} is a file. A run has a folder of its own. Choose another name.")
-    if (folder / ledger_reading.NAME).exists():
-        raise InvalidValue(
-            f"out={str(folder)!r} holds a {'federation' if is_federation(folder) else 'run'} already. Its steps are "
-            f"spent. Resume it by `{going_on(folder)}`, or choose another folder."
-        )
-    left = [name for name in (checkpoint.NAME, f"{BEST}/{checkpoint.NAME}", metrics.NAME) if (folder / name).exists()]
-    if left:
-        raise InvalidValue(
-            f"out={str(folder)!r} holds {left[0]} of a run whose ledger is gone. It would be taken for this run's, "
-            "and its cost is not in the ledger. Choose another folder."
-        )
-    if (folder / NAME).exists() or ((folder / PLAN).exists() and not _holds(folder / PLAN, plan)):
-        name = NAME if (folder / NAME).exists() else PLAN
-        raise InvalidValue(
-            f"out={str(folder)!r} holds a {name} that is not of this run. It would be overwritten. Choose another "
-            "folder, or move the file away."
-        )
-
-
-def _holds(file: Path, plan: Plan) -> bool:
-    """Whether a file holds this very plan, as `privet plan --out runs/a/plan.json` leaves it."""
-    try:
-        return Plan.load(file).hash == plan.hash
-    except PrivetError:
-        return False
+def evaluation_interval(parts: TrainingSetup) -> int:
+    """Steps between two evaluations: as asked, else an epoch, or a hundredth of the run if that is longer."""
+    asked = parts.settings.evaluate_every
+    return asked or max(steps_per_epoch(parts.plan), math.ceil(len(parts.plan.steps) / EVALUATIONS))

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from privet.accounting import Guarantee
-from privet.accounting.guarantee import rounded
-from privet.training.account import why_none
+from privet.accounting.guarantee import format_outward
+from privet.ledger.account import uncertified_reason
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +16,7 @@ OFTEN = 0.2  # seconds between two looks of the live line
 NOT_PRIVATE = "not private"
 
 
-class Watcher(Protocol):
+class Progress(Protocol):
     """Who is told what happens. Every figure that it gets may be shown."""
 
     def begin(self, *, number: int, steps: int) -> None:
@@ -35,7 +35,7 @@ class Watcher(Protocol):
         """The run is over, or stopped."""
 
 
-class Quiet:
+class NoProgress:
     """Shows nothing."""
 
     def begin(self, *, number: int, steps: int) -> None: ...
@@ -49,7 +49,7 @@ class Quiet:
     def end(self) -> None: ...
 
 
-class Plain(Quiet):
+class LogProgress(NoProgress):
     """A line for each evaluation, as in a log."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -63,8 +63,13 @@ class Plain(Quiet):
     def evaluated(self, line: Mapping[str, Any], spent: Guarantee) -> None:
         done, taken = line["step"] - self._begun, time.monotonic() - self._start
         left = (self._steps - line["step"]) * taken / max(done, 1)
-        parts = [f"step {line['step']}/{self._steps}", shown(spent), *scores(line), f"lr {line['lr']:.3g}"]
-        parts += [f"{line['examples_per_second']:,.0f} examples/s", f"{duration(left)} left"]
+        parts = [
+            f"step {line['step']}/{self._steps}",
+            format_epsilon(spent),
+            *format_scores(line),
+            f"lr {line['lr']:.3g}",
+        ]
+        parts += [f"{line['examples_per_second']:,.0f} examples/s", f"{format_duration(left)} left"]
         self.note("  ".join(parts))
 
     def note(self, text: str) -> None:
@@ -72,7 +77,7 @@ class Plain(Quiet):
         self._stream.flush()
 
 
-class Live(Quiet):
+class LiveProgress(NoProgress):
     """One line that moves, by rich: step, epsilon so far with its label, scores on held-out records, speed, time."""
 
     def __init__(self, console: "Console | None" = None) -> None:
@@ -97,13 +102,13 @@ class Live(Quiet):
         if self._task is None or now < self._next:
             return
         self._next = now + OFTEN
-        self._shown.update(self._task, completed=number, spent=shown(spent()), speed=f"{speed:,.0f} ex/s")
+        self._shown.update(self._task, completed=number, spent=format_epsilon(spent()), speed=f"{speed:,.0f} ex/s")
         self._shown.refresh()
 
     def evaluated(self, line: Mapping[str, Any], spent: Guarantee) -> None:
         if self._task is not None:
-            text = "  ".join(scores(line))
-            self._shown.update(self._task, completed=line["step"], spent=shown(spent), scores=text)
+            text = "  ".join(format_scores(line))
+            self._shown.update(self._task, completed=line["step"], spent=format_epsilon(spent), scores=text)
             self._shown.refresh()
 
     def note(self, text: str) -> None:
@@ -113,35 +118,35 @@ class Live(Quiet):
         self._shown.stop()
 
 
-def shown(spent: Guarantee) -> str:
+def format_epsilon(spent: Guarantee) -> str:
     """Epsilon with its label, in a few characters.
 
     >>> from privet import Guarantee
     >>> shown(Guarantee(epsilon=1.23456, epsilon_lower=None, delta=1e-5, label="certified", method="pld"))
     'epsilon <= 1.235 certified'
     """
-    if why_none(spent):
+    if uncertified_reason(spent):
         return f"guarantee: none, {NOT_PRIVATE}"
     side = "<= " if spent.label == "certified" else ""
-    return f"epsilon {side}{rounded(spent.epsilon, up=True, digits=4)} {spent.label}"
+    return f"epsilon {side}{format_outward(spent.epsilon, up=True, digits=4)} {spent.label}"
 
 
-def scores(line: Mapping[str, Any]) -> list[str]:
+def format_scores(line: Mapping[str, Any]) -> list[str]:
     """The scores in a line of the metrics, in words; what is not private says so."""
-    found = [f"{_spoken(key)} {_figure(value)}" for key, value in line.items() if key.startswith("held_out_")]
-    raw = [f"{key} {_figure(value)} ({NOT_PRIVATE})" for key, value in line.items() if key.startswith("raw_")]
+    found = [f"{_score_name(key)} {_format_score(value)}" for key, value in line.items() if key.startswith("held_out_")]
+    raw = [f"{key} {_format_score(value)} ({NOT_PRIVATE})" for key, value in line.items() if key.startswith("raw_")]
     return found + raw
 
 
-def _spoken(key: str) -> str:
+def _score_name(key: str) -> str:
     return key.removeprefix("held_out_")
 
 
-def _figure(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4f}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """
     >>> duration(7.2), duration(3725)
     ('7 s', '1:02:05')

@@ -17,14 +17,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from privet import _check
-from privet.engine.clip.bounded import bounded
+from privet.clipping.rule import bounded
 from privet.errors import InvalidValue
+from privet.ledger.file import LedgerFile
+from privet.ledger.format import LedgerPosition
 from privet.planning import Plan
-from privet.training import checkpoint, checkpoint_file
-from privet.training.distributed import Group, SingleProcess, is_sharded
-from privet.training.ledger_file import LedgerFile
-from privet.training.ledger_lines import Mark
-from privet.training.steps import Training
+from privet.training import checkpoint, checkpoint_format
+from privet.training.processes import Group, SingleProcess, is_sharded
+from privet.training.training import Training
 
 
 def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dict[str, Any] | None = None) -> str:
@@ -36,24 +36,24 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
         InvalidValue: the run has no folder, a batch is at hand, a weight is not finite or was moved by something else
             than a private step, or the disk is full.
     """
-    mark = training.mark
+    mark = training.position
     if not training.group.is_first:
         return ""
     if training.out is None or mark is None:
         raise InvalidValue(
             "out=None keeps nothing. A checkpoint lies beside its ledger. Give out='runs/a', for example."
         )
-    if training.is_busy:
+    if training.has_pending_batch:
         raise InvalidValue("a batch is pending, or the averaged weights are in place. Save between two steps.")
     training.check_state()
     training.note()
     average = training.average
     return checkpoint.save(
-        training.out, model=_whole(training.model), optimizer=training.optimizer, scheduler=scheduler,
+        training.out, model=_unsharded_part(training.model), optimizer=training.optimizer, scheduler=scheduler,
         rule_state=bounded(training.rule).state(),
         average=None if average is None else average.mean,
         extra={
-            "step": training.number, "plan": training.plan.hash, "lines": mark.lines, "digest": mark.digest,
+            "step": training.steps_done, "plan": training.plan.hash, "lines": mark.lines, "digest": mark.digest,
             "averaged": 0 if average is None else average.steps, "more": dict(extra or {}),
         },
     )  # fmt: skip
@@ -80,16 +80,16 @@ def resume(
             checkpoint is damaged or of another model, optimizer or scheduler. Then nothing is changed.
     """
     group: Group = options.get("group") or SingleProcess()
-    with _folder(out, group) as folder:
-        kept = checkpoint.peek(folder) if (folder / checkpoint.NAME).exists() else None
-        mark = None if kept is None else _mark(out, kept, plan)
-        ledger = _opened(out, plan, mark, group)
+    with _checkpoint_folder(out, group) as folder:
+        kept = checkpoint.peek(folder) if (folder / checkpoint_format.NAME).exists() else None
+        mark = None if kept is None else _ledger_position(out, kept, plan)
+        ledger = _open_ledger(out, plan, mark, group)
         try:
             training = Training(model, optimizer, dataset, plan, out=out, ledger=ledger, **options)
             if kept is not None:
                 _check_same(out, training, kept)
-                checkpoint.load(folder, model=_whole(model), optimizer=optimizer, scheduler=scheduler)
-                _remember(training, kept)
+                checkpoint.load(folder, model=_unsharded_part(model), optimizer=optimizer, scheduler=scheduler)
+                _restore_states(training, kept)
                 training.accept_state()
         except BaseException:
             if ledger is not None:
@@ -99,31 +99,31 @@ def resume(
 
 
 @contextmanager
-def _folder(out: str | Path, group: Group) -> Iterator[Path]:
+def _checkpoint_folder(out: str | Path, group: Group) -> Iterator[Path]:
     """Where the checkpoint is: in the run's folder, or in a copy of rank 0's for a rank that may not see that."""
     if group.size == 1:
         yield Path(out)
         return
-    file = Path(out) / checkpoint.NAME
+    file = Path(out) / checkpoint_format.NAME
     content = b""
 
     def read() -> tuple[int, ...]:
         nonlocal content
-        content = checkpoint_file.bytes_of(file) if group.is_first and file.exists() else b""
+        content = checkpoint_format.read_bytes(file) if group.is_first and file.exists() else b""
         return ()
 
-    group.together(read, 0)
-    content = group.bytes_from_first(content)
+    group.run_on_first(read, 0)
+    content = group.broadcast_bytes(content)
     if group.is_first:
         yield Path(out)
         return
     with tempfile.TemporaryDirectory() as copy:
         if content:
-            (Path(copy) / checkpoint.NAME).write_bytes(content)
+            (Path(copy) / checkpoint_format.NAME).write_bytes(content)
         yield Path(copy)
 
 
-def _opened(out: str | Path, plan: Plan, mark: Mark | None, group: Group) -> LedgerFile | None:
+def _open_ledger(out: str | Path, plan: Plan, mark: LedgerPosition | None, group: Group) -> LedgerFile | None:
     """The run's ledger; None away from rank 0. If it cannot be opened there, no rank goes on."""
     ledger: LedgerFile | None = None
 
@@ -132,11 +132,11 @@ def _opened(out: str | Path, plan: Plan, mark: Mark | None, group: Group) -> Led
         ledger = LedgerFile.open(out, plan, at_least=mark) if group.is_first else None
         return ()
 
-    group.together(opened, 0)
+    group.run_on_first(opened, 0)
     return ledger
 
 
-def _whole(model: nn.Module) -> nn.Module:
+def _unsharded_part(model: nn.Module) -> nn.Module:
     """The model, or what of it is not sharded over ranks: the same parameters and buffers under the same names."""
     if not any(is_sharded(p) for p in model.parameters()):
         return model
@@ -155,12 +155,12 @@ def _whole(model: nn.Module) -> nn.Module:
     return found
 
 
-def _mark(out: str | Path, kept: checkpoint.Checkpoint, plan: Plan) -> Mark:
+def _ledger_position(out: str | Path, kept: checkpoint.Checkpoint, plan: Plan) -> LedgerPosition:
     """The place in the ledger that the checkpoint has seen."""
     extra = kept.extra
     try:
         _check.whole(least=0, step=extra["step"], lines=extra["lines"], averaged=extra["averaged"])
-        mark = Mark(extra["lines"], str(extra["digest"]))
+        mark = LedgerPosition(extra["lines"], str(extra["digest"]))
         of = extra["plan"]
     except (KeyError, InvalidValue) as error:
         raise InvalidValue(f"{out}: the checkpoint is not one of a run: {error}. Begin a new run.") from None
@@ -180,7 +180,7 @@ def _check_same(out: str | Path, training: Training, kept: checkpoint.Checkpoint
         raise InvalidValue(f"{out}: the checkpoint is of another clipping rule. Give the plan that the run began with.")
 
 
-def _remember(training: Training, kept: checkpoint.Checkpoint) -> None:
+def _restore_states(training: Training, kept: checkpoint.Checkpoint) -> None:
     bounded(training.rule).restore(kept.rule_state)
     if training.average is not None and kept.average is not None:
         training.average.steps = kept.extra["averaged"]

@@ -18,20 +18,22 @@ from typing import Any
 from torch import nn
 
 from privet import models
-from privet._registry import shortened
+from privet._files import write_new
+from privet._text import shorten
 from privet.accounting import Guarantee, Ledger
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
+from privet.ledger import metrics
+from privet.ledger import reading as ledger_reading
+from privet.ledger.account import guarantee_of, mark_uncertified, preprocessing_reason, qualify, uncertified_reason
+from privet.ledger.assumptions import LoopFacts
+from privet.ledger.format import Header, make_header
+from privet.ledger.reading import RUN, is_federation, resume_command
 from privet.planning import Plan
-from privet.planning.plan_file import check_table, parsed, text_of
-from privet.training import checkpoint, checkpoint_file, ledger_reading, metrics
-from privet.training.account import cost, qualify, read_off, why_none, without_proof
-from privet.training.append_file import write_new
-from privet.training.assumptions import LoopFacts
-from privet.training.going_on import RUN, going_on, is_federation
-from privet.training.ledger_lines import Header, header_of
+from privet.planning.plan_file import check_table, parse_plan_file, plan_text
+from privet.training import checkpoint, checkpoint_format
 from privet.training.settings import Settings
 
 PLAN, NAME, BEST = "plan.json", RUN, "best"
@@ -80,7 +82,7 @@ class Run:
         folder = Path(folder)
         about = read_about(folder)
         plan = Plan.load(folder / PLAN)
-        reading = ledger_reading.read(folder)
+        reading = ledger_reading.read_ledger(folder)
         if not about["plan"] == plan.hash == reading.header.plan:
             raise InvalidValue(
                 f"{folder}: plan.json, run.json and ledger.jsonl are of different plans. What holds could not be told. "
@@ -98,7 +100,7 @@ class Run:
         stopped = about["end"] is not None and reading.ledger.steps < reading.header.length
         guarantee, spent = _guarantees(reading, plan, by_outputs=stopped, not_private=not_private)
         return cls(
-            folder=folder, plan=plan, settings=settings_in(folder, about), ledger=reading.ledger, guarantee=guarantee,
+            folder=folder, plan=plan, settings=read_settings(folder, about), ledger=reading.ledger, guarantee=guarantee,
             spent=spent, together=reading.header.together, notes=reading.notes, metrics=metrics.read(folder),
             seed=about["seed"], evaluation=about["evaluation"], end=about["end"], about=about,
             loop=reading.loop or LoopFacts(own_loop=False), dataset=reading.header.dataset,
@@ -115,14 +117,14 @@ class Run:
         return self.end is not None
 
     @property
-    def private(self) -> bool:
+    def noise_is_secret(self) -> bool:
         """False for a seeded run: reproducible, not private."""
         return self.seed is None
 
     @property
     def why_none(self) -> str:
         """Why the run has no guarantee, so that its epsilon is a claim; empty if it has one."""
-        return why_none(self.guarantee)
+        return uncertified_reason(self.guarantee)
 
     @property
     def not_private(self) -> str:
@@ -139,8 +141,8 @@ class Run:
     def checkpoint(self) -> Path | None:
         """The folder of the weights that `network` gives: the best, if they were to be kept, else the last."""
         best = self.folder / BEST
-        folder = best if self.settings.keep == "best" and (best / checkpoint.NAME).exists() else self.folder
-        return folder if (folder / checkpoint.NAME).exists() else None
+        folder = best if self.settings.keep == "best" and (best / checkpoint_format.NAME).exists() else self.folder
+        return folder if (folder / checkpoint_format.NAME).exists() else None
 
     def check_weights(self) -> None:
         """Raise if saved weights cannot be read back.
@@ -149,17 +151,17 @@ class Run:
             InvalidValue: a checkpoint is damaged, or a link. What was spent is in the ledger all the same.
         """
         for folder in (self.folder, self.folder / BEST):
-            if (folder / checkpoint.NAME).exists():
-                checkpoint_file.check(folder / checkpoint.NAME)
+            if (folder / checkpoint_format.NAME).exists():
+                checkpoint_format.check(folder / checkpoint_format.NAME)
 
     @property
     def scores(self) -> dict[str, Any] | None:
         """The evaluation of those weights on the held-out set: what a line of the metrics says of them."""
         kept = self.checkpoint
         if kept is not None and kept != self.folder:
-            return metrics.of_weights(checkpoint.peek(kept).extra)
-        found = metrics.scores(self.metrics)
-        return metrics.of_weights(found[-1]) if found else None
+            return metrics.scores_of_weights(checkpoint.peek(kept).extra)
+        found = metrics.evaluation_lines(self.metrics)
+        return metrics.scores_of_weights(found[-1]) if found else None
 
     def task(self, *, where: Where | None = None) -> Task:
         """The task that it was trained on, loaded again.
@@ -188,19 +190,19 @@ class Run:
         known = self.about["network"]
         if task is None and known is not None:
             facts = {key: tuple(v) if isinstance(v, list) else v for key, v in known["facts"].items()}
-            made = _frozen(models.model(known["model"], **facts), self.settings)
+            made = _freeze_untrained(models.model(known["model"], **facts), self.settings)
         else:
-            made = network_of(self.task(where=where) if task is None else task, self.settings)
+            made = build_network(self.task(where=where) if task is None else task, self.settings)
         checkpoint.load_weights(kept, model=made)
         return made.eval()
 
 
-def network_of(task: Task, settings: Settings) -> nn.Module:
+def build_network(task: Task, settings: Settings) -> nn.Module:
     """A fresh network for a task: its own, or the one that the settings name; what does not train is frozen."""
-    return _frozen(task.network(settings.model), settings)
+    return _freeze_untrained(task.network(settings.model), settings)
 
 
-def _frozen(model: nn.Module, settings: Settings) -> nn.Module:
+def _freeze_untrained(model: nn.Module, settings: Settings) -> nn.Module:
     if settings.train is not None:
         models.freeze(model, settings.train)
     return model
@@ -208,7 +210,7 @@ def _frozen(model: nn.Module, settings: Settings) -> nn.Module:
 
 def _check_promise(folder: Path, said: Header, plan: Plan, *, covered: bool) -> None:
     """Raise unless the ledger's first line, which speaks for steps to come, says what the plan says: that is proven."""
-    if said != header_of(
+    if said != make_header(
         plan, run=said.run, reserve=said.reserve, seeded=said.seeded, covered=covered, dataset=said.dataset
     ):
         raise InvalidValue(
@@ -223,7 +225,7 @@ def _guarantees(
     """(what holds, what the ledger adds up to)."""
     header = reading.header
     if reading.ledger.steps:
-        spent = cost(reading.ledger, plan)
+        spent = guarantee_of(reading.ledger, plan)
     else:
         spent = replace(header.planned or plan.guarantee, epsilon=0.0, epsilon_lower=None, steps=0)
     whole = reading.ledger.steps >= header.length
@@ -231,19 +233,19 @@ def _guarantees(
     if by_outputs:
         spent = replace(spent, label="claimed", epsilon_lower=None, method=f"{spent.method}; outputs decided the stop")
     held, spent = (qualify(g, reading.loop, own_loop=False) for g in (held, spent))
-    if why_none(held):
+    if uncertified_reason(held):
         return held, spent
-    held, spent = (marked(g, plan, seeded=header.seeded, not_private=not_private) for g in (held, spent))
+    held, spent = (mark_guarantee(g, plan, seeded=header.seeded, not_private=not_private) for g in (held, spent))
     return held, spent
 
 
-def marked(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_private: str = "") -> Guarantee:
+def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_private: str = "") -> Guarantee:
     """The same, marked as a claim if the run has no guarantee."""
     if plan.is_unsound:
-        return without_proof(guarantee, f"rule {plan.rule!r} is unsound")
+        return mark_uncertified(guarantee, f"rule {plan.rule!r} is unsound")
     if not_private:
-        return without_proof(guarantee, read_off(not_private))
-    return without_proof(guarantee, "seeded: reproducible, not private") if seeded else guarantee
+        return mark_uncertified(guarantee, preprocessing_reason(not_private))
+    return mark_uncertified(guarantee, "seeded: reproducible, not private") if seeded else guarantee
 
 
 # --- run.json ---------------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ def versions() -> dict[str, str]:
 
 def write_plan(folder: Path, plan: Plan) -> None:
     """Put the plan into a run's folder, whole or not at all."""
-    write_new(folder / PLAN, text_of(plan.as_dict()).encode())
+    write_new(folder / PLAN, plan_text(plan.as_dict()).encode())
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
@@ -280,7 +282,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     file = folder / NAME
     if not file.exists() and is_federation(folder):
         raise InvalidValue(
-            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{going_on(folder)}` goes on "
+            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{resume_command(folder)}` goes on "
             "with it, and says what it has spent."
         )
     if not file.exists():
@@ -289,7 +291,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         )  # fmt: skip
         raise InvalidValue(f"{file}: there is no such file. {rest}")
     try:
-        found = parsed(file)
+        found = parse_plan_file(file)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise InvalidValue(f"is not the description of a run: it has no format={FORMAT!r}.")
         if found.get("version") != VERSION:
@@ -316,15 +318,13 @@ def _check_about(found: Mapping[str, Any]) -> None:
     }  # fmt: skip
     for key, allowed in kinds.items():
         if type(found[key]) not in allowed:
-            raise InvalidValue(
-                f"{key}={shortened(repr(found[key]))} is not what a run has there. Restore a copy of it."
-            )
+            raise InvalidValue(f"{key}={shorten(repr(found[key]))} is not what a run has there. Restore a copy of it.")
     network = found["network"]
     if network is not None and not (isinstance(network.get("model"), str) and isinstance(network.get("facts"), dict)):
         raise InvalidValue("network is not what a run has there. Restore a copy of it.")
 
 
-def settings_in(folder: Path, about: Mapping[str, Any]) -> Settings:
+def read_settings(folder: Path, about: Mapping[str, Any]) -> Settings:
     """The settings in run.json."""
     try:
         return Settings.of(about["settings"])

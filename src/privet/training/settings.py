@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from privet import _check
-from privet._registry import number, shortened
+from privet._registry import parse_number
+from privet._text import shorten
 from privet.errors import InvalidValue
-from privet.training.ledger_lines import check_dataset
+from privet.ledger.format import check_dataset
 
 KEEP = ("last", "best")
 _ELSEWHERE = {  # keys that people look for here
@@ -74,7 +75,7 @@ class Settings:
         for name in _WORDS:
             _check_word(name, getattr(self, name))
         for name in ("train", "fresh"):
-            object.__setattr__(self, name, _patterns(name, getattr(self, name), self.weights))
+            object.__setattr__(self, name, _check_patterns(name, getattr(self, name), self.weights))
         for name in ("views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve"):
             if getattr(self, name) is not None:
                 _check.whole(**{name: getattr(self, name)})
@@ -83,7 +84,7 @@ class Settings:
         _check.one_of(KEEP, keep=self.keep)
         check_dataset(self.dataset_name)
         if self.stop_at is not None:
-            target(self.stop_at)
+            parse_target(self.stop_at)
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> "Settings":
@@ -97,7 +98,7 @@ class Settings:
             if key not in known:
                 hint = f"{_check.suggestion(key, known)} Known: {', '.join(known)}."
                 where = f" {_ELSEWHERE[key]}" if key in _ELSEWHERE else hint
-                raise InvalidValue(f"training.{shortened(str(key))} is not known.{where}")
+                raise InvalidValue(f"training.{shorten(str(key))} is not known.{where}")
         given = {key: value for key, value in table.items() if value is not None}
         try:
             return cls(**given)
@@ -110,12 +111,12 @@ class Settings:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
 
 
-def changed(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, list[Any]]:
+def changed_keys(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The keys that a plan's own table says otherwise than the flags: [of the plan, of the run]."""
     return {key: [table[key], flags[key]] for key in flags if key in table and table[key] != flags[key]}
 
 
-def target(text: str) -> tuple[str, float]:
+def parse_target(text: str) -> tuple[str, float]:
     """`accuracy=0.97` as a name and a number.
 
     >>> target("accuracy=0.97")
@@ -123,7 +124,7 @@ def target(text: str) -> tuple[str, float]:
     """
     name, equals, given = (word.strip() for word in text.partition("="))
     try:
-        found = float(number(given))
+        found = float(parse_number(given))
     except ValueError:
         found = math.nan
     if not (name and equals and math.isfinite(found)):
@@ -133,18 +134,18 @@ def target(text: str) -> tuple[str, float]:
 
 def _check_word(name: str, value: Any) -> None:
     if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise InvalidValue(f'{name}={shortened(repr(value))} must be a word. Write {name} = "...".')
+        raise InvalidValue(f'{name}={shorten(repr(value))} must be a word. Write {name} = "...".')
 
 
-def _patterns(name: str, value: Any, weights: str | None) -> tuple[str, ...] | None:
+def _check_patterns(name: str, value: Any, weights: str | None) -> tuple[str, ...] | None:
     if value is None:
         return None
     is_list = isinstance(value, list | tuple) and len(value) > 0
     if not is_list or not all(isinstance(word, str) and word.strip() for word in value):
-        raise InvalidValue(f'{name}={shortened(repr(value))} must be a list of patterns. Write {name} = ["fc*"].')
+        raise InvalidValue(f'{name}={shorten(repr(value))} must be a list of patterns. Write {name} = ["fc*"].')
     if weights is None:
         raise InvalidValue(
-            f"{name}={shortened(repr(list(value)))} is given without weights. It says what becomes of weights from a "
+            f"{name}={shorten(repr(list(value)))} is given without weights. It says what becomes of weights from a "
             "file. Give weights, a safetensors file."
         )
     return tuple(value)

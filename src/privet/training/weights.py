@@ -1,20 +1,175 @@
-"""The weights of a run: the optimizer moves them by what was released, and nothing else does."""
+"""A moving average of the weights: computed from what was released alone, so it costs no privacy."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
-from privet.engine.release import laid_as
+from privet import _check
 from privet.errors import InvalidValue
-from privet.training.averaging import Average
-from privet.training.state_guard import StateGuard
+from privet.noise.release import match_strides
+from privet.per_example.independence.buffers import tensor_version
+from privet.per_example.model_facts import self_moving_buffers
+from privet.per_example.trial_pass import own_parameters
+
+
+class WeightAverage:
+    """mean <- d mean + (1 - d) weights after each step, d = min(decay, (1 + t) / (10 + t)) at the t-th.
+
+    The smaller d of the first steps lets the starting weights be forgotten. Kept in float32 or better.
+
+    >>> weight = nn.Parameter(torch.zeros(1))
+    >>> average = Average({"w": weight}, decay=0.9)
+    >>> weight.data += 1
+    >>> average.add()
+    >>> average.mean["w"]
+    tensor([0.8182])
+    """
+
+    def __init__(self, named: Mapping[str, nn.Parameter], *, decay: float) -> None:
+        _check.between(0, 1, average=decay)
+        self._named, self.decay, self.steps = dict(named), decay, 0
+        self.mean: dict[str, Tensor] = {name: _widen(p).clone() for name, p in named.items()}
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Take in the weights as they are now."""
+        self.steps += 1
+        weight = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
+        for name, p in self._named.items():
+            self.mean[name].lerp_(_widen(p), weight)
+
+    @contextmanager
+    def swap_weights(self) -> Iterator[None]:
+        """The model with the averaged weights inside, with its own again after it."""
+        own = {name: p.detach().clone() for name, p in self._named.items()}
+        try:
+            self._copy_weights(self.mean)
+            yield
+        finally:
+            self._copy_weights(own)
+
+    @torch.no_grad()
+    def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
+        for name, p in self._named.items():
+            p.copy_(weights[name])
+
+
+def _widen(p: Tensor) -> Tensor:
+    return p.detach().to(torch.promote_types(p.dtype, torch.float32))
+
+
+class StateGuard:
+    """Checksums of all that a model holds; `check` raises if something else than a private step has changed them.
+
+    Trained weights are compared in each step, by their bits, so that writes by `.data` or NumPy are found. What is
+    frozen is compared by version in each step and by its bits in a `deep` check: in checked steps, when a checkpoint is
+    saved and at the end.
+    """
+
+    def __init__(self, model: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
+        self._model, self._trained = model, trained
+        self._words: dict[str, tuple[int, int, Any]] = {}  # place, length and bits of a tensor in memory
+        self._sums: dict[str, int] = {}
+        self._others: dict[str, tuple[Tensor, int, int, int]] = {}  # tensor, its place, version, checksum
+        self._held: list[tuple[str, Mapping[str, Any], str]] = []  # where the model holds what is frozen
+        self.accept(deep=True)
+
+    def accept(self, *, deep: bool = False) -> None:
+        """What the model holds now is right."""
+        self._sums = {name: self._checksum(name, p) for name, p in self._trained.items()}
+        if deep:
+            self._others = {
+                name: (t, t.data_ptr(), tensor_version(t), self._checksum(name, t)) for name, t in self._find_frozen()
+            }
+
+    def find_changed(self, *, deep: bool = False) -> str:
+        """The name of something that was changed; empty if there is none."""
+        with torch._C.DisableTorchFunctionSubclass():
+            for name, p in self._trained.items():
+                if self._checksum(name, p) != self._sums[name]:
+                    return name
+            free: frozenset[str] | None = None
+            for name, t in self._find_frozen() if deep else self._frozen_tensors():
+                known = self._others.get(name)
+                if known is not None and not deep and known[0] is t and known[1:3] == (t.data_ptr(), tensor_version(t)):
+                    continue
+                if known is not None and known[3] == self._checksum(name, t):
+                    self._others[name] = t, t.data_ptr(), tensor_version(t), known[3]
+                    continue
+                free = self_moving_buffers(self._model) if free is None else free
+                if name not in free:
+                    return name
+        return ""
+
+    def check(self, *, deep: bool = False) -> None:
+        """Raise if something was changed."""
+        name = self.find_changed(deep=deep)
+        if name:
+            raise InvalidValue(
+                f"{name}: was changed by something else than a private step. Nothing bounds what records do there. Let "
+                "training.step alone move the model; what uses released weights and no records (a projection, an "
+                'average, lookahead) goes into `with training.post_processing("why"):`.'
+            )
+
+    def _find_frozen(self) -> Iterator[tuple[str, Tensor]]:
+        """What the model holds beside its trained weights: looked for again, as modules may have come or gone."""
+        trained = {id(p) for p in self._trained.values()}
+        whole = {id(p) for _, p in own_parameters(self._model)}  # not those that FSDP gathers and drops again
+        self._held = [
+            (f"{prefix}.{name}" if prefix else name, kept, name)
+            for prefix, module in self._model.named_modules()
+            for kept in (module._parameters, module._buffers)
+            for name, t in kept.items()
+            if t is not None and id(t) not in trained and (kept is module._buffers or id(t) in whole)
+        ]
+        return self._frozen_tensors()
+
+    def _frozen_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, kept, key in self._held:
+            t = kept.get(key)
+            if t is not None:
+                yield name, t
+
+    def _checksum(self, name: str, t: Tensor) -> int:
+        """The sum of the bits, read as whole numbers; 0 for what has no memory here."""
+        kept = self._words.get(name)  # it keeps that memory alive: nothing else can lie at its place
+        if kept is None or kept[0] != t.data_ptr() or kept[1] != t.numel():
+            kept = t.data_ptr(), t.numel(), _tensor_words(t)
+            if _is_dense(t):  # else it is a copy, to be made again
+                self._words[name] = kept
+        words = kept[2]
+        return int(words.sum()) if isinstance(words, Tensor) else int(np.add.reduce(words, axis=None))
+
+
+def _tensor_words(t: Tensor) -> Any:
+    """The bits of a tensor as whole numbers, in its own memory: NumPy's for a CPU, where a sum costs a microsecond."""
+    t = t.detach()
+    if t.layout != torch.strided or t.is_meta or type(t).__name__ == "DTensor":
+        return np.zeros(0, dtype=np.int64)
+    dense = t if _is_dense(t) else t.contiguous()
+    flat = dense.as_strided((t.numel(),), (1,)).view(torch.uint8)
+    if len(flat) % 8 == 0 and flat.data_ptr() % 8 == 0 and flat.storage_offset() % 8 == 0:
+        flat = flat.view(torch.int64)
+    return flat.numpy() if flat.device.type == "cpu" else flat
+
+
+def _is_dense(t: Tensor) -> bool:
+    """Whether its numbers fill a stretch of memory, in some order."""
+    left = 1
+    for stride, length in sorted(zip(t.stride(), t.shape, strict=True)):
+        if length > 1:
+            if stride != left:
+                return False
+            left *= length
+    return True
 
 
 class Weights:
@@ -32,7 +187,7 @@ class Weights:
     ) -> None:  # fmt: skip
         self._model, self._named, self._optimizer = model, dict(named), optimizer
         self._start = self._trainable()
-        self.average = None if average is None else Average(named, decay=average)
+        self.average = None if average is None else WeightAverage(named, decay=average)
         self._state = StateGuard(model, named)
         self.is_stepping = False
         self._is_lent = ""  # to whom: the weights are not the run's own now, or its user changes them
@@ -55,9 +210,9 @@ class Weights:
         """Whether the averaged weights are in place."""
         return self._is_lent == "averaged"
 
-    def moved(self) -> str:
+    def find_changed(self) -> str:
         """The name of something that was changed by something else than a private step; empty if there is none."""
-        return "" if self._is_lent == "averaged" else self._state.moved(deep=True)
+        return "" if self._is_lent == "averaged" else self._state.find_changed(deep=True)
 
     def check(self, *, deep: bool = False) -> None:
         """Raise if something else than a private step has changed them."""
@@ -98,7 +253,7 @@ class Weights:
                 p.grad = None  # what was not released must not reach the weights
         for name, grad in grads.items():
             p = self._named[name]
-            p.grad = grad if grad.dtype == p.dtype and grad.stride() == p.stride() else laid_as(p, grad)
+            p.grad = grad if grad.dtype == p.dtype and grad.stride() == p.stride() else match_strides(p, grad)
         self.is_stepping = True
         try:
             self._step_under_guard()
@@ -130,12 +285,12 @@ class Weights:
             guard.end()
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def use_average(self) -> Iterator[None]:
         """The averaged weights in place."""
         assert self.average is not None
         before, self._is_lent = self._is_lent, "averaged"
         try:
-            with self.average.in_place():
+            with self.average.swap_weights():
                 yield
         finally:
             self._is_lent = before
@@ -206,7 +361,7 @@ class _HookGuard:
     def _check(self, *_: Any) -> None:
         self._state.check()
         self._begun = True
-        if not all(_same(p.grad, grad) for p, grad in zip(self._params, self._kept, strict=True)):
+        if not all(_same_gradient(p.grad, grad) for p, grad in zip(self._params, self._kept, strict=True)):
             raise InvalidValue(
                 "optimizer has a hook that changed the released gradients. Records could move the weights by it, "
                 "without clip and noise. Let hooks look, or change weights in training.post_processing."
@@ -217,7 +372,7 @@ class _HookGuard:
         self._done = True
 
 
-def _same(grad: Tensor | None, kept: Tensor | None) -> bool:
+def _same_gradient(grad: Tensor | None, kept: Tensor | None) -> bool:
     if grad is None or kept is None:
         return grad is kept
     return torch.equal(grad.nan_to_num(), kept.nan_to_num())

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet.accounting import Guarantee, epsilon_curve, registry
-from privet.accounting.base import refuse_unsupported
-from privet.accounting.guarantee import MEANING, printed, rounded
-from privet.accounting.pld import delta_curve
+from privet.accounting.accountant import refuse_unsupported
+from privet.accounting.guarantee import MEANING, format_bound, format_outward
+from privet.accounting.pld.accountant import delta_curve
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, from_deltas, tradeoff, true_positive_rate
 from privet.errors import NoSolution, PrivetError
 from privet.planning import Plan, Recipe, ahead, compare
-from privet.planning.ahead import Frontier
 from privet.planning.compare import Row
-from privet.web.questions import MOST_STEPS, command_of, toml_of
+from privet.planning.frontier import Frontier
+from privet.web.questions import MOST_STEPS, recipe_to_command, recipe_to_toml
 
 POINTS = 240  # of a schedule
 CURVE = {"pld": 60, "gdp": 30, "rdp": 12}  # points of epsilon over the steps, about: the line is a staircase
@@ -30,9 +30,9 @@ def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
     row = compare({"plan": planned}).rows[0]
     recipe = planned.recipe
     return {
-        "guarantee": said(planned.guarantee),
-        "certified": None if planned.certified is None else said(planned.certified),
-        "beside": {"clt": _maybe(row.clt), "renyi": _maybe(row.renyi)},
+        "guarantee": guarantee_answer(planned.guarantee),
+        "certified": None if planned.certified is None else guarantee_answer(planned.certified),
+        "beside": {"clt": _optional_guarantee(row.clt), "renyi": _optional_guarantee(row.renyi)},
         "unsound": planned.is_unsound,
         "rule": planned.rule,
         "over_budget": row.over_budget,
@@ -40,8 +40,8 @@ def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
         "epochs": len(planned.steps) * float(planned.steps.rates[0]),
         "schedule": _schedule(planned, row),
         "utility": None if row.utility is None else row.utility.utility,
-        "toml": toml_of(recipe),
-        "command": command_of(recipe),
+        "toml": recipe_to_toml(recipe),
+        "command": recipe_to_command(recipe),
         "hash": planned.hash,
         "seconds": seconds,
     }
@@ -52,8 +52,8 @@ def curves_answer(planned: Plan) -> dict[str, Any]:
     start = time.perf_counter()
     lines = []
     for name in () if planned.is_unsound else CURVE:
-        lines += _tried(_line, planned, name)
-    return {"lines": lines, "why": _why(planned, lines), "seconds": time.perf_counter() - start}
+        lines += _try_make(_curve_line, planned, name)
+    return {"lines": lines, "why": _no_curve_reason(planned, lines), "seconds": time.perf_counter() - start}
 
 
 def attacker_answer(planned: Plan) -> dict[str, Any]:
@@ -61,12 +61,12 @@ def attacker_answer(planned: Plan) -> dict[str, Any]:
     start = time.perf_counter()
     lines: list[Tradeoff | Gaussian] = []
     for name in () if planned.is_unsound else ("pld", "gdp"):
-        lines += _tried(_test, planned, name)
+        lines += _try_make(_attacker_curve, planned, name)
     certified = next((line for line in lines if line.label == "certified"), None)
     return {
-        "lines": [_drawn(line) for line in lines],
-        "best": None if certified is None else _best(certified),
-        "why": _why(planned, lines),
+        "lines": [_curve_points(line) for line in lines],
+        "best": None if certified is None else _best_attacker(certified),
+        "why": _no_curve_reason(planned, lines),
         "seconds": time.perf_counter() - start,
     }
 
@@ -80,17 +80,22 @@ def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     batches = sorted({min(recipe.size, max(1, round(batch * by))) for by in BATCHES})
     steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})
     found = ahead(recipe, batches=batches, steps=steps)
-    return {"batches": batches, "steps": steps, "cells": _cells(found), "seconds": time.perf_counter() - start}
+    return {
+        "batches": batches,
+        "steps": steps,
+        "cells": _frontier_points(found),
+        "seconds": time.perf_counter() - start,
+    }
 
 
-def said(guarantee: Guarantee) -> dict[str, Any]:
+def guarantee_answer(guarantee: Guarantee) -> dict[str, Any]:
     """A guarantee with its numbers spelled: an upper bound rounded up, a lower one down."""
     lower = guarantee.epsilon_lower
     return {
         "epsilon": guarantee.epsilon,
-        "shown": rounded(guarantee.epsilon, up=True),
+        "shown": format_outward(guarantee.epsilon, up=True),
         "lower": lower,
-        "shown_lower": None if lower is None else rounded(lower, up=False),
+        "shown_lower": None if lower is None else format_outward(lower, up=False),
         "delta": guarantee.delta,
         "label": guarantee.label,
         "meaning": MEANING[guarantee.label],
@@ -106,39 +111,39 @@ def said(guarantee: Guarantee) -> dict[str, Any]:
 # --- parts ------------------------------------------------------------------------------------------
 
 
-def _maybe(guarantee: Guarantee | None) -> dict[str, Any] | None:
-    return None if guarantee is None else said(guarantee)
+def _optional_guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
+    return None if guarantee is None else guarantee_answer(guarantee)
 
 
 def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
     count = len(planned.steps)
     places = np.unique(np.linspace(0, count - 1, min(POINTS, count)).round().astype(np.int64))
-    noises, clips = _at(planned.steps.noises, places), _at(planned.steps.clips, places)
+    noises, clips = _values_at(planned.steps.noises, places), _values_at(planned.steps.clips, places)
     return {
         "step": (places + 1).tolist(),
         "noise": noises.tolist(),
         "clip": clips.tolist(),
         "std": (noises * clips).tolist(),
         "ends": {
-            "noise": _ends(row.noise),
-            "clip": _ends(row.clip),
-            "std": _ends(row.noise_std),
+            "noise": _format_ends(row.noise),
+            "clip": _format_ends(row.clip),
+            "std": _format_ends(row.noise_std),
         },
         "batch": planned.batch,
     }
 
 
-def _ends(ends: tuple[float, float]) -> list[str]:
+def _format_ends(ends: tuple[float, float]) -> list[str]:
     """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
-    return [printed(value, up=True, digits=5) for value in ends]
+    return [format_bound(value, up=True, digits=5) for value in ends]
 
 
-def _at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+def _values_at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
     """The values at these steps; a constant may be held once."""
     return values[places] if len(values) > 1 else np.full(len(places), values[0])
 
 
-def _tried(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> list[Any]:
+def _try_make(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> list[Any]:
     """What is made, or nothing where no theorem covers it."""
     try:
         return [make(planned, accountant)]
@@ -146,13 +151,13 @@ def _tried(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> 
         return []
 
 
-def _why(planned: Plan, lines: list[Any]) -> str:
+def _no_curve_reason(planned: Plan, lines: list[Any]) -> str:
     if planned.is_unsound:
         return f"No proof covers the clipping rule {planned.rule}, so there is no curve to show."
     return "" if lines else "No accountant covers this plan."
 
 
-def _line(planned: Plan, accountant: str) -> dict[str, Any]:
+def _curve_line(planned: Plan, accountant: str) -> dict[str, Any]:
     budget = planned.recipe.budget
     found = epsilon_curve(
         planned.ledger(), budget.delta, points=CURVE[accountant], accountant=accountant, relation=budget.relation
@@ -160,7 +165,7 @@ def _line(planned: Plan, accountant: str) -> dict[str, Any]:
     return {"method": found.method, "label": found.label, "x": found.steps.tolist(), "y": found.upper.tolist()}
 
 
-def _test(planned: Plan, accountant: str) -> Tradeoff | Gaussian:
+def _attacker_curve(planned: Plan, accountant: str) -> Tradeoff | Gaussian:
     """The curve of the first half of the epsilons alone: also a bound, and the rest costs seconds to see nothing."""
     ledger, relation = planned.ledger(), planned.recipe.budget.relation
     if accountant != "pld":
@@ -171,27 +176,27 @@ def _test(planned: Plan, accountant: str) -> Tradeoff | Gaussian:
     return from_deltas(epsilons, delta_curve(ledger, epsilons)[1], method="pld")
 
 
-def _drawn(curve: Tradeoff | Gaussian) -> dict[str, Any]:
+def _curve_points(curve: Tradeoff | Gaussian) -> dict[str, Any]:
     alpha = np.unique(np.concatenate([np.geomspace(1e-4, 0.1, 24), np.linspace(0, 1, 61)]))
     return {"method": curve.method, "label": curve.label, "x": alpha.tolist(), "y": curve(alpha).tolist()}
 
 
-def _best(curve: Tradeoff | Gaussian) -> dict[str, Any]:
+def _best_attacker(curve: Tradeoff | Gaussian) -> dict[str, Any]:
     """What the best attacker can do, in per cent, rounded up: the lead of hits over false alarms, the hits at few."""
     return {
         "label": curve.label,
-        "advantage": rounded(100 * advantage(curve), up=True, digits=3),
+        "advantage": format_outward(100 * advantage(curve), up=True, digits=3),
         "false_alarms": f"{100 * FALSE_ALARMS:g}",
-        "hits": rounded(100 * true_positive_rate(curve, FALSE_ALARMS), up=True, digits=3),
+        "hits": format_outward(100 * true_positive_rate(curve, FALSE_ALARMS), up=True, digits=3),
     }
 
 
-def _cells(found: Frontier) -> list[dict[str, Any]]:
+def _frontier_points(found: Frontier) -> list[dict[str, Any]]:
     return [
         {
             "steps": cell.steps, "batch": cell.batch, "epochs": cell.epochs, "std": cell.std, "frontier": cell.frontier,
-            "noise": None if cell.noise is None else rounded(cell.noise, up=True, digits=4),
-            "noise_last": None if cell.noise_last is None else rounded(cell.noise_last, up=True, digits=4),
+            "noise": None if cell.noise is None else format_outward(cell.noise, up=True, digits=4),
+            "noise_last": None if cell.noise_last is None else format_outward(cell.noise_last, up=True, digits=4),
             "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
         }
         for cell in found.cells

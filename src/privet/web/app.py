@@ -1,9 +1,10 @@
-"""The application: the page, its questions, the downloads, and the gallery of runs."""
+"""The runs in a folder: name, guarantee, held-out scores, and the report of each. Nothing outside it is reached."""
 
 import asyncio
 import json
+import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -15,15 +16,167 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from privet._registry import shortened
-from privet.errors import PrivetError
+from privet._text import one_line, shorten
+from privet.accounting.guarantee import format_outward
+from privet.errors import InvalidValue, PrivetError
+from privet.ledger.runs import OneRun, compose_runs, find_run_folders, read, select_dataset
+from privet.ledger.total import NAME as BUDGET
+from privet.ledger.total import read as budget_of
 from privet.planning import METHODS, Plan, Recipe, plan
-from privet.planning.plan_file import text_of
+from privet.planning.plan_file import plan_text
 from privet.web import answers, work
-from privet.web.gallery import Gallery
+from privet.web.answers import guarantee_answer
 from privet.web.guard import Door, Guard
-from privet.web.questions import MOST_STEPS, command_of, recipe_of, toml_of
-from privet.web.work import Broken, Busy, Desk, Gone, Late, in_thread
+from privet.web.questions import MOST_STEPS, recipe_from_controls, recipe_to_command, recipe_to_toml
+from privet.web.work import Broken, Busy, Desk, Gone, Late, run_in_thread
+
+REPORT, ABOUT, LEDGER = "report.html", "run.json", "ledger.jsonl"
+READ = (ABOUT, "plan.json", LEDGER, "metrics.jsonl")  # what a run's entry is made of
+MOST_RUNS = 100
+MOST_LISTED_BYTES = 64 * 2**20  # of one file
+
+
+class Gallery:
+    """The runs in a folder. An entry is made again when one of its files has changed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._kept: dict[str, tuple[object, dict[str, Any]]] = {}
+        self._sums: tuple[object, list[dict[str, Any]]] | None = None
+
+    def entries(self, alive: Callable[[], None]) -> dict[str, Any]:
+        """Every run in order of its name: what it guarantees and how well it does, or why it cannot be read."""
+        folders = list(self._folders())
+        runs = []
+        for folder in folders[:MOST_RUNS]:
+            alive()
+            runs.append(self._entry(folder))
+        return {
+            "folder": self._root.name, "runs": runs, "left_out": max(0, len(folders) - MOST_RUNS),
+            "together": self._dataset_costs(alive),
+        }  # fmt: skip
+
+    def report(self, name: str) -> bytes | None:
+        """The report of the run called `name`, if it has one that lies in its folder."""
+        folder = next((found for found in self._folders() if found.name == name), None)
+        file = None if folder is None else _plain_file_inside(folder, REPORT)
+        try:
+            return None if file is None else file.read_bytes()
+        except OSError:
+            return None
+
+    def _folders(self) -> Iterator[Path]:
+        """The folders of runs that stand in the root themselves: a link may lead anywhere."""
+        try:
+            found = sorted(self._root.iterdir())
+        except OSError:
+            return
+        for folder in found:
+            if not folder.is_symlink() and folder.is_dir() and _plain_file_inside(folder, ABOUT) is not None:
+                yield folder
+
+    def _dataset_costs(self, alive: Callable[[], None]) -> list[dict[str, Any]]:
+        """For each dataset with several runs in the folder what they cost together, or why that cannot be told."""
+        try:
+            places = list(find_run_folders(self._root))
+            stamp = (
+                _file_stamp(self._root / BUDGET),
+                *((place, _file_stamp(place / LEDGER), _file_stamp(place / ABOUT)) for place in places),
+            )
+            if self._sums is None or self._sums[0] != stamp:
+                self._sums = (
+                    stamp,
+                    _dataset_sums(self._root, [_read_one_run(place, alive) for place in places], alive),
+                )
+            return self._sums[1]
+        except PrivetError as error:
+            said = one_line(error).replace(f"{self._root}/", "").replace(str(self._root), self._root.name)
+            return [{"dataset": None, "runs": None, "error": shorten(said, 300)}]
+
+    def _entry(self, folder: Path) -> dict[str, Any]:
+        stamp = tuple(_file_stamp(folder / name) for name in READ)
+        kept = self._kept.get(folder.name)
+        if kept is None or kept[0] != stamp:
+            kept = self._kept[folder.name] = (stamp, _read(folder))
+        name = folder.name.encode("utf-8", "replace").decode()
+        return kept[1] | {
+            "name": name,
+            "report": _plain_file_inside(folder, REPORT) is not None and name == folder.name,
+        }
+
+
+def _read_one_run(folder: Path, alive: Callable[[], None]) -> OneRun:
+    """The run in a folder, from files of its own alone."""
+    alive()
+    for name in (LEDGER, ABOUT):
+        if (folder / name).is_symlink() or ((folder / name).exists() and _plain_file_inside(folder, name) is None):
+            raise InvalidValue(f"{folder / name}: is a link, no plain file, or very large. It is not read here.")
+    return read(folder)
+
+
+def _dataset_sums(root: Path, runs: list[OneRun], alive: Callable[[], None]) -> list[dict[str, Any]]:
+    totals = budget_of(root)
+    names = sorted({run.header.dataset for run in runs if run.header.dataset is not None})
+    found: list[dict[str, Any]] = []
+    for name in (*names,) or (None,):
+        alive()
+        chosen = select_dataset(runs, name)
+        if len(chosen) < 2:
+            continue
+        row: dict[str, Any] = {"dataset": name, "runs": len(chosen)}
+        try:
+            row["guarantee"] = guarantee_answer(compose_runs(chosen))
+        except PrivetError as error:
+            row["error"] = shorten(f"guarantee: none. {one_line(error)}".replace(f"{root}/", ""), 300)
+        if name in totals:
+            row["total"] = format_outward(totals[name].epsilon, up=True)
+        found.append(row)
+    return found
+
+
+def _plain_file_inside(folder: Path, name: str) -> Path | None:
+    """The file, if it is a plain one of bearable size, in the folder itself: no link, no pipe."""
+    file = folder / name
+    try:
+        found = file.lstat()
+    except OSError:
+        return None
+    return file if stat.S_ISREG(found.st_mode) and found.st_size <= MOST_LISTED_BYTES else None
+
+
+def _file_stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.lstat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    from privet.ledger.assumptions import list_assumptions
+    from privet.training.progress import format_scores
+    from privet.training.run import Run
+
+    if any(
+        _plain_file_inside(folder, name) is None
+        for name in READ
+        if (folder / name).is_symlink() or (folder / name).exists()
+    ):
+        return {"error": "one of its files is a link, no plain file, or very large."}
+    try:
+        run = Run.load(folder)
+        public = {key: value for key, value in (run.scores or {}).items() if key.startswith("held_out_")}
+        return {
+            "guarantee": guarantee_answer(run.guarantee), "assumes": list(list_assumptions(run.guarantee)),
+            "dataset": run.dataset, "task": run.settings.task, "steps": run.steps, "planned": len(run.plan.steps),
+            "over": run.is_over, "method": run.plan.recipe.method, "held_out": format_scores(public),
+            "evaluation": run.evaluation,
+        }  # fmt: skip
+    except PrivetError as error:
+        return {"error": shorten(one_line(error).replace(str(folder), folder.name), 200)}
+    except Exception as error:  # one strange run must not hide the others
+        return {"error": f"cannot be read: {type(error).__name__}"}
+
 
 MOST_BYTES = 64 * 1024  # of a request
 BODY_SECONDS = 10.0
@@ -53,29 +206,31 @@ class Page:
         return JSONResponse({"methods": rows, "most_steps": MOST_STEPS})
 
     async def plan(self, request: Request) -> Response:
-        _, said = await self._planned(request, recipe_of(await body_of(request)))
+        _, said = await self._plan_recipe(request, recipe_from_controls(await read_body(request)))
         return JSONResponse(said)
 
     async def curves(self, request: Request) -> Response:
-        return await self._of_plan(request, answers.curves_answer)
+        return await self._answer_about_plan(request, answers.curves_answer)
 
     async def attacker(self, request: Request) -> Response:
-        return await self._of_plan(request, answers.attacker_answer)
+        return await self._answer_about_plan(request, answers.attacker_answer)
 
     async def ahead(self, request: Request) -> Response:
-        recipe = recipe_of(await body_of(request))
-        return JSONResponse(await self._asked(request, recipe, "ahead", answers.ahead_answer, recipe))
+        recipe = recipe_from_controls(await read_body(request))
+        return JSONResponse(await self._compute(request, recipe, "ahead", answers.ahead_answer, recipe))
 
     async def plan_file(self, request: Request) -> Response:
-        found, _ = await self._planned(request, recipe_of(dict(request.query_params)))
-        text = text_of(found.as_dict())
-        return _download(text, "plan.json", "application/json")
+        found, _ = await self._plan_recipe(request, recipe_from_controls(dict(request.query_params)))
+        text = plan_text(found.as_dict())
+        return _download_response(text, "plan.json", "application/json")
 
     async def recipe_file(self, request: Request) -> Response:
-        return _download(toml_of(recipe_of(dict(request.query_params))), "recipe.toml", "application/toml")
+        return _download_response(
+            recipe_to_toml(recipe_from_controls(dict(request.query_params))), "recipe.toml", "application/toml"
+        )
 
     async def runs(self, request: Request) -> Response:
-        return JSONResponse(await in_thread(self.gallery.entries, request.is_disconnected))
+        return JSONResponse(await run_in_thread(self.gallery.entries, request.is_disconnected))
 
     async def report(self, request: Request) -> Response:
         found = await asyncio.to_thread(self.gallery.report, request.path_params["name"])
@@ -84,23 +239,23 @@ class Page:
         headers = {"content-security-policy": REPORT_POLICY}
         return Response(found, media_type="text/html", headers=headers)
 
-    async def _of_plan(self, request: Request, make: Callable[[Plan], Any]) -> Response:
-        recipe = recipe_of(await body_of(request))
-        found, _ = await self._planned(request, recipe)
-        return JSONResponse(await self._asked(request, recipe, make.__name__, make, found))
+    async def _answer_about_plan(self, request: Request, make: Callable[[Plan], Any]) -> Response:
+        recipe = recipe_from_controls(await read_body(request))
+        found, _ = await self._plan_recipe(request, recipe)
+        return JSONResponse(await self._compute(request, recipe, make.__name__, make, found))
 
-    async def _planned(self, request: Request, recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
-        found: tuple[Plan, dict[str, Any]] = await self._asked(request, recipe, "plan", planned, recipe)
+    async def _plan_recipe(self, request: Request, recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
+        found: tuple[Plan, dict[str, Any]] = await self._compute(request, recipe, "plan", make_plan, recipe)
         return found
 
-    async def _asked(
+    async def _compute(
         self, request: Request, recipe: Recipe, what: str, make: Callable[[Any], Any], given: "Plan | Recipe"
     ) -> Any:
         """What `make` gives, computed in another process, or a line that says what to do if that takes too long."""
         try:
             return await self.desk.answer((what, recipe), partial(make, given), request.is_disconnected)
         except Late:
-            raise HTTPException(504, too_long(recipe)) from None
+            raise HTTPException(504, too_long_message(recipe)) from None
 
 
 def application(*, door: Door, runs: Path) -> Guard:
@@ -120,26 +275,26 @@ def application(*, door: Door, runs: Path) -> Guard:
         Route("/runs/{name}/report.html", page.report),
     ]
     handlers: dict[Any, Any] = {
-        PrivetError: lambda _, error: _error(400, str(error)),
-        HTTPException: lambda _, error: _error(error.status_code, error.detail, error.headers),
-        Busy: lambda _, error: _error(503, "too much is asked at once. Try again in a moment."),
-        Gone: lambda _, error: _error(499, "the client has left."),
-        Broken: lambda _, error: _error(500, f"internal error: {error}"),
-        Exception: lambda _, error: _error(500, f"internal error: {type(error).__name__}"),
+        PrivetError: lambda _, error: _error_response(400, str(error)),
+        HTTPException: lambda _, error: _error_response(error.status_code, error.detail, error.headers),
+        Busy: lambda _, error: _error_response(503, "too much is asked at once. Try again in a moment."),
+        Gone: lambda _, error: _error_response(499, "the client has left."),
+        Broken: lambda _, error: _error_response(500, f"internal error: {error}"),
+        Exception: lambda _, error: _error_response(500, f"internal error: {type(error).__name__}"),
     }
     return Guard(Starlette(routes=routes, exception_handlers=handlers), door)
 
 
-def too_long(recipe: Recipe) -> str:
+def too_long_message(recipe: Recipe) -> str:
     """What to say of a question that is too hard for a page."""
     return (
-        f"this takes more than {work.LONGEST:g} seconds, which is all that the page may take for a question. "
+        f"this takes more than {work.LONGEST_WORK:g} seconds, which is all that the page may take for a question. "
         "Ask for fewer steps, a larger delta, or a rho nearer to 1; or plan without a limit, on the command line: "
-        f"{command_of(recipe)}"
+        f"{recipe_to_command(recipe)}"
     )
 
 
-def planned(recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
+def make_plan(recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
     """The plan, and what the page shows of it."""
     start = time.perf_counter()
     found = plan(recipe)
@@ -158,7 +313,7 @@ def static_files() -> dict[str, tuple[str, bytes]]:
     return found
 
 
-async def body_of(request: Request) -> Any:
+async def read_body(request: Request) -> Any:
     """The JSON of a request, if it comes in time and is not large.
 
     Raises:
@@ -184,10 +339,10 @@ async def body_of(request: Request) -> Any:
 _CLOSE = {"connection": "close"}  # what is left of the body is not read
 
 
-def _error(status: int, message: str, headers: Any = None) -> JSONResponse:
-    return JSONResponse({"error": shortened(" ".join(message.split()), 400)}, status_code=status, headers=headers)
+def _error_response(status: int, message: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"error": shorten(" ".join(message.split()), 400)}, status_code=status, headers=headers)
 
 
-def _download(text: str, name: str, kind: str) -> Response:
+def _download_response(text: str, name: str, kind: str) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     return Response(text, media_type=kind, headers=headers)

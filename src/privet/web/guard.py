@@ -53,7 +53,7 @@ class Door:
         return any(hmac.compare_digest(token, word.encode("utf-8", "surrogateescape")) for word in offered)
 
 
-def door_for(host: str, token: str | None) -> Door:
+def make_door(host: str, token: str | None) -> Door:
     """The door of a server bound to `host`: without a token on loopback, with one (made here if None) elsewhere.
 
     >>> door_for("127.0.0.1", None).knows("localhost:8000"), door_for("127.0.0.1", None).knows("evil.example:8000")
@@ -125,15 +125,15 @@ class Guard:
             await send(message)
 
         headers = Headers(scope=scope)
-        refusal = refused(self._door, headers)
+        refusal = refusal_reason(self._door, headers)
         if refusal is not None:
-            await _say(sealed, *refusal)
-        elif not self._door.opens(_offered(headers)):
-            await self._ask(scope, sealed)
+            await _send_error(sealed, *refusal)
+        elif not self._door.opens(_offered_tokens(headers)):
+            await self._accept_token(scope, sealed)
         else:
             await self._app(scope, receive, sealed)
 
-    async def _ask(self, scope: Scope, send: Send) -> None:
+    async def _accept_token(self, scope: Scope, send: Send) -> None:
         """The token in the page's address becomes a cookie, and the address is cleaned; all else is turned away."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
         if scope["path"] == "/" and scope["method"] == "GET" and self._door.opens(given):
@@ -142,10 +142,10 @@ class Guard:
             await send({"type": "http.response.start", "status": 303, "headers": headers})
             await send({"type": "http.response.body", "body": b""})
             return
-        await _say(send, 401, "the token is missing or wrong. Open the address that `privet serve` printed.")
+        await _send_error(send, 401, "the token is missing or wrong. Open the address that `privet serve` printed.")
 
 
-def refused(door: Door, headers: Headers) -> tuple[int, str] | None:
+def refusal_reason(door: Door, headers: Headers) -> tuple[int, str] | None:
     """The status and the reason, if the request comes from elsewhere."""
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not door.knows(hosts[0]):
@@ -161,7 +161,7 @@ def refused(door: Door, headers: Headers) -> tuple[int, str] | None:
     return None
 
 
-def _offered(headers: Headers) -> list[str]:
+def _offered_tokens(headers: Headers) -> list[str]:
     """What could be the token: the word after Bearer, and the cookie."""
     kind, _, word = headers.get("authorization", "").partition(" ")
     found = [word.strip()] if kind.lower() == "bearer" else []
@@ -172,7 +172,7 @@ def _offered(headers: Headers) -> list[str]:
     return [*found, *([cookies[COOKIE].value] if COOKIE in cookies else [])]
 
 
-async def _say(send: Send, status: int, reason: str) -> None:
+async def _send_error(send: Send, status: int, reason: str) -> None:
     body = json.dumps({"error": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from privet._registry import shortened
+from privet._text import shorten
 from privet.accounting.guarantee import RELATIONS
 from privet.errors import InvalidValue
 from privet.planning import METHODS, Recipe, method
@@ -27,7 +27,7 @@ REACH: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 
 
-def recipe_of(given: Any) -> Recipe:
+def recipe_from_controls(given: Any) -> Recipe:
     """The recipe that the controls describe; numbers may be text, as they are in an address.
 
     >>> recipe_of({"epsilon": 1.2, "size": 60000, "batch": "256", "epochs": 60}).count
@@ -40,8 +40,8 @@ def recipe_of(given: Any) -> Recipe:
         raise InvalidValue("the request must be a JSON object of controls. Send {'epsilon': 1.2, ...}.")
     unknown = [key for key in given if key not in CONTROLS]
     if unknown:
-        raise InvalidValue(f"{shortened(str(unknown[0]), 40)!r} is not a control. Use {', '.join(CONTROLS)}.")
-    asked = {key: _value(key, value) for key, value in given.items() if value is not None and value != ""}
+        raise InvalidValue(f"{shorten(str(unknown[0]), 40)!r} is not a control. Use {', '.join(CONTROLS)}.")
+    asked = {key: _parse_control(key, value) for key, value in given.items() if value is not None and value != ""}
     needs = method(asked["method"]).needs if "method" in asked else ()
     # The page keeps both rhos while the method changes; one that the method does not need is left aside.
     kept = {key: value for key, value in asked.items() if not key.startswith("rho_") or key in needs}
@@ -52,7 +52,7 @@ def recipe_of(given: Any) -> Recipe:
     return recipe
 
 
-def toml_of(recipe: Recipe) -> str:
+def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as a TOML file that `privet plan` reads.
 
     >>> print(toml_of(recipe_of({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60, "method": "noisy-sgd"})))
@@ -67,32 +67,32 @@ def toml_of(recipe: Recipe) -> str:
     method = "noisy-sgd"
     <BLANKLINE>
     """
-    lines = [f"{key} = {_written(value)}" for key, value in _spoken(recipe).items()]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in _control_values(recipe).items()]
     return "\n".join(["# privet plan recipe.toml --out plan.json", *lines, ""])
 
 
-def command_of(recipe: Recipe) -> str:
+def recipe_to_command(recipe: Recipe) -> str:
     """The command line that makes the same plan.
 
     >>> command_of(recipe_of({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60})).partition(" --size ")[0]
     'privet plan --epsilon 1.2 --delta 1e-05 --relation zero-out'
     """
     words = ["privet", "plan"]
-    for key, value in _spoken(recipe).items():
+    for key, value in _control_values(recipe).items():
         words.append(f"--{key.replace('_', '-')}")
         if value is not True:
-            words.append(value if isinstance(value, str) else _written(value))
+            words.append(value if isinstance(value, str) else _toml_value(value))
     return shlex.join([*words, "--out", "plan.json"])
 
 
-def _spoken(recipe: Recipe) -> dict[str, Any]:
+def _control_values(recipe: Recipe) -> dict[str, Any]:
     """What the controls say, in the order in which a recipe is read; what is off is left out."""
     order = ("epsilon", "delta", "relation", *NUMBERS[2:], "method", "as_published")
     said = recipe.as_dict()
     return {key: said[key] for key in order if said.get(key) not in (None, False)}
 
 
-def _written(value: Any) -> str:
+def _toml_value(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return json.dumps(value)  # a text, a number and a truth are written in TOML as in JSON
@@ -101,19 +101,19 @@ def _written(value: Any) -> str:
 # --- one control ------------------------------------------------------------------------------------
 
 
-def _value(key: str, value: Any) -> Any:
+def _parse_control(key: str, value: Any) -> Any:
     if key in WORDS:
         if value not in WORDS[key]:
-            raise InvalidValue(f"{key}={shortened(repr(value), 40)} is not known. Use {', '.join(WORDS[key])}.")
+            raise InvalidValue(f"{key}={shorten(repr(value), 40)} is not known. Use {', '.join(WORDS[key])}.")
         return value
     if key == "as_published":
         if value not in (True, False, "true", "false"):
-            raise InvalidValue(f"as_published={shortened(repr(value), 40)} must be true or false.")
+            raise InvalidValue(f"as_published={shorten(repr(value), 40)} must be true or false.")
         return value in (True, "true")
-    number = _number(value)
+    number = _parse_number(value)
     if number is None or (key in WHOLE and not number.is_integer()):
         kind = "a whole number" if key in WHOLE else "a finite number"
-        raise InvalidValue(f"{key}={shortened(repr(value), 40)} must be {kind}. Give one such as 256.")
+        raise InvalidValue(f"{key}={shorten(repr(value), 40)} must be {kind}. Give one such as 256.")
     least, most = REACH.get(key, (-math.inf, math.inf))
     if not least <= number <= most:
         raise InvalidValue(
@@ -123,7 +123,7 @@ def _value(key: str, value: Any) -> Any:
     return int(number) if key in WHOLE else number
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     if (
         isinstance(value, bool)
         or not isinstance(value, (int, float, str))

@@ -39,7 +39,7 @@ class Hurried(H11Protocol):
         self.loop.call_later(LOOK, self._watch)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket on the host and port; port 0 takes a free one.
 
     Raises:
@@ -76,7 +76,7 @@ def server(*, door: Door, runs: Path) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def address(door: Door, host: str, port: int) -> str:
+def page_address(door: Door, host: str, port: int) -> str:
     """What to open in a browser; with the token, if one is needed."""
     named = f"[{host}]" if ":" in host else host
     if host in ("0.0.0.0", "::"):

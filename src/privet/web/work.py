@@ -24,9 +24,9 @@ IsGone = Callable[[], Awaitable[bool]]
 PROCESSES = 4  # at once
 MOST_WAITING = 12  # requests, those being answered included
 REMEMBERED = 256  # answers
-LONGEST = 30.0  # seconds for one question, from when it is begun
+LONGEST_WORK = 30.0  # seconds for one question, from when it is begun
 POLITE = 2.0  # seconds after which a question lets others go first
-LOOK = 0.1  # seconds between two looks whether the client is still there, or less
+LOOK_AT_CLIENT = 0.1  # seconds between two looks whether the client is still there, or less
 
 _HOW = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 _MADE: Any = multiprocessing.get_context(_HOW)
@@ -74,8 +74,8 @@ class Desk:
         try:
             while self._line.index(place) >= PROCESSES:
                 await _check_there(is_gone)
-                await asyncio.sleep(LOOK)
-            found = await _in_process(work, is_gone)
+                await asyncio.sleep(LOOK_AT_CLIENT)
+            found = await _run_in_process(work, is_gone)
         finally:
             self._line.remove(place)
         self._kept[key] = found
@@ -84,7 +84,7 @@ class Desk:
         return found
 
 
-async def in_thread(work: Callable[[Alive], Any], is_gone: IsGone) -> Any:
+async def run_in_thread(work: Callable[[Alive], Any], is_gone: IsGone) -> Any:
     """What `work` gives, which calls `alive` often; for work that this process remembers.
 
     Raises:
@@ -98,7 +98,7 @@ async def in_thread(work: Callable[[Alive], Any], is_gone: IsGone) -> Any:
 
     task = asyncio.create_task(asyncio.to_thread(work, alive))
     try:
-        while not (await asyncio.wait({task}, timeout=LOOK))[0]:
+        while not (await asyncio.wait({task}, timeout=LOOK_AT_CLIENT))[0]:
             await _check_there(is_gone)
         return task.result()
     finally:
@@ -112,9 +112,9 @@ async def _check_there(is_gone: IsGone) -> None:
         raise Gone
 
 
-async def _in_process(work: Callable[[], Any], is_gone: IsGone) -> Any:
+async def _run_in_process(work: Callable[[], Any], is_gone: IsGone) -> Any:
     receiver, sender = _MADE.Pipe(duplex=False)
-    process = _MADE.Process(target=_work, args=(sender, work, LONGEST), daemon=True)
+    process = _MADE.Process(target=_run_and_send, args=(sender, work, LONGEST_WORK), daemon=True)
     try:
         await asyncio.to_thread(process.start)
         sender.close()  # of this process: the other end alone keeps it open
@@ -140,21 +140,21 @@ async def _wait(receiver: Connection, pid: int | None, is_gone: IsGone) -> None:
     while not receiver.poll():
         await _check_there(is_gone)
         seconds = loop.time() - begun
-        if seconds > LONGEST:
+        if seconds > LONGEST_WORK:
             raise Late
         if seconds > POLITE and not is_polite and pid is not None:
             is_polite = True
-            _let_others_first(pid)
-        await asyncio.sleep(min(LOOK, max(0.005, seconds / 10)))
+            _lower_priority(pid)
+        await asyncio.sleep(min(LOOK_AT_CLIENT, max(0.005, seconds / 10)))
 
 
-def _let_others_first(pid: int) -> None:
+def _lower_priority(pid: int) -> None:
     if hasattr(os, "setpriority"):
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, pid, 10)
 
 
-def _work(sender: Connection, work: Callable[[], Any], longest: float) -> None:
+def _run_and_send(sender: Connection, work: Callable[[], Any], longest: float) -> None:
     """In the other process: send (True, what `work` gives), or (False, the user's mistake or the kind of ours)."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if hasattr(signal, "alarm"):

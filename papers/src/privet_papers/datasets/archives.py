@@ -14,8 +14,8 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from privet._registry import shortened
-from privet.data.files import File, Where, content_of, damaged, find, gunzip, places, read
+from privet._text import shorten
+from privet.data.files import File, Where, candidate_paths, damaged, find, gunzip, read, read_content
 from privet.errors import InvalidValue
 
 LONGEST = 2**16  # bytes of a header that names a member; such are read whole
@@ -50,7 +50,7 @@ def untar(content: bytes, *, limit: int, name: str) -> Iterator[tuple[str, bytes
 
 
 def _check_member(member: tarfile.TarInfo, *, limit: int, name: str) -> None:
-    shown = repr(shortened(member.name))
+    shown = repr(shorten(member.name))
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name or ":" in member.name:
         raise InvalidValue(f"{name}: has {shown}, which would lie outside its folder. Do not use it.")
@@ -97,7 +97,7 @@ class _Limited(io.RawIOBase):
 PACKED = (".gz", ".xz")
 
 
-def found_plain(where: Where, file: File) -> bool:
+def has_plain_file(where: Where, file: File) -> bool:
     """Whether the folder of the dataset has the file, plain or packed. Beside those folders, names say too little."""
     return find(where, file.dataset, *(file.name + suffix for suffix in ("", *PACKED)), beside=False) is not None
 
@@ -109,10 +109,10 @@ def read_plain(where: Where, file: File) -> bytes:
         InvalidValue: it is nowhere and cannot be fetched, is damaged, or holds something else.
     """
     for suffix in PACKED:
-        for path in places(where, file.dataset, file.name + suffix):
+        for path in candidate_paths(where, file.dataset, file.name + suffix):
             if not os.path.isfile(path):
                 continue
-            content = unpack(content_of(path), limit=file.size, name=str(path))
+            content = unpack(read_content(path), limit=file.size, name=str(path))
             if sha256(content).hexdigest() == file.sha256:
                 return content
             if path.parent not in where.folders():  # beside the datasets' folders it may be another's: passed over
@@ -160,7 +160,7 @@ def unzip(content: bytes, wanted: Callable[[str], bool], *, limit: int, name: st
                 if left < 0:
                     raise InvalidValue(f"{name}: unpacks to more than {limit:,} bytes. Do not use it.")
                 if member.filename in found:
-                    raise InvalidValue(f"{name}: has {shortened(member.filename)!r} twice. Fetch it again.")
+                    raise InvalidValue(f"{name}: has {shorten(member.filename)!r} twice. Fetch it again.")
                 found[member.filename] = piece
     except InvalidValue:
         raise
@@ -169,7 +169,7 @@ def unzip(content: bytes, wanted: Callable[[str], bool], *, limit: int, name: st
     return found
 
 
-def text_of(content: bytes, name: str | Path) -> str:
+def decode_text(content: bytes, name: str | Path) -> str:
     """The content as UTF-8 text."""
     try:
         return content.decode()

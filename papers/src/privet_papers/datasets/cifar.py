@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import _check
-from privet._registry import one_line, shortened
-from privet.data.files import File, Where, content_of, find, read, unzip_arrays
-from privet.data.images import picture
+from privet._text import one_line, shorten
+from privet.data.files import File, Where, find, read, read_content, unzip_arrays
+from privet.data.images import decode_picture
 from privet.data.task import Task, first, register, tensors
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import untar
 from privet_papers.datasets.features import image_features
-from privet_papers.datasets.safe_pickle import Call, plain
+from privet_papers.datasets.safe_pickle import Call, read_plain_values
 
 Rows = NDArray[np.uint8]  # (N, L + 3072): L labels, then the red, green and blue planes
 
@@ -54,7 +54,7 @@ def _archive_file(dataset: str, name: str, digest: str, size: int) -> File:
     return File(dataset=dataset, name=name, sha256=digest, size=size, url=f"https://www.cs.toronto.edu/~kriz/{name}")
 
 
-def _tens(name: str, digest: str) -> Batch:
+def _batch_of_10000(name: str, digest: str) -> Batch:
     return Batch(name=name, count=10000, sha256=digest)  # its pickle holds the same
 
 
@@ -62,12 +62,12 @@ CIFAR10 = Cifar(
     title="CIFAR-10",
     classes={"labels": 10},
     batches=(
-        _tens("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
-        _tens("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
-        _tens("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
-        _tens("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
-        _tens("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
-        _tens("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
+        _batch_of_10000("data_batch_1", "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"),
+        _batch_of_10000("data_batch_2", "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"),
+        _batch_of_10000("data_batch_3", "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"),
+        _batch_of_10000("data_batch_4", "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"),
+        _batch_of_10000("data_batch_5", "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"),
+        _batch_of_10000("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
     ),
     binary="cifar-10-batches-bin",
     python="cifar-10-batches-py",
@@ -118,7 +118,7 @@ def cifar10(*, where: Where, size: int | None = None, features: str = "pixels") 
     `features=scattering` has wavelet features in the place of pixels, `features=mirrored` such as are the same for a
     picture and its mirror image.
     """
-    return image_features(_task(CIFAR10, "labels", where=where, size=size), features, where)
+    return image_features(_make_task(CIFAR10, "labels", where=where, size=size), features, where)
 
 
 @register("cifar100")
@@ -129,20 +129,20 @@ def cifar100(*, where: Where, size: int | None = None, features: str = "pixels",
     `labels=coarse` has the twenty groups of five kinds each. `features` are those of `cifar10`.
     """
     _check.one_of(LABELS, labels=labels)
-    return image_features(_task(CIFAR100, f"{labels}_labels", where=where, size=size), features, where)
+    return image_features(_make_task(CIFAR100, f"{labels}_labels", where=where, size=size), features, where)
 
 
-def _task(data: Cifar, labels: str, *, where: Where, size: int | None) -> Task:
+def _make_task(data: Cifar, labels: str, *, where: Where, size: int | None) -> Task:
     *training, test = data.batches
     taken = first(size, sum(batch.count for batch in training))
     starts = accumulate((batch.count for batch in training), initial=0)
     needed = [batch for start, batch in zip(starts, training, strict=False) if start < taken]
-    rows, hashes = zip(*_batches(data, [*needed, test], where), strict=True)
+    rows, hashes = zip(*_read_batches(data, [*needed, test], where), strict=True)
     column = list(data.classes).index(labels)
     return Task(
         name=data.archive.dataset,
-        train=_images(np.concatenate(rows[:-1])[:taken], column),
-        held_out=_images(rows[-1], column),
+        train=_image_tensors(np.concatenate(rows[:-1])[:taken], column),
+        held_out=_image_tensors(rows[-1], column),
         evaluation=f"the public test set, {test.count:,} images that are never trained on",
         model="cnn",
         facts={"shape": (3, 32, 32), "classes": data.classes[labels]},
@@ -151,18 +151,18 @@ def _task(data: Cifar, labels: str, *, where: Where, size: int | None) -> Task:
     )
 
 
-def _images(rows: Rows, column: int) -> tuple[object, object]:
+def _image_tensors(rows: Rows, column: int) -> tuple[object, object]:
     return tensors(rows[:, -PIXELS:].reshape(-1, 3, 32, 32), rows[:, column])
 
 
-def _batches(data: Cifar, batches: list[Batch], where: Where) -> Iterator[tuple[Rows, str]]:
+def _read_batches(data: Cifar, batches: list[Batch], where: Where) -> Iterator[tuple[Rows, str]]:
     """These batches, whichever form each is found in, each with its name and SHA-256."""
     archive: dict[str, bytes] = {}
     is_public = False
     for batch in batches:
-        path = _found(data, batch, where)
+        path = _find_batch(data, batch, where)
         if path is None and not archive:
-            archive, is_public = _archive(data, where)
+            archive, is_public = _read_archive(data, where)
         if path is None:
             name = next((name for name in (f"{batch.name}.bin", batch.name) if name in archive), None)
             if name is None:
@@ -171,37 +171,40 @@ def _batches(data: Cifar, batches: list[Batch], where: Where) -> Iterator[tuple[
                 )
             path, content, known = Path(name), archive[name], is_public
         else:
-            content, known = content_of(path), False
-        rows = _rows(data, batch, path, content)
-        yield rows, f"{batch.name} {_proven(data, batch, path, content, rows, known=known)}"
+            content, known = read_content(path), False
+        rows = _parse_rows(data, batch, path, content)
+        yield rows, f"{batch.name} {_verify_batch(data, batch, path, content, rows, known=known)}"
 
 
-def _found(data: Cifar, batch: Batch, where: Where) -> Path | None:
+def _find_batch(data: Cifar, batch: Batch, where: Where) -> Path | None:
     """The batch as a file of its own."""
     names = [f"{data.binary}/{batch.name}.bin", f"{batch.name}.bin", f"{data.python}/{batch.name}", batch.name]
     names += [f"{batch.name}.webp"] if data.tiled else []
     return find(where, data.archive.dataset, *names, beside=batch.name not in _COMMON)
 
 
-def _archive(data: Cifar, where: Where) -> tuple[dict[str, bytes], bool]:
+def _read_archive(data: Cifar, where: Where) -> tuple[dict[str, bytes], bool]:
     """The files of whichever archive is there, by name, and whether it is the public one; that is fetched if needed."""
     path = find(where, data.archive.dataset, data.archive.name, data.pickles)
-    content, name = (read(where, data.archive), str(data.archive)) if path is None else (content_of(path), str(path))
+    content, name = (read(where, data.archive), str(data.archive)) if path is None else (read_content(path), str(path))
     files = {PurePosixPath(member).name: held for member, held in untar(content, limit=2**28, name=name)}
     return files, sha256(content).hexdigest() == data.archive.sha256
 
 
-def _rows(data: Cifar, batch: Batch, path: Path, content: bytes) -> Rows:
+def _parse_rows(data: Cifar, batch: Batch, path: Path, content: bytes) -> Rows:
     """What the file holds, in the binary form."""
     if path.suffix == ".bin":
-        return _binary(data, batch, path, content)
+        return _parse_binary(data, batch, path, content)
     if path.suffix == ".webp":
-        pixels, labels = _tiles(batch, content, str(path)), _webp_labels(data, batch, path.with_name("labels.npz"))
+        pixels, labels = (
+            _parse_tiles(batch, content, str(path)),
+            _read_webp_labels(data, batch, path.with_name("labels.npz")),
+        )
         return np.concatenate([labels[:, None], pixels], axis=1)
-    return _unpickled(data, batch, content, str(path))
+    return _parse_pickle(data, batch, content, str(path))
 
 
-def _proven(data: Cifar, batch: Batch, path: Path, content: bytes, rows: Rows, *, known: bool) -> str:
+def _verify_batch(data: Cifar, batch: Batch, path: Path, content: bytes, rows: Rows, *, known: bool) -> str:
     """The SHA-256 of the binary form, once labels are in range and it, its pickle or its archive is the public one."""
     for column, classes in enumerate(data.classes.values()):
         if rows[:, column].max() >= classes:
@@ -215,15 +218,15 @@ def _proven(data: Cifar, batch: Batch, path: Path, content: bytes, rows: Rows, *
     return found
 
 
-def _binary(data: Cifar, batch: Batch, path: Path, content: bytes) -> Rows:
+def _parse_binary(data: Cifar, batch: Batch, path: Path, content: bytes) -> Rows:
     width = len(data.classes) + PIXELS
     if len(content) != batch.count * width:
         raise InvalidValue(f"{path}: has {len(content):,} bytes, not {batch.count * width:,}. Fetch it again.")
     return np.frombuffer(content, dtype=np.uint8).reshape(batch.count, width)
 
 
-def _tiles(batch: Batch, content: bytes, name: str) -> Rows:
-    tiled = picture(content, name=name)
+def _parse_tiles(batch: Batch, content: bytes, name: str) -> Rows:
+    tiled = decode_picture(content, name=name)
     high, wide = tiled.shape[1] // 32, tiled.shape[2] // 32
     if tiled.shape != (3, 32 * high, 32 * wide) or high * wide != batch.count:
         raise InvalidValue(
@@ -232,27 +235,27 @@ def _tiles(batch: Batch, content: bytes, name: str) -> Rows:
     return tiled.reshape(3, high, 32, wide, 32).transpose(1, 3, 0, 2, 4).reshape(batch.count, PIXELS)
 
 
-def _webp_labels(data: Cifar, batch: Batch, path: Path) -> Rows:
+def _read_webp_labels(data: Cifar, batch: Batch, path: Path) -> Rows:
     *training, test = data.batches
     part, before = ("test", []) if batch == test else ("train", training[: training.index(batch)])
     start = sum(other.count for other in before)
-    arrays = unzip_arrays(content_of(path), limit=2**20, name=str(path))
+    arrays = unzip_arrays(read_content(path), limit=2**20, name=str(path))
     labels: Rows = np.atleast_1d(arrays.get(part, 0))[start : start + batch.count]
     if labels.shape != (batch.count,) or labels.dtype != np.uint8:
-        kind = shortened(str(labels.dtype))
+        kind = shorten(str(labels.dtype))
         raise InvalidValue(f"{path}: {part} is {kind} {list(labels.shape)}, not {batch.count:,} bytes a batch.")
     return labels
 
 
-def _unpickled(data: Cifar, batch: Batch, content: bytes, name: str) -> Rows:
+def _parse_pickle(data: Cifar, batch: Batch, content: bytes, name: str) -> Rows:
     """The records of a batch of the Python version: a dict with `data` (an array) and lists of labels."""
-    held = plain(content, name=name)
+    held = read_plain_values(content, name=name)
     try:
         named = {key.decode() if isinstance(key, bytes) else key: value for key, value in held.items()}
-        labels = np.stack([_bytes(named[key]) for key in data.classes], axis=1)
-        pixels = _array(named["data"])
+        labels = np.stack([_label_bytes(named[key]) for key in data.classes], axis=1)
+        pixels = _array_of_call(named["data"])
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        what = shortened(one_line(error), 200)
+        what = shorten(one_line(error), 200)
         raise InvalidValue(
             f"{name}: has no data and labels as {data.title} has them: {what}. Fetch it again."
         ) from None
@@ -263,14 +266,14 @@ def _unpickled(data: Cifar, batch: Batch, content: bytes, name: str) -> Rows:
     return np.concatenate([labels, pixels], axis=1)
 
 
-def _bytes(labels: object) -> Rows:
+def _label_bytes(labels: object) -> Rows:
     """A list of numbers from 0 to 255, and of nothing else: lists in lists may unfold without end."""
     if type(labels) is not list or not all(type(label) is int and 0 <= label <= 255 for label in labels):
         raise ValueError("labels are no list of numbers from 0 to 255")
     return np.array(labels, dtype=np.uint8)
 
 
-def _array(call: Call) -> Rows:
+def _array_of_call(call: Call) -> Rows:
     """The array of bytes that a pickle describes: (version, shape, dtype, whether by columns, bytes)."""
     if not call.function.endswith("multiarray _reconstruct"):
         raise ValueError(f"data is {call.function!r}")

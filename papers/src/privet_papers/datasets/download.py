@@ -11,7 +11,7 @@ from http.client import responses
 from pathlib import Path
 from typing import Any
 
-from privet._registry import one_line, shortened
+from privet._text import one_line, shorten
 from privet.data.files import File
 from privet.errors import InvalidValue
 
@@ -56,16 +56,18 @@ def fetch(file: File, folder: Path) -> Path:
             except _Interrupted as error:
                 reason = str(error)
             except _Useless as error:
-                raise _refused(file, there, str(error)) from None
+                raise _download_error(file, there, str(error)) from None
             except ValueError:
-                raise _refused(file, there, "gave another file (its SHA-256 differs), which was removed") from None
+                raise _download_error(
+                    file, there, "gave another file (its SHA-256 differs), which was removed"
+                ) from None
             except OSError as error:
                 raise InvalidValue(
                     f"{there}: cannot be written: {error.strerror or one_line(error)}. Choose another --data-dir."
                 ) from None
             else:
                 return there
-    raise _refused(file, there, f"{reason}, after {ATTEMPTS} attempts")
+    raise _download_error(file, there, f"{reason}, after {ATTEMPTS} attempts")
 
 
 def _download(url: str, part: str, _: Any, *, file: File, advance: Advance, is_first: bool) -> None:
@@ -87,10 +89,10 @@ def _download(url: str, part: str, _: Any, *, file: File, advance: Advance, is_f
                 stream.write(piece)
                 advance(have)
     except requests.ConnectionError as error:
-        said = f"cannot be reached: {shortened(one_line(error), 200)}"
+        said = f"cannot be reached: {shorten(one_line(error), 200)}"
         raise (_Useless if is_first else _Interrupted)(said) from None  # no network: waiting would not help
     except (requests.RequestException, HTTPError) as error:
-        raise _Interrupted(f"broke off: {shortened(one_line(error), 200)}") from None
+        raise _Interrupted(f"broke off: {shorten(one_line(error), 200)}") from None
     if have < file.size:
         raise _Interrupted(f"broke off: it ended after {have:,} of {file.size:,} bytes")
 
@@ -103,7 +105,7 @@ def _check_status(answer: Any) -> None:
         raise (_Useless if final else _Interrupted)(f"answered {status} {responses.get(status, '')}".rstrip())
 
 
-def _refused(file: File, there: Path, reason: str) -> InvalidValue:
+def _download_error(file: File, there: Path, reason: str) -> InvalidValue:
     reason = "".join(c if c.isprintable() else "?" for c in reason)  # an address is the server's
     return InvalidValue(
         f"task={file.dataset!r} needs {file.name}, but {file.url} {reason}. "

@@ -21,9 +21,9 @@ from privet import _check
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
-from privet_papers.datasets.scattering import GROUP, VERSION, Scattering, normalised
+from privet_papers.datasets.scattering import GROUP, VERSION, Scattering, normalise_channels
 from privet_papers.datasets.synthetic_pictures import VERSION as MADE_UP
-from privet_papers.datasets.synthetic_pictures import pictures
+from privet_papers.datasets.synthetic_pictures import draw_pictures
 
 KINDS = ("pixels", "scattering", "mirrored", "whitened")
 FOLDER = "features"
@@ -52,15 +52,17 @@ def image_features(task: Task, kind: str, where: Where | None, *, directions: in
     said = f"{VERSION}, side {side}, {transform.scales} scales, {transform.directions} directions, groups of {GROUP}"
     if kind == "mirrored":
         said += f", {MIRRORED}, floor {MIRRORED_FLOOR}"
-    folder = (Where() if where is None else where).kept() / FOLDER
+    folder = (Where() if where is None else where).download_folder() / FOLDER
 
     def scattered(images: Tensor) -> Tensor:
-        return (mirrored(images, transform) if kind == "mirrored" else normalised(transform(images))).half()
+        return (
+            mirror_features(images, transform) if kind == "mirrored" else normalise_channels(transform(images))
+        ).half()
 
     stages: list[tuple[str, Made]] = [(said, scattered)]
     if kind == "whitened":
         stages.append(
-            _whitening(
+            _choose_whitening(
                 task.facts["shape"],
                 scattered,
                 DIRECTIONS if directions is None else directions,
@@ -70,14 +72,16 @@ def image_features(task: Task, kind: str, where: Where | None, *, directions: in
         )
     (train, labels), (held_out, judged) = task.train, task.held_out
     for named, made in stages:
-        train, held_out = (kept(x, made, said=named, folder=folder, name=task.name) for x in (train, held_out))
+        train, held_out = (
+            compute_cached(x, made, said=named, folder=folder, name=task.name) for x in (train, held_out)
+        )
     return replace(
         task, train=(train, labels), held_out=(held_out, judged), model="linear",
         facts={**task.facts, "shape": tuple(train.shape[1:])}, source=f"{task.source}; {kind} ({stages[-1][0]})",
     )  # fmt: skip
 
 
-def _whitening(
+def _choose_whitening(
     shape: tuple[int, ...], scattered: Made, directions: int, *, said: str, folder: Path
 ) -> tuple[str, Made]:
     """What makes whitened features of scattering features, and what to say of it.
@@ -94,13 +98,15 @@ def _whitening(
     said = f"{said}, {MADE_UP}, {PICTURES} pictures, {directions} directions, power {POWER}, floor {FLOOR}"
 
     def mapped() -> Tensor:
-        return whitening(scattered(pictures(PICTURES, side=shape[-1])).float().flatten(1), directions=directions)
+        return whitening_map(
+            scattered(draw_pictures(PICTURES, side=shape[-1])).float().flatten(1), directions=directions
+        )
 
-    matrix = _remembered(mapped, key=sha256(said.encode()).hexdigest(), folder=folder, name="whitening")
-    return f"{said}, {digest(matrix)}", lambda found: whitened(found.flatten(1), matrix).half()
+    matrix = _read_or_compute(mapped, key=sha256(said.encode()).hexdigest(), folder=folder, name="whitening")
+    return f"{said}, {tensor_digest(matrix)}", lambda found: whiten(found.flatten(1), matrix).half()
 
 
-def kept(inputs: Tensor, made: Made, *, said: str, folder: Path, name: str) -> Tensor:
+def compute_cached(inputs: Tensor, made: Made, *, said: str, folder: Path, name: str) -> Tensor:
     """`made(inputs)` as float32, read from `folder` if it was made there before and is whole; else made and kept.
 
     Args:
@@ -112,11 +118,11 @@ def kept(inputs: Tensor, made: Made, *, said: str, folder: Path, name: str) -> T
     def whole() -> Tensor:
         return torch.cat([made(part) for part in torch.split(inputs, _PART)])
 
-    key = sha256(said.encode() + digest(inputs).encode()).hexdigest()
-    return _remembered(whole, key=key, folder=folder, name=name).float()
+    key = sha256(said.encode() + tensor_digest(inputs).encode()).hexdigest()
+    return _read_or_compute(whole, key=key, folder=folder, name=name).float()
 
 
-def _remembered(made: Callable[[], Tensor], *, key: str, folder: Path, name: str) -> Tensor:
+def _read_or_compute(made: Callable[[], Tensor], *, key: str, folder: Path, name: str) -> Tensor:
     """What `made` gives, from `folder` if it is there under this key and whole."""
     file = folder / f"{name}-{key[:24]}.safetensors"
     found = _read(file, key)
@@ -126,7 +132,7 @@ def _remembered(made: Callable[[], Tensor], *, key: str, folder: Path, name: str
     return found
 
 
-def digest(tensor: Tensor) -> str:
+def tensor_digest(tensor: Tensor) -> str:
     """The SHA-256 of a tensor's bytes, its shape and its type."""
     whole = sha256(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     whole.update(tensor.contiguous().numpy().data)
@@ -139,7 +145,7 @@ def _read(file: Path, key: str) -> Tensor | None:
         with safetensors.safe_open(file, framework="pt") as opened:
             about = opened.metadata() or {}
             found: Tensor = opened.get_tensor("features")
-        return found if about == {"key": key, "sha256": digest(found)} else None
+        return found if about == {"key": key, "sha256": tensor_digest(found)} else None
     except Exception:  # a damaged file may fail in any way: by a type that has no bytes here, for one
         return None
 
@@ -149,7 +155,7 @@ def _write(file: Path, key: str, features: Tensor) -> None:
     beside = file.with_name(f".{file.name}.{os.getpid()}.new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        about = {"key": key, "sha256": digest(features)}
+        about = {"key": key, "sha256": tensor_digest(features)}
         safetensors.torch.save_file({"features": features.contiguous()}, beside, metadata=about)
         os.replace(beside, file)
     except (OSError, safetensors.SafetensorError):
@@ -167,7 +173,7 @@ LEAST = 512  # rows of a product
 FLOOR = 1e-3  # of the largest variance: directions below it are not made much larger
 
 
-def whitening(features: Tensor, *, directions: int = DIRECTIONS, power: float = POWER) -> Tensor:
+def whitening_map(features: Tensor, *, directions: int = DIRECTIONS, power: float = POWER) -> Tensor:
     """(d + 1, k): the map of `whitened`, from public features (N, d) of which k = min(directions, N - 1) are kept.
 
         (x - m) U diag(v / v_1 + FLOOR)^-power,   U and v the directions and variances of the features, m their mean
@@ -189,7 +195,7 @@ def whitening(features: Tensor, *, directions: int = DIRECTIONS, power: float = 
     return torch.cat([matrix, -(centre @ matrix)[None]]).float()
 
 
-def whitened(features: Tensor, matrix: Tensor) -> Tensor:
+def whiten(features: Tensor, matrix: Tensor) -> Tensor:
     """(N, k): features (N, d) through the map, each row then scaled to a mean square of 1, by itself.
 
     A product of few rows is rounded in another way than one of many, and then the number of records would show: to
@@ -208,7 +214,7 @@ MIRRORED_FLOOR = 1e-6  # of a variance; fine detail of a faint colour lies below
 _OPPONENT = ((1 / 3, 1 / 3, 1 / 3), (1 / 2, -1 / 2, 0.0), (1 / 4, 1 / 4, -1 / 2))  # light, red-green, yellow-blue
 
 
-def mirrored(images: Tensor, transform: Scattering) -> Tensor:
+def mirror_features(images: Tensor, transform: Scattering) -> Tensor:
     """Scattering of light and two opponent colours, that of the mirror image added, one half kept and normalised.
 
         F(c, y, x) = S(c, y, x) + S(m(c), y, W - 1 - x),   x < W / 2,   m(c) the path with its directions mirrored
@@ -225,7 +231,7 @@ def mirrored(images: Tensor, transform: Scattering) -> Tensor:
     found = transform(images)
     paths = _mirror_paths(transform.scales, transform.directions)
     other = torch.cat([part[:, paths] for part in torch.split(found, transform.channels, 1)], 1).flip(-1)
-    return normalised((found + other)[..., : -(-found.shape[-1] // 2)], floor=MIRRORED_FLOOR)
+    return normalise_channels((found + other)[..., : -(-found.shape[-1] // 2)], floor=MIRRORED_FLOOR)
 
 
 @functools.cache

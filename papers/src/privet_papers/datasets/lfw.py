@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from privet import _check
-from privet.data.files import File, Where, content_of, find, places, read
-from privet.data.images import picture
+from privet.data.files import File, Where, candidate_paths, find, read, read_content
+from privet.data.images import decode_picture
 from privet.data.task import Task, register, tensors
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import untar
@@ -31,9 +31,9 @@ def lfw(*, where: Where, least: int = 20, side: int = 32) -> Task:
     folder `lfw` that is in it: `lfw/<person>/<person>_0001.jpg`.
     """
     _check.whole(least=least, side=side)
-    kept, source = _pictures(where, least)
+    kept, source = _read_pictures(where, least)
     people = sorted({person for person, _, _ in kept})
-    pixels = np.stack([picture(content, name=name, side=side, box=FACE) for _, name, content in kept])
+    pixels = np.stack([decode_picture(content, name=name, side=side, box=FACE) for _, name, content in kept])
     labels = np.array([people.index(person) for person, _, _ in kept])
     judging = np.arange(len(kept)) % 4 == 0
     return Task(
@@ -48,12 +48,12 @@ def lfw(*, where: Where, least: int = 20, side: int = 32) -> Task:
     )
 
 
-def _pictures(where: Where, least: int) -> tuple[list[tuple[str, str, bytes]], str]:
+def _read_pictures(where: Where, least: int) -> tuple[list[tuple[str, str, bytes]], str]:
     """(person, name, content), in the order of names, of those with enough pictures; and what they were read from."""
-    folder = None if find(where, "lfw", ARCHIVE.name) else _folder(where)
+    folder = None if find(where, "lfw", ARCHIVE.name) else _find_folder(where)
     files: dict[str, Path | bytes] = {}
     if folder is None:
-        files |= _of_archive(where)
+        files |= _read_archive(where)
         source = f"lfw.tgz SHA-256 {ARCHIVE.sha256}"
     else:
         files |= {path.relative_to(folder).as_posix(): path for path in folder.glob("*/*.jpg")}
@@ -64,16 +64,16 @@ def _pictures(where: Where, least: int) -> tuple[list[tuple[str, str, bytes]], s
         raise InvalidValue(f"least={least} leaves fewer than two people to tell apart. Lower it.")
     held = {name: files[name] for name in names}
     return [
-        (PurePosixPath(name).parent.name, name, content_of(found) if isinstance(found, Path) else found)
+        (PurePosixPath(name).parent.name, name, read_content(found) if isinstance(found, Path) else found)
         for name, found in held.items()
     ], source
 
 
-def _of_archive(where: Where) -> dict[str, bytes]:
+def _read_archive(where: Where) -> dict[str, bytes]:
     members = untar(read(where, ARCHIVE), limit=2**29, name=str(ARCHIVE))
     return {name: held for name, held in members if name.endswith(".jpg")}
 
 
-def _folder(where: Where) -> Path | None:
+def _find_folder(where: Where) -> Path | None:
     """The folder that has a folder for each person."""
-    return next((path for path in places(where, "lfw", "lfw") if next(path.glob("*/*_0001.jpg"), None)), None)
+    return next((path for path in candidate_paths(where, "lfw", "lfw") if next(path.glob("*/*_0001.jpg"), None)), None)

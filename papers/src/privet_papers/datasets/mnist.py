@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privet import _check
-from privet.data.files import File, Where, content_of, find, gunzip, missing, read
+from privet.data.files import File, Where, find, gunzip, missing_file_message, read, read_content
 from privet.data.task import Pixels, Task, first, register, tensors
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import unpack
@@ -166,9 +166,9 @@ def infinite_mnist(
     MNIST's own test files judge if `mnist` has them, else `t10k-...` in the same folder. Beyond 60,000 several records
     come from one writer's digit, so a guarantee for one of them is weaker for the digit. Their number is public.
     """
-    (pixels, labels), source = _made(where, "train")
+    (pixels, labels), source = _read_generated(where, "train")
     taken = first(size, len(labels))
-    judging, words, judged = _judging(where)
+    judging, words, judged = _read_held_out(where)
     made = Task(
         name=NAME,
         train=tensors(pixels[:taken], labels[:taken]),
@@ -183,50 +183,52 @@ def infinite_mnist(
     return image_features(made, features, where, directions=directions)
 
 
-def _judging(where: Where) -> tuple[tuple[Pixels, Pixels], str, str]:
+def _read_held_out(where: Where) -> tuple[tuple[Pixels, Pixels], str, str]:
     """What judges, what to say of it, and its SHA-256."""
     test = MNIST[1]
     theirs = all(find(where, file.dataset, file.name, beside=False) for file in (test.images, test.labels))
-    if theirs or not any(_path(where, "t10k", kind) for kind in KINDS):
+    if theirs or not any(_find_generated_file(where, "t10k", kind) for kind in KINDS):
         hashes = ", ".join(f"{file.name} {file.sha256}" for file in (test.images, test.labels))
         said = (
             f"MNIST's test set, {test.count:,} images: numbers 0 to 9,999 of infimnist, of which none may be trained on"
         )
         return read_pair(test, where), said, hashes
-    pair, hashes = _made(where, "t10k")
+    pair, hashes = _read_generated(where, "t10k")
     return pair, f"{len(pair[1]):,} digits of t10k-images-idx3-ubyte, whose content was not checked", hashes
 
 
-def _made(where: Where, part: str) -> tuple[tuple[Pixels, Pixels], str]:
+def _read_generated(where: Where, part: str) -> tuple[tuple[Pixels, Pixels], str]:
     """Images (N, 1, 28, 28) and labels of two files that were made, and their SHA-256, unpacked."""
-    named, content = _content(where, part, "labels", limit=8 + MOST)
+    named, content = _read_generated_file(where, part, "labels", limit=8 + MOST)
     count = int.from_bytes(content[4:8], "big")
     labels = idx(content, shape=(count,), name=named)
     if count == 0:
         raise InvalidValue(f"{named}: has no records. There is nothing to train on or to judge by. Make some.")
     check_digits(labels, named)
-    shown, pixels = _content(where, part, "images", limit=16 + 28 * 28 * count)
+    shown, pixels = _read_generated_file(where, part, "images", limit=16 + 28 * 28 * count)
     images = idx(pixels, shape=(count, 28, 28), name=shown)
     hashes = zip(KINDS, (sha256(pixels), sha256(content)), strict=True)
-    return (images[:, None], labels), ", ".join(f"{_name(part, kind)} {found.hexdigest()}" for kind, found in hashes)
+    return (images[:, None], labels), ", ".join(
+        f"{_generated_file_name(part, kind)} {found.hexdigest()}" for kind, found in hashes
+    )
 
 
-def _content(where: Where, part: str, kind: str, *, limit: int) -> tuple[str, bytes]:
+def _read_generated_file(where: Where, part: str, kind: str, *, limit: int) -> tuple[str, bytes]:
     """The path of a file that was made, and what it holds, unpacked to at most `limit` bytes."""
-    path = _path(where, part, kind)
+    path = _find_generated_file(where, part, kind)
     if path is None:
-        asked = f"{_name(part, kind)} (or .gz), as `infimnist {KINDS[kind][1]} {PLACES[part]}` makes it"
-        raise InvalidValue(missing(where, NAME, asked, source=PROGRAM))
-    return str(path), unpack(content_of(path), limit=limit, name=str(path))
+        asked = f"{_generated_file_name(part, kind)} (or .gz), as `infimnist {KINDS[kind][1]} {PLACES[part]}` makes it"
+        raise InvalidValue(missing_file_message(where, NAME, asked, source=PROGRAM))
+    return str(path), unpack(read_content(path), limit=limit, name=str(path))
 
 
-def _path(where: Where, part: str, kind: str) -> Path | None:
+def _find_generated_file(where: Where, part: str, kind: str) -> Path | None:
     """The file, plain or packed, in the folder of this task: beside it MNIST's own has the same name."""
-    name = _name(part, kind)
+    name = _generated_file_name(part, kind)
     return find(where, NAME, name, name + ".gz", beside=False)
 
 
-def _name(part: str, kind: str) -> str:
+def _generated_file_name(part: str, kind: str) -> str:
     return f"{part}-{kind}-{KINDS[kind][0]}-ubyte"
 
 
@@ -255,7 +257,7 @@ def enlarge(task: Task, size: int) -> Task:
     made[: task.size] = images
     generator = torch.Generator().manual_seed(0)
     for rows in torch.split(torch.arange(task.size, size), AT_ONCE):
-        made[rows] = distorted(images[source[rows]], generator)
+        made[rows] = distort(images[source[rows]], generator)
     note = "; where a record is protected it is one of the enlarged images, not the image that several come from"
     return replace(
         task, train=(made, labels[source]), users=None, evaluation=task.evaluation + note,
@@ -263,7 +265,7 @@ def enlarge(task: Task, size: int) -> Task:
     )  # fmt: skip
 
 
-def distorted(images: Tensor, generator: torch.Generator) -> Tensor:
+def distort(images: Tensor, generator: torch.Generator) -> Tensor:
     """Each image (N, C, H, W) under an affine map of its own, drawn evenly from the ranges above; 0 outside."""
     draws = 2 * torch.rand(6, len(images), generator=generator) - 1
     turn, slant = TURN * draws[0], SLANT * draws[1]

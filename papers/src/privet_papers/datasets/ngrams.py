@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from privet import _check
-from privet.data.files import content_of, expanded
+from privet.data.files import expand_user, read_content
 from privet.errors import InvalidValue
-from privet_papers.datasets.archives import text_of
+from privet_papers.datasets.archives import decode_text
 
 _PUNCTUATION = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text, as Keras cuts them: in small letters, between blanks; punctuation but ' is blank.
 
     >>> words_of("It's <br />GREAT, really!")
@@ -47,7 +47,7 @@ which while who whom why will with would you your yours
 COMMON = frozenset(_JOINING.split())
 
 
-def uncommon(words: list[str]) -> list[str]:
+def drop_common(words: list[str]) -> list[str]:
     """The words without those that join others: what nearly all texts share tells nothing, and noise comes with it.
 
     >>> uncommon(["it's", "not", "the", "best", "of", "films"])
@@ -78,7 +78,7 @@ class Listed(dict[str, int]):
         return 1
 
 
-def numbered(texts: Iterable[Sequence[str]], index: Mapping[str, int], *, length: int) -> Tensor:
+def number_words(texts: Iterable[Sequence[str]], index: Mapping[str, int], *, length: int) -> Tensor:
     """(N, length): the last `length` words of each text as numbers, zeros in front of a shorter one."""
     rows = []
     for words in texts:
@@ -87,7 +87,7 @@ def numbered(texts: Iterable[Sequence[str]], index: Mapping[str, int], *, length
     return torch.from_numpy(np.stack(rows))
 
 
-def vocabulary_of(kind: str, words: int, texts: Iterable[Sequence[str]]) -> tuple[Mapping[str, int], str]:
+def build_vocabulary(kind: str, words: int, texts: Iterable[Sequence[str]]) -> tuple[Mapping[str, int], str]:
     """The numbers of words, and what to say of them."""
     if kind == "hashed":
         return Hashed(words), f"words hashed into {words:,} numbers"
@@ -95,14 +95,14 @@ def vocabulary_of(kind: str, words: int, texts: Iterable[Sequence[str]]) -> tupl
         counts = Counter(word for text in texts for word in text)
         top = sorted(counts, key=lambda word: (-counts[word], word))[: words - 2]
         return Listed(top), f"the {words - 2:,} most frequent training words, COUNTED WITHOUT PRIVACY, as published"
-    path = expanded(kind)
+    path = expand_user(kind)
     if not os.path.isfile(path):
         raise InvalidValue(
             f"vocabulary={kind!r} is neither hashed nor counted nor a file. A file has one word per line, and must be "
             "public. Write vocabulary=hashed."
         )
-    content = content_of(path)
-    listed = text_of(content, path).split()[: words - 2]
+    content = read_content(path)
+    listed = decode_text(content, path).split()[: words - 2]
     return Listed(listed), f"the first {len(listed):,} words of {path.name}, SHA-256 {sha256(content).hexdigest()}"
 
 
@@ -112,17 +112,17 @@ def vocabulary_of(kind: str, words: int, texts: Iterable[Sequence[str]]) -> tupl
 KINDS = ("sequence", "set", "columns")
 
 
-def featured(
+def build_features(
     texts: Iterable[Iterable[str]], kind: str, *, words: int, length: int
 ) -> tuple[Tensor, str, dict[str, Any]]:
     """What a network reads of texts given by their n-grams, the network, and the facts that it is made for."""
-    sets = hashed_sets(texts, words=words, length=length)
+    sets = hash_sets(texts, words=words, length=length)
     if kind == "set":
         return sets, "bag", {"words": words, "length": length}
-    return columns(sets, words=words), "linear", {"shape": (words,)}
+    return to_columns(sets, words=words), "linear", {"shape": (words,)}
 
 
-def orders_of(text: "str | int") -> range:
+def parse_orders(text: "str | int") -> range:
     """`2` or `1-3` as lengths of n-grams.
 
     >>> orders_of("1-3"), orders_of(2)
@@ -134,7 +134,7 @@ def orders_of(text: "str | int") -> range:
     return range(int(low), int(high or low) + 1)
 
 
-def grams(parts: Sequence[str], orders: range, between: str = " ") -> Iterator[str]:
+def generate_ngrams(parts: Sequence[str], orders: range, between: str = " ") -> Iterator[str]:
     """The n-grams of a text's words or characters, in their order, the short ones first.
 
     >>> list(grams(["so", "very", "good"], range(1, 3)))
@@ -145,7 +145,7 @@ def grams(parts: Sequence[str], orders: range, between: str = " ") -> Iterator[s
             yield between.join(parts[start : start + order])
 
 
-def hashed_sets(texts: Iterable[Iterable[str]], *, words: int, length: int) -> Tensor:
+def hash_sets(texts: Iterable[Iterable[str]], *, words: int, length: int) -> Tensor:
     """(N, length): the different numbers of each text's n-grams, from 1 to words - 1; zeros fill up in front.
 
     Of more than `length`, those stay whose n-gram comes last in the text.
@@ -164,7 +164,7 @@ def hashed_sets(texts: Iterable[Iterable[str]], *, words: int, length: int) -> T
     return torch.from_numpy(np.stack(rows))
 
 
-def columns(sets: Tensor, *, words: int) -> Tensor:
+def to_columns(sets: Tensor, *, words: int) -> Tensor:
     """(N, words): a column for each number, 1 over the root of how many a text has where it has it, so of length one.
 
     >>> columns(torch.tensor([[0, 0, 0, 2], [1, 2, 3, 4]]), words=5).tolist()

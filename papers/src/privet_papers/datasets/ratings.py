@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.data.files import File, Where, content_of, find, missing, read, unzip_arrays
+from privet.data.files import File, Where, find, missing_file_message, read, read_content, unzip_arrays
 from privet.data.task import Measure, Task, first, register, split
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import unzip
@@ -66,13 +66,15 @@ def _read(where: Where) -> tuple[Ratings, str]:
     """The ratings and the form they were found in: ratings.dat, ratings.npz, ml-1m.zip, else fetched."""
     path = find(where, "movielens-1m", "ratings.dat", "ml-1m/ratings.dat", "ratings.npz")
     if path is not None:
-        content = content_of(path)
+        content = read_content(path)
         if len(content) > _LIMIT:
             raise InvalidValue(f"{path}: has {len(content):,} bytes, more than {_LIMIT:,}. Fetch it again.")
         form = f"{path.name}, SHA-256 {sha256(content).hexdigest()}"
         return (parse_dat if path.suffix == ".dat" else parse_npz)(content), form
     if find(where, "movielens-1m", ARCHIVE.name) is None and not where.download:
-        raise InvalidValue(missing(where, "movielens-1m", "ratings.dat, ratings.npz or ml-1m.zip", source=ARCHIVE.url))
+        raise InvalidValue(
+            missing_file_message(where, "movielens-1m", "ratings.dat, ratings.npz or ml-1m.zip", source=ARCHIVE.url)
+        )
     held = unzip(read(where, ARCHIVE), lambda path: path == "ml-1m/ratings.dat", limit=_LIMIT, name=ARCHIVE.name)
     if not held:
         raise InvalidValue(f"{ARCHIVE.name}: lacks ml-1m/ratings.dat. Fetch it again.")

@@ -25,7 +25,7 @@ class Call:
     state: Any = None
 
 
-def plain(content: bytes, *, name: str) -> Any:
+def read_plain_values(content: bytes, *, name: str) -> Any:
     """The value in a pickle, of lists, dicts, tuples, numbers, text and `Call`s.
 
     >>> import os, pickle
@@ -65,7 +65,7 @@ class _Machine:
         elif name in _FIXED:
             self.stack.append(_FIXED[name])
         elif name in _SHORT_TUPLES:
-            self.stack.append(tuple(self._last(_SHORT_TUPLES[name])))
+            self.stack.append(tuple(self._pop_last(_SHORT_TUPLES[name])))
         elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             self.kept[len(self.kept) if argument is None else argument] = self.stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
@@ -80,46 +80,46 @@ class _Machine:
             case "MARK":
                 self.marks.append(len(self.stack))
             case "TUPLE":
-                self.stack.append(tuple(self._since_mark()))
+                self.stack.append(tuple(self._pop_to_mark()))
             case "APPEND" | "APPENDS":
-                items = self._since_mark() if name == "APPENDS" else self._last(1)
+                items = self._pop_to_mark() if name == "APPENDS" else self._pop_last(1)
                 self._top(list).extend(items)
             case "SETITEM" | "SETITEMS":
-                items = self._since_mark() if name == "SETITEMS" else self._last(2)
+                items = self._pop_to_mark() if name == "SETITEMS" else self._pop_last(2)
                 if not all(type(key) in (str, bytes, int) for key in items[::2]):  # a deep tuple's hash never ends
                     raise TypeError("it has a key that is neither text nor a number")
                 self._top(dict).update(zip(items[::2], items[1::2], strict=True))
             case "GLOBAL" | "STACK_GLOBAL":
-                self.stack.append(Call(argument or self._made(" ".join(self._last(2))), None))
+                self.stack.append(Call(argument or self._count_value(" ".join(self._pop_last(2))), None))
             case "REDUCE":
-                function, arguments = self._last(2)
+                function, arguments = self._pop_last(2)
                 made = Call(function.function, arguments)
                 if made.function == "_codecs encode":  # how Python 3 writes bytes for Python 2
                     text, _ = arguments
-                    made = self._made(text.encode("latin-1"))
+                    made = self._count_value(text.encode("latin-1"))
                 self.stack.append(made)
             case "BUILD":
-                (state,) = self._last(1)
+                (state,) = self._pop_last(1)
                 self._top(Call).state = state
             case _:
                 raise ValueError(f"it has {name}, which no dataset needs")
 
-    def _made(self, value: T) -> T:
+    def _count_value(self, value: T) -> T:
         """The value, counted: what is kept can be asked for again and again, and would fill the memory."""
         self.left -= len(value)
         if self.left < 0:
             raise ValueError("it makes more than it has")
         return value
 
-    def _last(self, count: int) -> list[Any]:
+    def _pop_last(self, count: int) -> list[Any]:
         if len(self.stack) < count + (self.marks[-1] if self.marks else 0):
             raise ValueError("it takes more than it has")
-        return self._from(len(self.stack) - count)
+        return self._pop_from(len(self.stack) - count)
 
-    def _since_mark(self) -> list[Any]:
-        return self._from(self.marks.pop())
+    def _pop_to_mark(self) -> list[Any]:
+        return self._pop_from(self.marks.pop())
 
-    def _from(self, start: int) -> list[Any]:
+    def _pop_from(self, start: int) -> list[Any]:
         taken = self.stack[start:]
         del self.stack[start:]
         return taken

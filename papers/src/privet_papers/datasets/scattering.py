@@ -61,31 +61,31 @@ class Scattering:
     def __call__(self, images: Tensor) -> Tensor:
         count, colours = images.shape[:2]
         flat = images.reshape(count * colours, self.side, self.side)
-        found = [self._one(part) for part in torch.split(flat, ROWS)]
+        found = [self._scatter_images(part) for part in torch.split(flat, ROWS)]
         small = self.side // 2**self.scales
         return torch.cat(found).reshape(count, colours * self.channels, small, small)
 
-    def _one(self, images: Tensor) -> Tensor:
+    def _scatter_images(self, images: Tensor) -> Tensor:
         border = 2**self.scales
         padded = torch.nn.functional.pad(images[:, None], (border,) * 4, mode="reflect")[:, 0]
-        bank = _bank(self.side + 2 * border, self.scales, self.directions)
-        first, second = [self._blurred(padded[:, None], 0)], []
+        bank = _wavelet_bank(self.side + 2 * border, self.scales, self.directions)
+        first, second = [self._low_pass(padded[:, None], 0)], []
         spectrum = torch.fft.fft2(padded)
         for a in range(self.scales):
-            kept = _moduli(spectrum, bank[a][0])  # (N, L, P / 2^a, P / 2^a)
-            first.append(self._blurred(kept, a))
+            kept = _wavelet_moduli(spectrum, bank[a][0])  # (N, L, P / 2^a, P / 2^a)
+            first.append(self._low_pass(kept, a))
             again = torch.fft.fft2(kept) if a + 1 < self.scales else spectrum
             for b in range(a + 1, self.scales):
-                second.append(self._blurred(_moduli(again, bank[b][a]).flatten(1, 2), b))
+                second.append(self._low_pass(_wavelet_moduli(again, bank[b][a]).flatten(1, 2), b))
         return torch.cat(first + second, 1)
 
-    def _blurred(self, images: Tensor, halved: int) -> Tensor:
+    def _low_pass(self, images: Tensor, halved: int) -> Tensor:
         """x * phi at every 2^J-th pixel, the mirrored border left out; `images` are sampled at every 2^halved-th."""
-        rows = _blur(self.side, self.scales, halved, (2**self.scales - 1) / 2 if self.centred else 0.0)
+        rows = _blur_matrix(self.side, self.scales, halved, (2**self.scales - 1) / 2 if self.centred else 0.0)
         return rows @ images @ rows.mT
 
 
-def _moduli(spectra: Tensor, filters: Tensor) -> Tensor:
+def _wavelet_moduli(spectra: Tensor, filters: Tensor) -> Tensor:
     """|x * psi| at every f-th pixel, from the spectra of x (..., P, P), for each filter: (..., L, P / f, P / f).
 
     Where pixels are left out, f^2 parts of a spectrum fall on each other and are added up. Spectra are complex and
@@ -106,12 +106,12 @@ def _moduli(spectra: Tensor, filters: Tensor) -> Tensor:
 
 
 @functools.cache
-def _bank(side: int, scales: int, directions: int) -> list[list[Tensor]]:
+def _wavelet_bank(side: int, scales: int, directions: int) -> list[list[Tensor]]:
     """The wavelets by scale j, then by how often h the pixels were halved before: as `_moduli` multiplies them."""
-    return [[_parts(side // 2**h, j - h, directions) for h in range(j + 1)] for j in range(scales)]
+    return [[_filter_parts(side // 2**h, j - h, directions) for h in range(j + 1)] for j in range(scales)]
 
 
-def _parts(side: int, scale: int, directions: int) -> Tensor:
+def _filter_parts(side: int, scale: int, directions: int) -> Tensor:
     """(f^2, L, side / f, side / f, 2), f = 2^scale: spectra cut into the parts that fall on each other, over f^2."""
     f = 2**scale
     filters = torch.stack([wavelet(side, scale, math.pi * k / directions) for k in range(directions)])
@@ -146,7 +146,7 @@ def wavelet(side: int, scale: int, angle: float) -> Tensor:
 
 
 @functools.cache
-def _blur(side: int, scales: int, halved: int, shift: float) -> Tensor:
+def _blur_matrix(side: int, scales: int, halved: int, shift: float) -> Tensor:
     """(side / 2^J, padded side / 2^halved): each row a Gaussian around a place that is kept; its sum is 1."""
     spread, border = WIDTH * 2 ** (scales - 1), 2**scales
     there = torch.arange(0, side + 2 * border, 2**halved, dtype=torch.float64)
@@ -155,7 +155,7 @@ def _blur(side: int, scales: int, halved: int, shift: float) -> Tensor:
     return (weights / weights.sum(1, keepdim=True)).float()
 
 
-def normalised(features: Tensor, *, group: int = GROUP, floor: float = 1e-5) -> Tensor:
+def normalise_channels(features: Tensor, *, group: int = GROUP, floor: float = 1e-5) -> Tensor:
     """Each example's channels, `group` at a time, with mean 0 and variance 1 over channels and places.
 
     It looks at one example alone, so nobody's features depend on another's. `floor` is added to each variance: what is

@@ -19,7 +19,7 @@ _EDGE = 3.0  # how fast the ink ends: from 95 % to 5 % in two pixels
 _PART = 250  # pictures at a time: the distances to all points of their strokes are held at once
 
 
-def pictures(count: int, *, side: int, seed: int = 0) -> Tensor:
+def draw_pictures(count: int, *, side: int, seed: int = 0) -> Tensor:
     """(count, 1, side, side), from 0 to 1: the first half strokes, the second half shapes.
 
     >>> pictures(4, side=28).shape
@@ -28,11 +28,11 @@ def pictures(count: int, *, side: int, seed: int = 0) -> Tensor:
     _check.whole(least=2, count=count)
     _check.whole(least=4, side=side)
     draw = torch.Generator().manual_seed(seed)
-    parts = [strokes(min(_PART, count // 2 - done), side, draw) for done in range(0, count // 2, _PART)]
-    return torch.cat([*parts, shapes(count - count // 2, side, draw)])[:, None]
+    parts = [draw_strokes(min(_PART, count // 2 - done), side, draw) for done in range(0, count // 2, _PART)]
+    return torch.cat([*parts, draw_shapes(count - count // 2, side, draw)])[:, None]
 
 
-def strokes(count: int, side: int, draw: torch.Generator) -> Tensor:
+def draw_strokes(count: int, side: int, draw: torch.Generator) -> Tensor:
     """(count, side, side): one to three cubic curves; most begin where the one before ends."""
     corners = (0.1 + 0.8 * torch.rand(count, STROKES, 4, 2, generator=draw)) * side
     joined = torch.rand(count, STROKES, 1, generator=draw) < 0.6
@@ -48,7 +48,7 @@ def strokes(count: int, side: int, draw: torch.Generator) -> Tensor:
     return torch.sigmoid(_EDGE * (pen - nearest))
 
 
-def shapes(count: int, side: int, draw: torch.Generator) -> Tensor:
+def draw_shapes(count: int, side: int, draw: torch.Generator) -> Tensor:
     """(count, side, side): one to four ellipses and boxes over each other, half of them mirrored, with grain."""
 
     def between(low: float, high: float, *more: int) -> Tensor:
@@ -68,10 +68,10 @@ def shapes(count: int, side: int, draw: torch.Generator) -> Tensor:
     for k in range(SHAPES):
         found = found.lerp(tone[:, k], inside[:, k])
     found = torch.where(between(0, 1) < 0.5, torch.maximum(found, found.flip(2)), found)
-    return (found + between(0, 0.2) * _grain(count, side, draw) * (found > 0.15)).clamp(0, 1)
+    return (found + between(0, 0.2) * _draw_grain(count, side, draw) * (found > 0.15)).clamp(0, 1)
 
 
-def _grain(count: int, side: int, draw: torch.Generator) -> Tensor:
+def _draw_grain(count: int, side: int, draw: torch.Generator) -> Tensor:
     """(count, side, side): noise whose spectrum falls as one over the frequency, of variance 1."""
     there = torch.fft.fftfreq(side)
     frequency = (there[:, None].square() + there.square()).sqrt().clamp(min=1 / side)

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet import _check
-from privet.data.files import File, Where, content_of, find, missing, read
+from privet.data.files import File, Where, find, missing_file_message, read, read_content
 from privet.data.task import Task, first, register, split
 from privet.errors import InvalidValue
-from privet_papers.datasets.archives import read_plain, text_of, untar
+from privet_papers.datasets.archives import decode_text, read_plain, untar
 
 Bytes = NDArray[np.uint8]
 
 
-def _tensors(features: Bytes, labels: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+def _to_tensors(features: Bytes, labels: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     return torch.tensor(features, dtype=torch.float32), torch.tensor(labels)
 
 
@@ -97,18 +97,18 @@ def adult(*, where: Where, bins: str = "paper", judge: str = "paper", size: int 
     """
     _check.one_of(CUTS, bins=bins)
     _check.one_of(("paper", "test"), judge=judge)
-    features, labels = parse_adult(text_of(read_plain(where, ADULT.file), ADULT.file.name), ADULT, cuts=CUTS[bins])
+    features, labels = parse_adult(decode_text(read_plain(where, ADULT.file), ADULT.file.name), ADULT, cuts=CUTS[bins])
     if judge == "paper":
         train, held = split(len(labels), len(labels) // 10)
         test = features[held], labels[held]
         words = f"{len(held):,} of the {len(labels):,} records of adult.data, by a fixed shuffle, never trained on"
     else:
         train = np.arange(len(labels))
-        test = parse_adult(text_of(read_plain(where, ADULT_TEST.file), "adult.test"), ADULT_TEST, cuts=CUTS[bins])
+        test = parse_adult(decode_text(read_plain(where, ADULT_TEST.file), "adult.test"), ADULT_TEST, cuts=CUTS[bins])
         words = f"adult.test, {ADULT_TEST.count:,} records that are never trained on"
     train = train[: first(size, len(train))]
     return Task(
-        name="adult", train=_tensors(features[train], labels[train]), held_out=_tensors(*test), evaluation=words,
+        name="adult", train=_to_tensors(features[train], labels[train]), held_out=_to_tensors(*test), evaluation=words,
         model="mlp", facts={"shape": (features.shape[1],), "classes": 2},
         source=f"UCI Adult (Becker and Kohavi 1996), SHA-256 of adult.data {ADULT.file.sha256}; columns from the lists "
         f"of adult.names and fixed cuts (bins={bins})",
@@ -118,7 +118,7 @@ def adult(*, where: Where, bins: str = "paper", judge: str = "paper", size: int 
 def parse_adult(text: str, expected: AdultFile, *, cuts: dict[str, tuple[int, ...]]) -> tuple[Bytes, NDArray[np.int64]]:
     """0/1 columns (N, F) and labels (1: above 50K) of the lines of adult.data or adult.test."""
     rows, labels = [], []
-    starts, width = _columns(cuts)
+    starts, width = _column_starts(cuts)
     for number, line in enumerate(text.splitlines(), 1):
         if not line or (number == 1 and line.startswith("|")):
             continue
@@ -128,7 +128,7 @@ def parse_adult(text: str, expected: AdultFile, *, cuts: dict[str, tuple[int, ..
         if len(fields) != 15 or label not in ("<=50K", ">50K"):
             raise InvalidValue(f"{place}: must have 14 fields and <=50K or >50K. Fetch it again.")
         rows.append([at for name, field in zip(FIELDS, fields, strict=False)
-                     for at in _column(name, field, starts, cuts, place)])  # fmt: skip
+                     for at in _active_columns(name, field, starts, cuts, place)])  # fmt: skip
         labels.append(int(label == ">50K"))
     if len(labels) != expected.count:
         raise InvalidValue(f"{expected.file}: has {len(labels):,} records, not {expected.count:,}. Fetch it again.")
@@ -138,7 +138,7 @@ def parse_adult(text: str, expected: AdultFile, *, cuts: dict[str, tuple[int, ..
     return features, np.array(labels, dtype=np.int64)
 
 
-def _columns(cuts: dict[str, tuple[int, ...]]) -> tuple[dict[str, dict[str, int] | int], int]:
+def _column_starts(cuts: dict[str, tuple[int, ...]]) -> tuple[dict[str, dict[str, int] | int], int]:
     """Where each field's columns are (that of its first bin, or one for each value), and how many there are."""
     starts: dict[str, dict[str, int] | int] = {}
     width = 0
@@ -149,7 +149,7 @@ def _columns(cuts: dict[str, tuple[int, ...]]) -> tuple[dict[str, dict[str, int]
     return starts, width
 
 
-def _column(
+def _active_columns(
     name: str, field: str, starts: dict[str, dict[str, int] | int], cuts: dict[str, tuple[int, ...]], place: str
 ) -> list[int]:
     start = starts[name]
@@ -212,8 +212,8 @@ def purchase(*, where: Where, size: int | None = None) -> Task:
     """
     path = find(where, "purchase", PURCHASE.file.name)
     if path is None:
-        raise InvalidValue(missing(where, "purchase", PURCHASE.file.name, source=_SHOKRI))
-    return _attributes_task(PURCHASE, content_of(path), size=size, of="purchases")
+        raise InvalidValue(missing_file_message(where, "purchase", PURCHASE.file.name, source=_SHOKRI))
+    return _attributes_task(PURCHASE, read_content(path), size=size, of="purchases")
 
 
 def _attributes_task(made: Attributes, content: bytes, *, size: int | None, of: str) -> Task:
@@ -226,8 +226,8 @@ def _attributes_task(made: Attributes, content: bytes, *, size: int | None, of: 
     train, test = split(made.count, made.count // 5)
     train = train[: first(size, len(train))]
     return Task(
-        name=made.file.dataset, train=_tensors(features[train], labels[train]),
-        held_out=_tensors(features[test], labels[test]),
+        name=made.file.dataset, train=_to_tensors(features[train], labels[train]),
+        held_out=_to_tensors(features[test], labels[test]),
         evaluation=f"{len(test):,} of the {made.count:,} records, by a fixed shuffle, never trained on",
         model="mlp:layers=2,hidden=128", facts={"shape": (made.width,), "classes": made.classes},
         source=f"{of} of Shokri et al. 2017, {_SHOKRI}, {name}, SHA-256 {sha256(content).hexdigest()}",

@@ -12,20 +12,20 @@ from typing import Any
 import torch
 
 from privet import _check
-from privet.data.files import File, Where, content_of, find, missing, read
+from privet.data.files import File, Where, find, missing_file_message, read, read_content
 from privet.data.task import Task, first, register, shuffled, split
 from privet.errors import InvalidValue
-from privet_papers.datasets.archives import found_plain, read_plain, text_of, untar, unzip
+from privet_papers.datasets.archives import decode_text, has_plain_file, read_plain, untar, unzip
 from privet_papers.datasets.ngrams import (
     KINDS,
     Listed,
-    featured,
-    grams,
-    numbered,
-    orders_of,
-    uncommon,
-    vocabulary_of,
-    words_of,
+    build_features,
+    build_vocabulary,
+    drop_common,
+    generate_ngrams,
+    number_words,
+    parse_orders,
+    split_words,
 )
 
 Text = tuple[str, int]  # a text and its class
@@ -44,19 +44,19 @@ def _words_task(
     _check.one_of(("kept", "dropped"), common=common)
     places = shuffled(len(train))[: first(size, len(train))]
     kept, test = [train[place] for place in places], [test[place] for place in shuffled(len(test))]
-    read = uncommon if common == "dropped" else list
-    cut = [read(words_of(text)) for text, _ in kept]
-    held = (read(words_of(text)) for text, _ in test)
+    read = drop_common if common == "dropped" else list
+    cut = [read(split_words(text)) for text, _ in kept]
+    held = (read(split_words(text)) for text, _ in test)
     facts: dict[str, Any] = {"words": words, "length": length}
     if features == "sequence":
-        index, said = vocabulary_of(vocabulary, words, cut)
-        inputs, judged = (numbered(texts, index, length=length) for texts in (cut, held))
+        index, said = build_vocabulary(vocabulary, words, cut)
+        inputs, judged = (number_words(texts, index, length=length) for texts in (cut, held))
         said += f"; the last {length} words"
     else:
         _check.one_of(("hashed",), vocabulary=vocabulary)
-        orders = orders_of(order)
+        orders = parse_orders(order)
         (inputs, model, facts), (judged, _, _) = (
-            featured((grams(text, orders) for text in texts), features, words=words, length=length)
+            build_features((generate_ngrams(text, orders) for text in texts), features, words=words, length=length)
             for texts in (cut, held)
         )
         said = f"sets of {order}-grams hashed into {words:,} numbers; the last {length}"
@@ -99,7 +99,7 @@ def imdb(
     a file of public words. `features=set` (or `columns`) has the set of each review's words, hashed; with
     `order=1-2` also of its pairs of words. `common=dropped` leaves out words that say nothing, by a fixed list.
     """
-    parts, form = _imdb_parts(where)
+    parts, form = _read_imdb_parts(where)
     for part, texts in parts.items():
         likes = sum(label for _, label in texts)
         if len(texts) != IMDB_COUNT or 2 * likes != IMDB_COUNT:
@@ -114,33 +114,35 @@ def imdb(
     )  # fmt: skip
 
 
-def _imdb_parts(where: Where) -> tuple[dict[str, list[Text]], str]:
+def _read_imdb_parts(where: Where) -> tuple[dict[str, list[Text]], str]:
     """The reviews of both parts and the form they were found in: tables, the folder, the archive; else fetched."""
-    if found_plain(where, IMDB_TABLES["train"]):
-        tables = {part: parse_imdb(text_of(read_plain(where, file), file.name), file.name)
+    if has_plain_file(where, IMDB_TABLES["train"]):
+        tables = {part: parse_imdb(decode_text(read_plain(where, file), file.name), file.name)
                   for part, file in IMDB_TABLES.items()}  # fmt: skip
         return tables, "train.csv and test.csv, SHA-256 " + ", ".join(f.sha256 for f in IMDB_TABLES.values())
     folder = find(where, "imdb", "aclImdb")
     if folder is not None and folder.is_dir():
         files = ((path.relative_to(folder).as_posix(), path) for path in folder.glob("t*/*/*.txt"))
-        return _by_part((name, content_of(path)) for name, path in files if _REVIEW.fullmatch(name)), "folder aclImdb"
+        return _group_by_part(
+            (name, read_content(path)) for name, path in files if _REVIEW.fullmatch(name)
+        ), "folder aclImdb"
     members = untar(read(where, IMDB), limit=2**30, name=IMDB.name)
-    return _by_part(members), f"{IMDB.name}, SHA-256 {IMDB.sha256}"
+    return _group_by_part(members), f"{IMDB.name}, SHA-256 {IMDB.sha256}"
 
 
-def _by_part(members: Iterable[tuple[str, bytes]]) -> dict[str, list[Text]]:
+def _group_by_part(members: Iterable[tuple[str, bytes]]) -> dict[str, list[Text]]:
     """The reviews in files `train/pos/<id>_<rating>.txt`, by part, sorted by class and id."""
     found: dict[str, list[tuple[int, int, str]]] = {"train": [], "test": []}
     for name, content in members:
         if match := _REVIEW.fullmatch(name):
             part, kind, number, _ = match.groups()
-            found[part].append((int(kind == "pos"), int(number), text_of(content, name)))
+            found[part].append((int(kind == "pos"), int(number), decode_text(content, name)))
     return {part: [(text, label) for label, _, text in sorted(rows)] for part, rows in found.items()}
 
 
 def parse_imdb(text: str, name: str) -> list[Text]:
     """The rows `label,rating,id,text` of a table, under that header."""
-    rows = _table(text, name)
+    rows = _csv_rows(text, name)
     if next(rows, None) != ["label", "rating", "id", "text"]:
         raise InvalidValue(f"{name}: must begin with label,rating,id,text. It is another table.")
     found = []
@@ -151,7 +153,7 @@ def parse_imdb(text: str, name: str) -> list[Text]:
     return found
 
 
-def _table(text: str, name: str) -> Iterator[list[str]]:
+def _csv_rows(text: str, name: str) -> Iterator[list[str]]:
     try:
         yield from csv.reader(io.StringIO(text, newline=""), strict=True)
     except csv.Error as error:
@@ -185,9 +187,9 @@ def ag_news(
     and 64 of them are ours. Where only train_sample_10000.csv is there, its 10,000 texts are trained on, as `source`
     says; 2 of them are also in the test set.
     """
-    sampled = not found_plain(where, AG_TRAIN) and found_plain(where, AG_SAMPLE)
+    sampled = not has_plain_file(where, AG_TRAIN) and has_plain_file(where, AG_SAMPLE)
     train = AG_SAMPLE if sampled else AG_TRAIN
-    texts = [parse_ag_news(text_of(read_plain(where, file), file.name), file.name) for file in (train, AG_TEST)]
+    texts = [parse_ag_news(decode_text(read_plain(where, file), file.name), file.name) for file in (train, AG_TEST)]
     return _words_task(
         "ag-news", *texts, words=words, length=length, vocabulary=vocabulary, size=size, classes=4, model="bilstm",
         source=f"AG's News (Zhang et al. 2015), {train.name}, SHA-256 {train.sha256}"
@@ -198,7 +200,7 @@ def ag_news(
 def parse_ag_news(text: str, name: str) -> list[Text]:
     """The rows `class,title,description` or `class,text` of a table without a header; classes 1 to 4 become 0 to 3."""
     found = []
-    for number, row in enumerate(_table(text, name), 1):
+    for number, row in enumerate(_csv_rows(text, name), 1):
         if len(row) not in (2, 3) or row[0] not in ("1", "2", "3", "4"):
             raise InvalidValue(
                 f"{name}, record {number}: must be a class from 1 to 4, a title and a description. Fetch it again."
@@ -233,7 +235,7 @@ def names(
     `set`) has each name's n-grams of `order` in small letters, ^ before and $ after it, hashed into `words` numbers.
     """
     _check.one_of(KINDS, features=features)
-    files, form = _names_files(where)
+    files, form = _read_names_files(where)
     lists = [parse_names(files[language], language) for language in LANGUAGES]
     texts = [(name, label) for label, found in enumerate(lists) for name in found]
     train, held = split(len(texts), len(texts) // 5)
@@ -241,10 +243,10 @@ def names(
     spelled = [text for text, _ in texts]
     model, facts = "char-lstm", {"words": len(ALPHABET) + 2, "length": NAME_LENGTH}
     if features == "sequence":
-        inputs = numbered(spelled, Listed(ALPHABET), length=NAME_LENGTH)
+        inputs = number_words(spelled, Listed(ALPHABET), length=NAME_LENGTH)
     else:
-        parts = (grams(f"^{text.lower()}$", orders_of(order), "") for text in spelled)
-        inputs, model, facts = featured(parts, features, words=words, length=NAME_GRAMS)
+        parts = (generate_ngrams(f"^{text.lower()}$", parse_orders(order), "") for text in spelled)
+        inputs, model, facts = build_features(parts, features, words=words, length=NAME_GRAMS)
     labels = torch.tensor([label for _, label in texts])
     digest = sha256(b"".join(files[language] for language in LANGUAGES)).hexdigest()
     return Task(
@@ -255,20 +257,22 @@ def names(
     )  # fmt: skip
 
 
-def _names_files(where: Where) -> tuple[dict[str, bytes], str]:
+def _read_names_files(where: Where) -> tuple[dict[str, bytes], str]:
     """The content of each language's file, and the form it was found in: the files, or the zip."""
     paths = {language: find(where, "names", f"{language}.txt", f"names/{language}.txt") for language in LANGUAGES}
     if any(paths.values()):
         absent = [language for language, path in paths.items() if path is None]
         if absent:
-            raise InvalidValue(missing(where, "names", f"{absent[0]}.txt", source=_NAMES_URL))
-        return {language: content_of(path) for language, path in paths.items() if path}, "18 files"
+            raise InvalidValue(missing_file_message(where, "names", f"{absent[0]}.txt", source=_NAMES_URL))
+        return {language: read_content(path) for language, path in paths.items() if path}, "18 files"
     packed = find(where, "names", "data.zip", "names.zip")
     if packed is None:
-        raise InvalidValue(missing(where, "names", "data.zip or Arabic.txt to Vietnamese.txt", source=_NAMES_URL))
+        raise InvalidValue(
+            missing_file_message(where, "names", "data.zip or Arabic.txt to Vietnamese.txt", source=_NAMES_URL)
+        )
     wanted = {f"{language}.txt": language for language in LANGUAGES}
     members = unzip(
-        content_of(packed), lambda path: path.rpartition("/")[2] in wanted and not path.startswith("__MACOSX/"),
+        read_content(packed), lambda path: path.rpartition("/")[2] in wanted and not path.startswith("__MACOSX/"),
         limit=_NAMES_LIMIT, name=str(packed),
     )  # fmt: skip
     found = {wanted[path.rpartition("/")[2]]: content for path, content in members.items()}
@@ -283,7 +287,7 @@ def parse_names(content: bytes, language: str) -> list[str]:
     >>> parse_names("O'Néàl".encode(), "Irish")
     ["O'Neal"]
     """
-    lines = text_of(content, f"{language}.txt").splitlines()
+    lines = decode_text(content, f"{language}.txt").splitlines()
     found = [unicodedata.normalize("NFD", line.strip()) for line in lines if line.strip()]
     if not found or max(map(len, found)) > 100:
         raise InvalidValue(f"{language}.txt: must have one name in each line, at most 100 characters. Fetch it again.")

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from privet._files import write_new
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue
-from privet.training.append_file import write_new
-from privet.training.gate import records_of
-from privet.training.tune_split import judged_apart
+from privet.training.checks import count_records
+from privet.tuning.job import train_validation_split
 from privet_papers.reproduce.table_row import Row
 
 MORE = 3  # values that are tried beyond an end of a list, at most
@@ -168,6 +168,6 @@ def _tried(row: Row, candidate: dict[str, Any], size: int) -> Row:
 
 def apart(task: Task) -> Task:
     """The training records of a task alone: nine tenths to train on, a tenth to judge by, by a fixed shuffle."""
-    rest, judges = judged_apart(task)
-    said = f"{records_of(judges):,} of the training records, by a fixed shuffle: to choose settings by"
+    rest, judges = train_validation_split(task)
+    said = f"{count_records(judges):,} of the training records, by a fixed shuffle: to choose settings by"
     return replace(rest, held_out=judges, evaluation=said)

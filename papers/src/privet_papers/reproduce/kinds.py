@@ -10,26 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from privet.accounting import Ledger, gdp, spent
-from privet.attacks.attack import attack
+from privet.attacks.attack import REFERENCE, attack
 from privet.attacks.outcome import Outcome
-from privet.attacks.sources import REFERENCE
 from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
-from privet.engine.randomness import seeded
-from privet.federated import federate, go_on
+from privet.federated import federate, resume_federation
 from privet.federated.federate import Federated
 from privet.federated.settings import NAME as ABOUT
+from privet.ledger.account import guarantee_of
+from privet.ledger.reading import read_ledger
+from privet.noise.randomness import seeded
 from privet.planning import Plan
-from privet.training.account import cost
 from privet.training.baseline import Look, train_plainly
-from privet.training.evaluate import evaluate
-from privet.training.ledger_reading import read
-from privet.training.optimizing import epoch_of, optimizer_for, pace_for
-from privet.training.parts import drawing, first_weights
-from privet.training.run import Run, network_of
+from privet.training.evaluation import evaluate
+from privet.training.run import Run, build_network
 from privet.training.settings import Settings
-from privet.training.steps import Training
+from privet.training.setup import (
+    build_optimizer,
+    learning_rate_schedule,
+    load_first_weights,
+    seed_torch,
+    steps_per_epoch,
+)
+from privet.training.training import Training
 from privet_papers.reproduce.results import Result, proven
 from privet_papers.reproduce.table_row import Curve, Figure, Row
 
@@ -73,23 +77,23 @@ def _privately(
     plan = row.plan()
     settings = Settings.of(plan.recipe.training)
     task = task_of(settings.task, where=where)
-    with drawing(seed):
-        model, twin = network_of(task, settings), network_of(task, settings)
-        first_weights(model, settings)
-        optimizer = optimizer_for(settings, plan, model)
-        pace, published = pace_for(settings, plan, optimizer), plan.recipe.as_published
+    with seed_torch(seed):
+        model, twin = build_network(task, settings), build_network(task, settings)
+        load_first_weights(model, settings)
+        optimizer = build_optimizer(settings, plan, model)
+        pace, published = learning_rate_schedule(settings, plan, optimizer), plan.recipe.as_published
         with Training(
             model, optimizer, task.train, plan, generator=seeded(seed), as_published=published,
             not_private=task.not_private,
         ) as training:  # fmt: skip
             for inputs, targets in training:
                 twin.load_state_dict(model.state_dict())  # the model itself is watched: its gradients are clipped
-                look(training.number, twin, task, inputs, targets)
+                look(training.steps_done, twin, task, inputs, targets)
                 training.step(task.losses(model(inputs), targets))
-                pace.follow(training.number)
-                if pace.reads_scores and training.number % epoch_of(plan) == 0:
-                    pace.evaluated(evaluate(model, task).loss)
-    found = None if plan.is_unsound or task.not_private else cost(plan.ledger(), plan)
+                pace.follow(training.steps_done)
+                if pace.reads_scores and training.steps_done % steps_per_epoch(plan) == 0:
+                    pace.observe_loss(evaluate(model, task).loss)
+    found = None if plan.is_unsound or task.not_private else guarantee_of(plan.ledger(), plan)
     return len(plan.steps), proven(found)
 
 
@@ -152,7 +156,7 @@ def federated(row: Row, task: Task | None, folder: Path, *, seed: int, where: Wh
         KeyboardInterrupt: it was asked to stop.
     """
     if (folder / ABOUT).exists():
-        found = go_on(folder, task=task, where=where)
+        found = resume_federation(folder, task=task, where=where)
     else:
         found = federate(
             row.plan(), row.task if task is None else task, out=folder, seed=seed, where=where, model=row.model,
@@ -165,7 +169,7 @@ def federated(row: Row, task: Task | None, folder: Path, *, seed: int, where: Wh
 
 def proven_of_rounds(found: Federated) -> tuple[float | None, float] | None:
     """What is certified of the rounds that were made, with the system's randomness in place of the seed's."""
-    return proven(cost(read(found.folder).ledger, found.plan))
+    return proven(guarantee_of(read_ledger(found.folder).ledger, found.plan))
 
 
 # --- accounting -------------------------------------------------------------------------------------

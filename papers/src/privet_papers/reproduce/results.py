@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from privet._registry import shortened
+from privet._files import write_new
+from privet._text import shorten
 from privet.accounting import Guarantee
 from privet.errors import InvalidValue
-from privet.training.append_file import write_new
 from privet_papers.reproduce.table_row import Curve, Figure, Row
 
 FORMAT, VERSION = "privet-result", 1
@@ -117,7 +117,7 @@ def read(file: Path) -> Result:
         return Result(**found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidValue(
-            f"{file}: is not a result: {shortened(str(error))}. It was edited or torn. Delete it, and it is run again."
+            f"{file}: is not a result: {shorten(str(error))}. It was edited or torn. Delete it, and it is run again."
         ) from None
 
 

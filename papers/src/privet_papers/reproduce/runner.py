@@ -17,15 +17,15 @@ from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, PrivetError
 from privet.federated.federate import Federated
+from privet.ledger import metrics
+from privet.ledger.account import guarantee_of
+from privet.ledger.reading import NAME as LEDGER
 from privet.planning import Plan
-from privet.training import metrics
-from privet.training.account import cost
 from privet.training.baseline import train_plainly
-from privet.training.ledger_reading import NAME as LEDGER
-from privet.training.loop import go_on, train
-from privet.training.progress import Watcher
+from privet.training.progress import Progress
 from privet.training.run import NAME as ABOUT
 from privet.training.run import Run, versions
+from privet.training.train import resume_run, train
 from privet_papers.reproduce import choice as choosing
 from privet_papers.reproduce import kinds, results
 from privet_papers.reproduce.kinds import accounted
@@ -79,7 +79,7 @@ def jobs(rows: Iterable[Row], *, mode: Mode, seeds: int, steps: int | None = Non
 
 
 def reproduce(
-    asked: Iterable[Job], *, out: Path, where: Where | None = None, watch: Callable[[], Watcher] | None = None,
+    asked: Iterable[Job], *, out: Path, where: Where | None = None, watch: Callable[[], Progress] | None = None,
     tell: Told = lambda _: None,
 ) -> Iterator[Result]:  # fmt: skip
     """The result of each job, from the folder or by running it now. A row that cannot run is told of, and left out.
@@ -133,7 +133,7 @@ def _said(result: Result) -> str:
     return ", ".join(said) or "done"
 
 
-def _run(job: Job, *, out: Path, where: Where | None, watcher: Watcher | None, tell: Told) -> Result:
+def _run(job: Job, *, out: Path, where: Where | None, watcher: Progress | None, tell: Told) -> Result:
     row = job.row
     if row.kind == "accounts":
         start = time.monotonic()
@@ -194,7 +194,7 @@ def _blank(job: Job) -> Result:
 
 
 def _trained(
-    row: Row, task: Task | None, folder: Path, *, seed: int, where: Where | None, watcher: Watcher | None = None
+    row: Row, task: Task | None, folder: Path, *, seed: int, where: Where | None, watcher: Progress | None = None
 ) -> Run:
     """The row's run in a folder of its own, begun or gone on with.
 
@@ -204,7 +204,7 @@ def _trained(
     plan = row.plan()
     place = _free(folder, row.fingerprint)
     if (place / ABOUT).exists():
-        run = go_on(place, task=task, where=where, watcher=watcher)
+        run = resume_run(place, task=task, where=where, watcher=watcher)
     else:
         run = train(
             plan, task, out=place, seed=seed, as_published=plan.recipe.as_published, where=where, watcher=watcher,
@@ -269,9 +269,9 @@ def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, Fi
         return None, claimed or Figure(value=said.epsilon, label="claimed")
     # Outputs that decide the stop leave the plan's epsilon as what holds; the ledger's reading is then a claim.
     stopped = run.steps < len(plan.steps)
-    proven = plan.certified if stopped else cost(run.ledger, plan)
+    proven = plan.certified if stopped else guarantee_of(run.ledger, plan)
     if stopped:
-        claimed = Figure(value=cost(run.ledger, plan).epsilon, label="claimed")
+        claimed = Figure(value=guarantee_of(run.ledger, plan).epsilon, label="claimed")
     return results.proven(proven), claimed
 
 
@@ -290,7 +290,7 @@ def _baseline(job: Job, row: Row, *, where: Where | None) -> Result:
 def _federated(job: Job, row: Row, *, out: Path, where: Where | None) -> Result:
     folder = _free(results.place(out, job.row, job.scale, job.seed, ""), row.fingerprint)
     found = kinds.federated(row, None, folder, seed=job.seed or 0, where=where)
-    lines = metrics.scores(found.metrics)
+    lines = metrics.evaluation_lines(found.metrics)
     name = next(key.removeprefix("held_out_") for key in lines[-1] if key.startswith("held_out_") and "loss" not in key)
     curve = _curve(name, [(line["step"], line[f"held_out_{name}"]) for line in lines])
     return replace(

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from statistics import fmean, stdev
 from typing import Any
 
-from privet.accounting.guarantee import rounded
+from privet.accounting.guarantee import format_outward
 from privet_papers.reproduce.kinds import is_accounted
 from privet_papers.reproduce.results import EXACT, Result
 from privet_papers.reproduce.table_row import Row
@@ -159,7 +159,7 @@ def shown(name: str, mean: float, spread: float | None = None) -> str:
     '9616'
     """
     if name.endswith(("epsilon", "least error sum")):
-        return rounded(mean, up=name.endswith("epsilon"), digits=4)
+        return format_outward(mean, up=name.endswith("epsilon"), digits=4)
     if 0 < abs(mean) < 5e-4:
         return f"{mean:.1e}"
     places = 0 if name == "iterations" else 2 if abs(mean) >= 10 else 3
@@ -172,12 +172,12 @@ def _certified(line: Line) -> str:
     found = line.certified
     if found is None:
         return "none: unsound" if line.results else NONE
-    text = f"<= {rounded(found[1], up=True, digits=4)}"
+    text = f"<= {format_outward(found[1], up=True, digits=4)}"
     claimed = _largest(result.claimed for result in line.results)
     if claimed is None:
         return text
     label = next(result.claimed_label for result in line.results if result.claimed is not None)
-    return f"{text} ({label} {rounded(claimed, up=True, digits=4)})"
+    return f"{text} ({label} {format_outward(claimed, up=True, digits=4)})"
 
 
 def _timing(line: Line) -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from privet.accounting import spent
-from privet.attacks.sources import REFERENCE
+from privet.attacks.attack import REFERENCE
 from privet.planning.methods import METHODS
 from privet.published.figures_printed import TABLE
 from privet_papers.reproduce.kinds import noise_of, noise_over_steps, seconds_a_step

@@ -1,0 +1,298 @@
+"""Rows of a file as the steps of a ledger: every complaint names the row's place."""
+
+import math
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from privet import _check
+from privet.accounting.ledger import Ledger, Step
+from privet.accounting.sampling import POISSON, Sampling, TruncatedPoisson
+from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
+
+MOST_STEPS = 10**12
+KEYS = ("noise", "rate", "clip", "sampling", "count")
+
+
+class LedgerBuilder:
+    """Adds rows to a ledger."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self._steps = 0
+
+    def add_row(self, row: Any, place: str) -> None:
+        if not isinstance(row, Mapping):
+            raise InvalidValue(f"{place}: must be an object with noise and rate.")
+        for key in row:
+            if key not in KEYS:
+                raise InvalidValue(f"{place}: {key!r} is not known.{_check.suggestion(key, KEYS)}")
+        for key in ("noise", "rate"):
+            if key not in row:
+                raise InvalidValue(f"{place}: {key} is missing.")
+        self.add(place, **row)
+
+    def add(
+        self,
+        place: str,
+        *,
+        noise: Any,
+        rate: Any = 1.0,
+        clip: Any = 1.0,
+        sampling: "str | Sampling" = POISSON,
+        count: Any = 1,
+    ) -> None:
+        try:
+            step = Step(
+                noise=require_number("noise", noise),
+                rate=require_number("rate", rate),
+                clip=require_number("clip", clip),
+                sampling=sampling,  # type: ignore[arg-type]  # Step turns a name into a Sampling
+            )
+            self._ledger.add(step, require_integer("count", count))
+        except PrivetError as error:
+            raise type(error)(f"{place}: {error}") from None
+        self._steps += int(count)
+        if self._steps > MOST_STEPS:
+            raise InvalidValue(f"{place}: more than {MOST_STEPS:.0e} steps in all.")
+
+    def build(self) -> Ledger:
+        return self._ledger
+
+
+def require_number(name: str, value: Any) -> float:
+    """`value` as a float, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidValue(f"{name}={reprlib.repr(value)} must be a number.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidValue(f"{name} has too many digits for a number.") from None
+
+
+def require_integer(name: str, value: Any, *, least: int = 1) -> int:
+    """`value` as an int between `least` and MOST_STEPS, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= MOST_STEPS:
+        raise InvalidValue(f"{name}={reprlib.repr(value)} must be a whole number from {least} to {MOST_STEPS:.0e}.")
+    return int(value)
+
+
+def require_list(value: Any, place: str) -> Sequence[Any]:
+    """`value` if it is a list, or an error that names its place."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidValue(f"{place} must be a list.")
+    return value
+
+
+def from_dp_event(event: Any) -> Ledger:
+    """The ledger of a dp_accounting `DpEvent` made of Gaussian, sampled and composed events.
+
+    Several Gaussians on one sample are one release with noise (sum sigma^-2)^(-1/2). Repetitions of a composed
+    event are gathered, since order does not change the cost. An event with sampling without replacement speaks
+    of replace-one neighbours; its multipliers, written over the clip C, are halved throughout, because `noise`
+    is counted over the sensitivity, then 2 C.
+
+    Raises:
+        Unsupported: an event no accountant here covers; the message names it.
+    """
+    return from_event_json(event_to_json(event))
+
+
+def to_dp_event(ledger: Ledger, *, size: int | None = None) -> Any:
+    """`ledger` as a dp_accounting `DpEvent`. `size`, the number of records, is needed for fixed-size sampling."""
+    return event_from_json(to_event_json(ledger, size=size))
+
+
+def event_to_json(event: Any) -> dict[str, Any]:
+    """A `DpEvent` as plain values, named as in its `to_named_tuple` (without the module's name)."""
+    fields = getattr(type(event), "__attrs_attrs__", None)
+    if fields is None:
+        raise InvalidValue(f"event={type(event).__name__} must be a dp_accounting DpEvent.")
+    return {"class_name": type(event).__name__} | {f.name: _to_plain_value(getattr(event, f.name)) for f in fields}
+
+
+def _to_plain_value(value: Any) -> Any:
+    if hasattr(type(value), "__attrs_attrs__"):
+        return event_to_json(value)
+    return [_to_plain_value(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def event_from_json(value: Mapping[str, Any]) -> Any:
+    """The `DpEvent` that `event_to_json` wrote, with dp_accounting's own classes."""
+    try:
+        from dp_accounting import dp_event
+    except ImportError:
+        raise MissingExtra("dp_accounting is not installed. Run: pip install dp-accounting") from None
+    fields = {
+        key: _decode_event_field(field) for key, field in value.items() if key not in ("class_name", "module_name")
+    }
+    name = value["class_name"]
+    if name not in _EVENTS:
+        raise _no_theorem_error(name)
+    return getattr(dp_event, name)(**fields)
+
+
+def _decode_event_field(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return event_from_json(value)
+    return [_decode_event_field(item) for item in value] if isinstance(value, list) else value
+
+
+def to_event_json(ledger: Ledger, *, size: int | None = None) -> dict[str, Any]:
+    """`ledger` as the JSON of a dp_accounting event.
+
+    >>> ledger = Ledger()
+    >>> ledger.add(Step(noise=1.1))
+    >>> to_event_json(ledger)
+    {'class_name': 'GaussianDpEvent', 'noise_multiplier': 1.1}
+    """
+    scale = 2.0 if any(step.sampling.name == "fixed-size" for step, _ in ledger) else 1.0
+    events = []
+    for step, count in ledger:
+        event = _release_event(step, scale, size)
+        events.append(event if count == 1 else {"class_name": "SelfComposedDpEvent", "event": event, "count": count})
+    if not events:
+        return {"class_name": "NoOpDpEvent"}
+    return events[0] if len(events) == 1 else {"class_name": "ComposedDpEvent", "events": events}
+
+
+def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]:
+    gaussian = {"class_name": "GaussianDpEvent", "noise_multiplier": scale * step.noise}
+    if isinstance(step.sampling, TruncatedPoisson):
+        return {
+            "class_name": "TruncatedSubsampledGaussianDpEvent",
+            "dataset_size": step.sampling.size,
+            "sampling_probability": step.rate,
+            "truncated_batch_size": step.sampling.cap,
+            "noise_multiplier": scale * step.noise,
+        }
+    if step.sampling.name == "fixed-size":
+        if size is None:
+            raise InvalidValue("size=None must be given for fixed-size sampling: the event holds numbers of examples.")
+        _check.whole(size=size)
+        batch = round(step.rate * size)
+        if batch < 1 or not math.isclose(batch / size, step.rate, rel_tol=1e-9):
+            raise InvalidValue(f"size={size!r} does not make rate={step.rate!r} a whole number of examples.")
+        return {
+            "class_name": "SampledWithoutReplacementDpEvent",
+            "source_dataset_size": size,
+            "sample_size": batch,
+            "event": gaussian,
+        }
+    if step.sampling != POISSON:
+        raise Unsupported(f"sampling={str(step.sampling)!r} has no dp_accounting event.")
+    if step.rate == 1:
+        return gaussian
+    return {"class_name": "PoissonSampledDpEvent", "sampling_probability": step.rate, "event": gaussian}
+
+
+_EVENTS = (
+    "NoOpDpEvent",
+    "GaussianDpEvent",
+    "SelfComposedDpEvent",
+    "ComposedDpEvent",
+    "PoissonSampledDpEvent",
+    "SampledWithoutReplacementDpEvent",
+    "TruncatedSubsampledGaussianDpEvent",
+)
+
+_WHY = {
+    "NonPrivateDpEvent": "it has no guarantee at all",
+    "UnsupportedDpEvent": "it says itself that it has no description",
+    "SampledWithReplacementDpEvent": "sampling with replacement has no theorem here",
+    "RepeatAndSelectDpEvent": "selection among repeated runs is not a composition",
+}
+
+
+def _no_theorem_error(name: object) -> Unsupported:
+    why = _WHY.get(str(name), "only Gaussian releases, sampled and composed, are accounted")
+    return Unsupported(f"{name} is not covered: {why}. Covered: {', '.join(_EVENTS)}.")
+
+
+def from_event_json(event: Mapping[str, Any]) -> Ledger:
+    """The ledger of an event given as JSON; see `from_dp_event`."""
+    scale = 0.5 if _contains_event(event, "SampledWithoutReplacementDpEvent") else 1.0
+    ledger = LedgerBuilder()
+    for place, count, release in _iter_releases(event, 1, "event"):
+        ledger.add(place, count=count, **{**release, "noise": scale * release["noise"]})
+    return ledger.build()
+
+
+def _contains_event(value: Any, name: str) -> bool:
+    if isinstance(value, Mapping):
+        return value.get("class_name") == name or any(_contains_event(v, name) for v in value.values())
+    return isinstance(value, list) and any(_contains_event(v, name) for v in value)
+
+
+def _iter_releases(event: Any, count: int, place: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """(place, count, step) for each release in an event."""
+    name = _class_name(event, place)
+    if name == "SelfComposedDpEvent":
+        times = _get_integer(event, "count", place, least=0)
+        if times:
+            yield from _iter_releases(_get_field(event, "event", place), count * times, f"{place}.event")
+    elif name == "ComposedDpEvent":
+        for index, part in enumerate(require_list(_get_field(event, "events", place), f"{place}.events")):
+            yield from _iter_releases(part, count, f"{place}.events[{index}]")
+    elif name != "NoOpDpEvent":
+        step = _step_fields(event, name, place)
+        if step:
+            yield place, count, step
+
+
+def _step_fields(event: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
+    if name == "GaussianDpEvent":
+        return {"noise": _get_number(event, "noise_multiplier", place)}
+    if name == "TruncatedSubsampledGaussianDpEvent":
+        cap, size = (_get_integer(event, key, place) for key in ("truncated_batch_size", "dataset_size"))
+        return {
+            "noise": _get_number(event, "noise_multiplier", place),
+            "rate": _get_number(event, "sampling_probability", place),
+            "sampling": TruncatedPoisson(cap=cap, size=size),
+        }
+    if name == "PoissonSampledDpEvent":
+        rate, sampling = _get_number(event, "sampling_probability", place), "poisson"
+    elif name == "SampledWithoutReplacementDpEvent":
+        rate, sampling = (
+            _get_integer(event, "sample_size", place) / _get_integer(event, "source_dataset_size", place),
+            "fixed-size",
+        )
+    else:
+        raise Unsupported(f"{place}: {_no_theorem_error(name)}")
+    noise = _combined_noise(_get_field(event, "event", place), f"{place}.event")
+    return {"noise": noise, "rate": rate, "sampling": sampling} if noise is not None else {}
+
+
+def _combined_noise(event: Any, place: str) -> float | None:
+    """The noise of all Gaussians on one sample taken together, (sum sigma^-2)^(-1/2); None if there is none."""
+    found: list[tuple[float, int]] = []
+    for here, count, step in _iter_releases(event, 1, place):
+        if set(step) != {"noise"}:
+            raise Unsupported(f"{here}: sampling within sampling has no theorem here. Give one rate.")
+        _check.positive(**{f"{here}: noise_multiplier": step["noise"]})
+        found.append((step["noise"], count))
+    if not found:
+        return None
+    least = min(noise for noise, _ in found)  # factored out: squares of tiny and huge noise stay in range
+    return least / math.sqrt(math.fsum(count * (least / noise) ** 2 for noise, count in found))
+
+
+def _class_name(event: Any, place: str) -> str:
+    if not isinstance(event, Mapping) or not isinstance(event.get("class_name"), str):
+        raise InvalidValue(f"{place}: must be an event with a class_name.")
+    return str(event["class_name"])
+
+
+def _get_field(event: Mapping[str, Any], key: str, place: str) -> Any:
+    if key not in event:
+        raise InvalidValue(f"{place}: {event['class_name']} needs {key}.")
+    return event[key]
+
+
+def _get_number(event: Mapping[str, Any], key: str, place: str) -> float:
+    return require_number(f"{place}: {key}", _get_field(event, key, place))
+
+
+def _get_integer(event: Mapping[str, Any], key: str, place: str, *, least: int = 1) -> int:
+    return require_integer(f"{place}: {key}", _get_field(event, key, place), least=least)

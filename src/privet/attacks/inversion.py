@@ -1,0 +1,275 @@
+"""Inversion: an image is moved until its gradient is the one that was seen. All victims are moved at once."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from privet import _check
+from privet.attacks.base import Observation, Reconstruction, register, squared_distances, sum_tensors
+from privet.attacks.lbfgs import minimise
+from privet.errors import Unsupported
+
+FRAMES = (0, 5, 10, 20, 50, 100, 300)  # iterations that are kept for the picture
+PATTERN = 4  # the seed is a random patch, so many times along each side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    """One run from one seed, of some victims."""
+
+    inputs: Tensor
+    labels: Tensor
+    loss: Tensor
+    iterations: Tensor
+    evaluations: Tensor
+    frames: dict[int, Tensor]
+
+
+@register("invert-l2")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvertL2:
+    """L-BFGS on the squared distance of gradients, |sum_b clip(grad(x_b, y_b)) - update|^2 / |update|^2.
+
+    From a patterned seed, with the label read off the gradient of the last bias (for one record), or found along with
+    the image otherwise. An attacker who knows of the clipping (`aware`) clips the gradients of its own images too.
+    Sources: Zhu, Liu, Han 2019, arXiv:1906.08935 (distance, L-BFGS, labels found along); Zhao, Mopuri, Bilen 2020,
+    arXiv:2001.02610 (label of the bias); Wei and Liu 2021 (patterned seed, 300 iterations).
+    """
+
+    iterations: int = 300
+    restarts: int = 1
+    aware: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check.whole(iterations=self.iterations, restarts=self.restarts)
+        _check.whole(least=0, seed=self.seed)
+
+    def run(self, observation: Observation) -> Reconstruction:
+        return _best_of_restarts(observation, self.restarts, self.seed, self._invert_once, aware=self.aware)
+
+    def _invert_once(self, seen: Observation, rows: Tensor, seed: Tensor, labels: Tensor) -> _Try:
+        update = seen.of(rows)
+        size = sum_tensors([u.flatten(1).square().sum(1) for u in update.values()]).clamp(min=1e-30)
+        image, known = seed[0].numel(), not _is_open(seen)
+
+        def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.enable_grad():
+                moved = points.detach().requires_grad_()
+                x, y = moved[:, :image].view(-1, *seed.shape[1:]), labels[which]
+                if not known:
+                    y = torch.softmax(moved[:, image:].view(y.shape), -1)
+                far = (
+                    squared_distances(_noiseless_update(seen, x, y), {n: u[which] for n, u in update.items()})
+                    / size[which]
+                )
+                return far.detach(), torch.autograd.grad(far.sum(), moved)[0]
+
+        start = seed.flatten(1) if known else torch.cat([seed.flatten(1), labels.flatten(1)], 1)
+        found = minimise(evaluate, start, iterations=self.iterations, enough=1e-12, frames=FRAMES)
+        chosen = labels if known else found.points[:, image:].view(labels.shape)
+        return _Try(
+            inputs=found.points[:, :image].view(seed.shape), labels=chosen.argmax(-1), loss=found.values,
+            iterations=found.iterations, evaluations=found.evaluations,
+            frames={n: p[:, :image].view(seed.shape) for n, p in found.frames.items()},
+        )  # fmt: skip
+
+
+@register("invert-cosine")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvertCosine:
+    """Adam on the angle between gradients, 1 - cos(grad, update) + smooth TV(x), by the signs of its slope.
+
+    TV is the mean absolute difference of neighbouring pixels; images stay in [0, 1]. The rate falls to a tenth after
+    3/8, 5/8 and 7/8 of the iterations. It copes with ReLU, where L-BFGS does not.
+    Source: Geiping, Bauermeister, Dröge, Moeller 2020, arXiv:2003.14053, eq. (4) and its experiments.
+    """
+
+    iterations: int = 300
+    rate: float = 0.1
+    smooth: float = 1e-2
+    restarts: int = 1
+    aware: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check.whole(iterations=self.iterations, restarts=self.restarts)
+        _check.whole(least=0, seed=self.seed)
+        _check.positive(rate=self.rate)
+        _check.non_negative(smooth=self.smooth)
+
+    def run(self, observation: Observation) -> Reconstruction:
+        return _best_of_restarts(observation, self.restarts, self.seed, self._invert_once, aware=self.aware)
+
+    def _invert_once(self, seen: Observation, rows: Tensor, seed: Tensor, labels: Tensor) -> _Try:
+        update, known = seen.of(rows), not _is_open(seen)
+        x, z = seed.clone().requires_grad_(), labels.clone().requires_grad_(not known)
+        optimizer = torch.optim.Adam([x] if known else [x, z], lr=self.rate)
+        turns = [self.iterations * part // 8 for part in (3, 5, 7)]
+        paces = torch.optim.lr_scheduler.MultiStepLR(optimizer, turns, gamma=0.1)
+        best, best_loss, frames = x.detach().clone(), torch.full((len(rows),), torch.inf), {0: seed.clone()}
+        for number in range(1, self.iterations + 1):
+            y = z if known else torch.softmax(z, -1)
+            with torch.enable_grad():
+                angle = _cosine_distance(_noiseless_update(seen, x, y), update)
+                (angle + self.smooth * _total_variation(x)).sum().backward()  # type: ignore[no-untyped-call]
+            better = angle.detach() < best_loss
+            best[better], best_loss[better] = x.detach()[better], angle.detach()[better]
+            assert x.grad is not None
+            x.grad.sign_()
+            optimizer.step()
+            optimizer.zero_grad()
+            paces.step()
+            with torch.no_grad():
+                x.clamp_(0, 1)
+            if number in FRAMES:
+                frames[number] = best.clone()
+        count = torch.full((len(rows),), self.iterations)
+        return _Try(
+            inputs=best, labels=z.detach().argmax(-1), loss=best_loss, iterations=count, evaluations=count,
+            frames={n: frames.get(n, best) for n in FRAMES},
+        )  # fmt: skip
+
+
+# --- what both share --------------------------------------------------------------------------------
+
+Once = Callable[[Observation, Tensor, Tensor, Tensor], _Try]
+
+
+def _best_of_restarts(seen: Observation, restarts: int, seed: int, once: Once, *, aware: bool) -> Reconstruction:
+    """All victims in pieces, each from several seeds; the try with the lowest loss is kept, whatever the truth."""
+    begun = time.perf_counter()
+    if len(seen.shape) != 3:
+        raise Unsupported(
+            f"shape={seen.shape} is not an image's (channels, height, width). Inversion moves pixels. Use the attack "
+            "`prior`."
+        )
+    told = seen if aware else replace(seen, rule=None)
+    source = torch.Generator().manual_seed(seed)
+    tries = [_invert_all_once(told, source, once) for _ in range(restarts)]
+    loss = torch.stack([found.loss.nan_to_num(torch.inf) for found in tries])
+    kept = loss.argmin(0)
+    rows = torch.arange(seen.size)
+
+    def chosen(word: str) -> Tensor:
+        return torch.stack([getattr(found, word) for found in tries])[kept, rows]
+
+    return Reconstruction(
+        inputs=chosen("inputs"), labels=chosen("labels"), loss=loss[kept, rows], iterations=chosen("iterations"),
+        evaluations=torch.stack([found.evaluations for found in tries]).sum(0), seconds=time.perf_counter() - begun,
+        frames={n: torch.stack([found.frames[n] for found in tries])[kept, rows] for n in FRAMES},
+    )  # fmt: skip
+
+
+def _invert_all_once(seen: Observation, source: torch.Generator, once: Once) -> _Try:
+    seeds, labels = _initial_images(seen, source), _initial_labels(seen, source)
+    parts = [
+        once(seen, rows, seeds[rows], labels[rows])
+        for rows in torch.split(torch.arange(seen.size), max(1, seen.rows // seen.batch))
+    ]
+    joined = {word: torch.cat([getattr(part, word) for part in parts]) for word in _Try.__slots__ if word != "frames"}
+    return _Try(**joined, frames={n: torch.cat([part.frames[n] for part in parts]) for n in FRAMES})
+
+
+def _noiseless_update(seen: Observation, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """The update that records (R, batch, *shape) would make, without noise: (R, *shape) for each parameter."""
+    grads = seen.gradients(x.flatten(0, 1), y.flatten(0, 1))
+    return {name: g.view(len(x), seen.batch, *g.shape[1:]).sum(1) for name, g in grads.items()}
+
+
+def _initial_images(seen: Observation, source: torch.Generator) -> Tensor:
+    """(N, batch, *shape): a random patch of a quarter of the side, repeated."""
+    channels, height, width = seen.shape
+    patch = torch.rand(
+        seen.size, seen.batch, channels, -(-height // PATTERN), -(-width // PATTERN), generator=source
+    )  # fmt: skip
+    return patch.repeat(1, 1, 1, PATTERN, PATTERN)[..., :height, :width].to(_state_dtype(seen)).contiguous()
+
+
+def _initial_labels(seen: Observation, source: torch.Generator) -> Tensor:
+    """(N, batch, classes): the label as a row with one 1, or random scores to begin with if it is open."""
+    found = seen.labels
+    if found is None and not _is_open(seen):
+        found = label_from_bias(seen)
+    if found is None:
+        return torch.randn(seen.size, seen.batch, seen.classes, generator=source).to(_state_dtype(seen))
+    return F.one_hot(found, seen.classes).to(_state_dtype(seen))
+
+
+def label_from_bias(seen: Observation) -> Tensor | None:
+    """The label of each victim's one record, (N, 1), from the gradient p - e_label of the last bias; None without one.
+
+    All but the label's entry are positive, so the least is it. Source: Zhao, Mopuri, Bilen 2020, arXiv:2001.02610.
+    """
+    biases = [name for name, seen_there in seen.update.items() if seen_there.shape[1:] == (seen.classes,)]
+    return seen.update[biases[-1]].argmin(1, keepdim=True) if biases else None
+
+
+def _is_open(seen: Observation) -> bool:
+    """Whether labels have to be found along with the images."""
+    return seen.labels is None and (seen.batch > 1 or label_from_bias(seen) is None)
+
+
+def _state_dtype(seen: Observation) -> torch.dtype:
+    return next(iter(seen.state.values())).dtype
+
+
+def _cosine_distance(grads: dict[str, Tensor], update: "dict[str, Tensor] | object") -> Tensor:
+    assert isinstance(update, dict)
+    inner = sum_tensors([(grads[n] * u).flatten(1).sum(1) for n, u in update.items()])
+    own = sum_tensors([grads[n].flatten(1).square().sum(1) for n in update]).clamp(min=1e-30).sqrt()
+    other = sum_tensors([u.flatten(1).square().sum(1) for u in update.values()]).clamp(min=1e-30).sqrt()
+    return 1 - inner / (own * other)
+
+
+def _total_variation(x: Tensor) -> Tensor:
+    """The mean absolute difference of neighbouring pixels, (R,), summed over the images of a victim."""
+    down, across = (x[..., 1:, :] - x[..., :-1, :]).abs(), (x[..., 1:] - x[..., :-1]).abs()
+    return down.mean((-3, -2, -1)).sum(-1) + across.mean((-3, -2, -1)).sum(-1)
+
+
+@register("analytic")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analytic:
+    """One record through a first linear layer: dL/dW = dL/db x^T, so x = sum_i dL/db_i dL/dW_i / sum_i (dL/db_i)^2.
+
+    Least squares over all units: exact without noise, and the average over units with it. Clipping scales both alike
+    and drops out. Source: Phong, Aono, Hayashi, Wang, Moriai 2018, section 3 (one unit).
+    """
+
+    def run(self, observation: Observation) -> Reconstruction:
+        begun = time.perf_counter()
+        if observation.batch != 1:
+            raise Unsupported(
+                f"batch={observation.batch} is more than one example. Their inputs are mixed in the first layer. Use "
+                "invert-l2, or batch 1."
+            )
+        weight, bias = _first_layer(observation)
+        found = torch.einsum("no,noi->ni", bias, weight) / bias.square().sum(1, keepdim=True).clamp(min=1e-30)
+        inputs = found.view(observation.size, 1, *observation.shape)
+        guessed = observation.labels if observation.labels is not None else label_from_bias(observation)
+        labels = torch.zeros(observation.size, 1, dtype=torch.int64) if guessed is None else guessed
+        one_hot = torch.nn.functional.one_hot(labels[:, 0], observation.classes).to(found)
+        loss = squared_distances(observation.gradients(inputs[:, 0], one_hot), observation.update)
+        ones = torch.ones(observation.size, dtype=torch.int64)
+        return Reconstruction(
+            inputs=inputs, labels=labels, loss=loss.detach(), iterations=ones, evaluations=ones,
+            seconds=time.perf_counter() - begun,
+        )  # fmt: skip
+
+
+def _first_layer(observation: Observation) -> tuple[Tensor, Tensor]:
+    """The updates of the first layer's weight (N, O, I) and bias (N, O)."""
+    first, update = next(iter(observation.update)), observation.update
+    bias = first.removesuffix("weight") + "bias"
+    if first.endswith("weight") and bias in update and update[first].shape[2:] == (math.prod(observation.shape),):
+        return update[first], update[bias]
+    raise Unsupported(
+        f"parameter={first!r} is not the weight of a linear layer with a bias on the whole input. There is no closed "
+        "form for it. Use invert-l2, or a model such as mlp."
+    )

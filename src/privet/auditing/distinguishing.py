@@ -1,0 +1,191 @@
+"""Step: samples of a release in both worlds, and whether the claimed trade-off curve can still be true.
+
+One half of the samples chooses a feature and a threshold, the other half tests it. The verdict needs no epsilon: it
+rejects the curve. Features: the projection on the way in which the record moves the query, the same with each entry
+over the variance that it has, which shows a layer or an entry with too little noise, and the norm of the rest, which
+shows noise whose scale depends on data; over several steps also the largest projection and the norm of what changes
+from step to step, which shows noise that is used again.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from privet import _check
+from privet.accounting.tradeoff import Curve
+from privet.auditing.bounds import (
+    Errors,
+    choose_tests,
+    equivalent_mu,
+    has_power,
+    samples_to_detect,
+    samples_to_distinguish,
+)
+from privet.auditing.finding import ALARM, Finding, Verdict, empirical_guarantee
+from privet.auditing.mechanism import Mechanism
+from privet.auditing.neighbours import NeighbouringPair
+from privet.auditing.replay import Pair, Progress
+from privet.noise.randomness import Randomness
+
+Floats = NDArray[np.float64]
+
+PILOT = 32  # runs that find the way and the middle; they are not used again
+FACTOR = 1.5  # samples must be enough to see a sensitivity this many times the declared one
+DOUBT = 0.01  # a claim that is rejected at this level and not at the alarm is not decided
+FEATURES = ("projection", "weighed projection", "residual", "largest step", "change between steps")
+LEAST_VARIANCE = 1e-12  # of an entry, over that of the declared noise: one without noise weighs most
+
+
+@dataclass(slots=True)
+class Projection:
+    """What is looked at in each release: found from runs that are not used again."""
+
+    middle: Floats  # (steps, entries)
+    ways: Floats  # (steps, entries), unit vectors or zero
+    weighed: Floats  # (steps, entries): the best direction if entries are independent, Fisher's
+
+    @classmethod
+    def of(cls, pair: Pair) -> "Projection":
+        runs = range(PILOT if pair.which.is_sampled else 4)
+        differences = np.nan_to_num(np.stack([pair.difference(k, k + 1) for k in runs])).mean(0)
+        norms = np.linalg.norm(differences, axis=1, keepdims=True)
+        drawn = np.nan_to_num(np.stack([pair.flatten(pair.without(Randomness(k, 7))) for k in range(PILOT)]))
+        weighed = differences / np.maximum(drawn.var(0), LEAST_VARIANCE)
+        weighed = weighed / max(float(np.linalg.norm(weighed)), 1e-12)
+        return cls(drawn.mean(0), differences / np.maximum(norms, 1e-12), weighed)
+
+    def features(self, seen: Floats) -> list[float]:
+        rest = seen - self.middle
+        if not math.isfinite(rest.sum()):
+            rest = np.nan_to_num(rest, nan=1e6, posinf=1e6, neginf=-1e6)
+        along = (rest * self.ways).sum(1)
+        residual = math.sqrt(max(float((rest**2).sum() - (along**2).sum()), 0.0))
+        found = [float(along.sum()), float((rest * self.weighed).sum()), residual]
+        if len(rest) > 1:
+            found += [float(along.max()), float(np.linalg.norm(np.diff(rest, axis=0)))]
+        return found
+
+
+def distinguish(
+    mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, samples: int = 2000, alarm: float = ALARM,
+    delta: float = 1e-5, generator: Randomness | None = None, progress: Progress | None = None,
+) -> Finding:  # fmt: skip
+    """`samples` releases of each world in each scene; together a false alarm has the chance `alarm`.
+
+    >>> from privet.accounting import Step
+    >>> from privet.auditing.neighbours import neighbouring_pairs
+    >>> from privet.auditing.engine_mechanisms import EngineStep
+    >>> step(EngineStep(rule="flat", step=Step(noise=1.0)), scenes()[:1], samples=200).verdict
+    'inconclusive'
+    """
+    _check.whole(least=20, samples=samples)
+    _check.between(0, 1, alarm=alarm)
+    _check.delta(delta)
+    start = time.perf_counter()
+    source = Randomness() if generator is None else generator
+    curve = mechanism.claim.curve
+    results = []
+    for scene in scenes:
+        tick = None if progress is None else _pair_progress(progress, scene.name)
+        results.append(_test_pair(mechanism, scene, curve, samples, alarm / len(scenes), delta, source, tick))
+    top = max(results, key=lambda result: result.rank)
+    return _finding(top, mechanism, samples, alarm, delta, time.perf_counter() - start, len(scenes))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one scene gave: the limits for the verdict, those of a milder test, and those for the direct bound."""
+
+    scene: str
+    feature: str
+    verdict: Verdict
+    errors: Errors
+    mu_claimed: float
+    epsilon: float
+    needed: int | None
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        return ("consistent", "inconclusive", "violation").index(self.verdict), self.errors.mu
+
+
+def _test_pair(
+    mechanism: Mechanism, scene: NeighbouringPair, curve: Curve, samples: int, alarm: float, delta: float,
+    source: Randomness, tick: Callable[[int], None] | None,
+) -> Result:  # fmt: skip
+    pair = Pair.of(mechanism, scene)
+    lens = Projection.of(pair)
+    worlds = []
+    for number, run in enumerate((pair.without, pair.with_)):
+        rows = []
+        for k in range(samples):
+            rows.append(lens.features(pair.flatten(run(source))))
+            if tick is not None and not k % 100:
+                tick(number * samples + k)
+        worlds.append(np.array(rows))
+    half = samples // 2
+    without, with_ = (world[half:] for world in worlds)
+    for_curve, for_epsilon = choose_tests(worlds[0][:half], worlds[1][:half], curve=curve, delta=delta, alarm=alarm)
+    errors = for_curve.errors(without, with_, alarm)
+    mild = for_curve.errors(without, with_, DOUBT)
+    claimed = equivalent_mu(curve)
+    verdict, needed = _verdict(errors, mild, curve, claimed, samples, alarm)
+    return Result(
+        scene.name, FEATURES[for_curve.feature], verdict, errors, claimed,
+        for_epsilon.errors(without, with_, alarm).epsilon(delta), needed,
+    )  # fmt: skip
+
+
+def _verdict(
+    errors: Errors, mild: Errors, curve: Curve, claimed: float, samples: int, alarm: float
+) -> tuple[Verdict, int | None]:
+    if errors.rejects(curve):
+        return "violation", None
+    if mild.rejects(curve):  # it looks like more than the claim
+        seen = -special.ndtri(max(errors.seen_false_alarm, 0.5 / samples)) - special.ndtri(
+            max(errors.seen_miss, 0.5 / samples)
+        )
+        return "inconclusive", max(2 * samples, samples_to_distinguish(float(seen), claimed))
+    least, more = samples_to_distinguish(claimed, FACTOR * claimed), FACTOR * claimed
+    if samples >= least and has_power(claimed, more, samples=samples, alarm=alarm):
+        return "consistent", None
+    return "inconclusive", samples_to_detect(claimed, more, least=max(least, 20), alarm=alarm)
+
+
+def _finding(
+    top: Result, mechanism: Mechanism, samples: int, alarm: float, delta: float, seconds: float, count: int
+) -> Finding:
+    e = top.errors
+    outcome = {
+        "violation": f"the claimed curve is rejected with confidence {100 * (1 - alarm):g} %",
+        "consistent": "the claimed curve is not rejected",
+        "inconclusive": f"not decided; {_format_sample_count(top.needed)} samples per world would",
+    }[top.verdict]
+    says = (
+        f"{outcome}; mu >= {e.mu:.3g} (Gaussian reading) against {top.mu_claimed:.3g} claimed; {samples} samples per "
+        f"world, {top.scene}, by {top.feature}"
+    )
+    steps = mechanism.claim.steps
+    return Finding(
+        kind="step", verdict=top.verdict, says=says, alarm=alarm, mu=e.mu, mu_claimed=top.mu_claimed,
+        empirical=empirical_guarantee(
+            top.epsilon, delta=delta, alarm=alarm, method="direct bound", steps=len(steps),
+            sampling=str(steps[0].sampling),
+        ),
+        samples_needed=top.needed, seconds=seconds,
+        numbers={"scene": top.scene, "feature": top.feature, "samples": samples, "scenes": count,
+                 "false_alarm": e.false_alarm, "miss": e.miss},
+    )  # fmt: skip
+
+
+def _format_sample_count(needed: int | None) -> str:
+    return "more than a billion" if needed is None else f"about {needed}"
+
+
+def _pair_progress(progress: Progress, scene: str) -> Callable[[int], None]:
+    return lambda done: progress(f"{scene}: sample {done}")

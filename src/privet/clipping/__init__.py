@@ -1,0 +1,34 @@
+"""Clipping: per-example gradients in, a clipped sum with its proven bound out."""
+
+from privet.clipping import adaclip, fixed, quantile  # they register their rules
+from privet.clipping.clipped_sum import ClippedSum, clipped_sum
+from privet.clipping.rule import (
+    AdaptiveClippingRule,
+    ClippingRule,
+    UncertifiedRule,
+    bounded_factors,
+    clipping_rule,
+    is_adaptive,
+    is_published,
+    register,
+)
+from privet.planning.clipping_rules import registry
+
+registry.seal()  # any other rule is from outside: mapped over the examples, and held to its bound
+
+__all__ = [
+    "AdaptiveClippingRule",
+    "ClippedSum",
+    "ClippingRule",
+    "UncertifiedRule",
+    "adaclip",
+    "bounded_factors",
+    "clipped_sum",
+    "clipping_rule",
+    "fixed",
+    "is_adaptive",
+    "is_published",
+    "quantile",
+    "register",
+    "registry",
+]

@@ -1,0 +1,270 @@
+"""The clipped sum of per-example gradients: norms, factors, weighted sums; what is huge or not finite with care."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privet import _check
+from privet.clipping.rule import BoundedRule, ClippingRule, bounded, clipping_rule
+from privet.errors import InvalidValue
+from privet.per_example.forms import WIDE, PerExampleGradient, sum_into, without_autocast
+from privet.per_example.gradients import Force, Loss, Work, prepare_work
+from privet.per_example.loop_record import gradients_of_recorded_losses
+from privet.per_example.model_facts import trainable_parameters
+
+LEAST_CLIP = 1e-12  # entries whose squares vanish in float32 add less than 1e-15 to a norm, for 1e8 parameters
+HUGE = 1e30  # a squared norm above this is taken again in float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedSum:
+    """The clipped sum of per-example gradients. All but `norm_bound` is computed from data without noise."""
+
+    grads: Mapping[str, Tensor]
+    norm_bound: float  # the most one example can move the sum
+    raw_norms: Tensor  # (B,), of whole gradients, before clipping
+    raw_batch: int
+    raw_bits: Tensor | None = None  # summed over the batch: what an adaptive rule releases beside the gradient
+    _lost: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # what rounding took when pieces were added
+
+    def __add__(self, other: "ClippedSum") -> "ClippedSum":
+        """The sum over both batches: pieces of one logical batch, clipped by one rule."""
+        if self.norm_bound != other.norm_bound or self.grads.keys() != other.grads.keys():
+            raise InvalidValue(
+                f"norm_bound={other.norm_bound!r} must be {self.norm_bound!r}. Pieces of a batch share one clip. "
+                "Clip them alike."
+            )
+        grads, lost = {}, {}
+        for name, grad in self.grads.items():
+            left = [piece._lost[name] for piece in (self, other) if name in piece._lost]
+            grads[name], lost[name] = _two_sum(grad, other.grads[name], left)
+        return ClippedSum(
+            grads=grads, norm_bound=self.norm_bound,
+            raw_norms=torch.cat([self.raw_norms, other.raw_norms]), raw_batch=self.raw_batch + other.raw_batch,
+            raw_bits=None if self.raw_bits is None or other.raw_bits is None else self.raw_bits + other.raw_bits,
+            _lost=lost,
+        )  # fmt: skip
+
+
+def _two_sum(a: Tensor, b: Tensor, left: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """a + b + what is left of earlier roundings, and what is lost in it (Knuth's two-sum).
+
+    Plainly added, many small pieces would lose more than the allowance of secure noise: one example more moves all
+    later ones into other pieces, and every rounding comes out otherwise.
+    """
+    total = a + b
+    second = total - a
+    lost = (a - (total - second)).add_(b - second)
+    for more in left:
+        lost = lost + more
+    found = total + lost
+    return found, lost.sub_(found - total)
+
+
+Named = Mapping[str, nn.Parameter]
+
+
+class Clipper:
+    """A rule and the parameters of a model, resolved once: from shares to the clipped sum, in every step."""
+
+    def __init__(self, rule: "ClippingRule | BoundedRule", named: Named) -> None:
+        self.rule, self.named = bounded(rule), named
+        self.groups = self.rule.groups(list(named))
+        self._device = next(iter(named.values())).device.type
+
+    def sum(self, shares: Mapping[str, PerExampleGradient], size: int, clip: float) -> ClippedSum:
+        """What the rule leaves of each example's gradient, added up, in float32 or better also under autocast.
+
+        `clip` is the one in force.
+        """
+        with torch.no_grad(), without_autocast(self._device):
+            shares, bound = self.rule.transform(shares, self.named), self.rule.bound(clip, len(self.groups))
+            columns = _group_squared_norms(shares, self.groups, size, self.named)
+            sq, whole = (columns[0][:, None], columns[0]) if len(columns) == 1 else _stack_groups(columns)
+            if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
+                weights = self.rule.factors(sq.sqrt(), clip, bound=bound, dtype=sq.dtype)
+                grads = _weighted_sums(shares, self.groups, weights, self.named)
+            else:
+                grads, whole = self._sum_huge_in_float64(shares, sq, whole, clip, bound)
+            norms = whole.sqrt()
+            return ClippedSum(
+                grads=grads, norm_bound=bound, raw_norms=norms, raw_batch=size, raw_bits=self.rule.bits(norms, clip)
+            )
+
+    def zero(self, clip: float) -> ClippedSum:
+        """No example: nothing is computed, the sum is zero. `clip` is the one in force."""
+        some = next(iter(self.named.values()))
+        norms = torch.zeros(0, device=some.device, dtype=_float_dtype(some))
+        bound = self.rule.bound(clip, len(self.groups))
+        self.rule.factors(norms.new_zeros(0, len(self.groups)), clip, bound=bound, dtype=norms.dtype)  # it may fail
+        return ClippedSum(
+            grads={name: torch.zeros_like(p, dtype=_float_dtype(p), requires_grad=False) for name, p in self.named.items()},
+            norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
+        )  # fmt: skip
+
+    def _sum_huge_in_float64(
+        self, shares: Mapping[str, PerExampleGradient], sq: Tensor, whole: Tensor, clip: float, bound: float
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Some examples are huge or not finite: those again in float64; what is still not finite counts as zero."""
+        groups, named = self.groups, self.named
+        fine = whole <= HUGE
+        good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
+        usual = {name: share.select(good, sq.dtype) for name, share in shares.items()}
+        weights = self.rule.factors(sq[good].sqrt(), clip, bound=bound, dtype=sq.dtype)
+        grads = _weighted_sums(usual, groups, weights, named)
+        careful = {name: share.select(rest, torch.float64) for name, share in shares.items()}
+        sq_rest = torch.stack([found.double() for found in _group_squared_norms(careful, groups, len(rest), named)], 1)
+        whole = whole.index_copy(0, rest, sq_rest.sum(1).to(whole.dtype))
+        finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
+        if len(finite):
+            kept = {name: share.select(finite, torch.float64) for name, share in careful.items()}
+            weights = self.rule.factors(sq_rest[finite].sqrt(), clip, bound=bound, dtype=sq.dtype)
+            columns = {name: k for k, group in enumerate(groups) for name in group}
+            for name, share in kept.items():
+                more = share.weighted_sum(weights[:, columns[name]])
+                grads[name] = grads[name] + more.to(grads[name].dtype).view_as(grads[name])
+        return grads, whole
+
+
+def clip_and_sum(
+    shares: Mapping[str, PerExampleGradient], named: Named, size: int, rule: ClippingRule, clip: float
+) -> ClippedSum:
+    """The sum over examples of what `rule` leaves of each one's gradient; `clip` is the plan's."""
+    clipper = Clipper(rule, named)
+    return clipper.sum(shares, size, clipper.rule.clip_in_force(clip))
+
+
+def zero_clipped_sum(named: Named, rule: ClippingRule, clip: float) -> ClippedSum:
+    """No example: nothing is computed, the sum is zero. `clip` is the plan's."""
+    clipper = Clipper(rule, named)
+    return clipper.zero(clipper.rule.clip_in_force(clip))
+
+
+def clipped_sum(
+    model: nn.Module,
+    loss_fn: "Loss | Tensor",
+    batch: Sequence[Any],
+    rule: "str | ClippingRule" = "flat",
+    clip: float = 1.0,
+    *,
+    views: int = 1,
+    force: Force = "auto",
+    as_published: bool = False,
+) -> ClippedSum:
+    """The sum over the batch of per-example gradients, each clipped by `rule` to `clip`.
+
+    `batch` is (inputs, targets), every tensor with its examples along dimension 0; inputs may be a tensor, a tuple
+    (positional arguments of the model) or a dict (keyword arguments). `loss_fn(model(inputs), targets)` gives one
+    loss per example; losses computed inside `recording(model)` may be given in its place. An example whose gradient is
+    not finite counts as zero.
+
+    Args:
+        views: rows of each example, lying together; their losses are averaged before clipping, so the bound stays.
+        force: "vmap" or "loop" runs the whole model example by example; {"fc1": "vmap"} takes the general rule there.
+
+    >>> model = nn.Linear(3, 2)
+    >>> x, y = torch.randn(5, 3), torch.randint(2, (5,))
+    >>> c = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), (x, y), rule="flat", clip=1.0)
+    >>> c.norm_bound, sorted(c.grads), bool(c.grads["weight"].norm() <= 5.0)
+    (1.0, ['bias', 'weight'], True)
+
+    Raises:
+        Unsupported: the model couples examples, or does what no rule covers; names the module and the way out.
+    """
+    check_clip(clip)
+    held = bounded(clipping_rule(rule, as_published=as_published))
+    in_force = held.clip_in_force(clip)
+    if isinstance(loss_fn, Tensor):
+        named = trainable_parameters(model)
+        shares, size = gradients_of_recorded_losses(model, loss_fn, named, views=views)
+        return Clipper(held, named).sum(shares, size, in_force)
+    work = prepare_work(model, loss_fn, batch, views=views, force=force)
+    return _sum_work(work, Clipper(held, work.named), in_force)
+
+
+def sum_batch(
+    model: nn.Module, losses: "Loss | Tensor", batch: Sequence[Any], clipper: Clipper, clip: float, *, views: int
+) -> ClippedSum:
+    """`clipped_sum` for a rule and parameters that are known, at the clip in force."""
+    if isinstance(losses, Tensor):
+        shares, size = gradients_of_recorded_losses(model, losses, clipper.named, views=views)
+        return clipper.sum(shares, size, clip)
+    return _sum_work(prepare_work(model, losses, batch, views=views), clipper, clip)
+
+
+def check_clip(clip: float) -> None:
+    """Raise unless gradients can be clipped to this."""
+    _check.positive(clip=clip)
+    if clip < LEAST_CLIP:
+        raise InvalidValue(
+            f"clip={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, so norms "
+            "would come out too small. Scale the loss up, and the clip with it."
+        )
+
+
+def _sum_work(work: Work, clipper: Clipper, clip: float) -> ClippedSum:
+    if work.size == 0:
+        return clipper.zero(clip)
+    parts = [clipper.sum(shares, size, clip) for shares, size in work.parts()]
+    return sum(parts[1:], parts[0])
+
+
+def _stack_groups(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
+    sq = torch.stack(columns, 1)  # (B, G)
+    return sq, sq.sum(1)
+
+
+def _group_squared_norms(
+    shares: Mapping[str, PerExampleGradient], groups: list[list[str]], size: int, named: Named
+) -> list[Tensor]:
+    """The squared norms of each group, (B,) each; what no example touched is zero."""
+    columns: list[Tensor] = []
+    for group in groups:
+        total: Tensor | None = None
+        for name in group:
+            if name in shares:
+                found = shares[name].squared_norms()
+                total = found if total is None else total + found
+        if total is None:
+            some = next(iter(named.values()))
+            total = torch.zeros(size, device=some.device, dtype=_float_dtype(some))
+        columns.append(total)
+    return columns
+
+
+def _weighted_sums(
+    shares: Mapping[str, PerExampleGradient], groups: list[list[str]], weights: Tensor, named: Named
+) -> dict[str, Tensor]:
+    """{name: sum_b weight_b gradient_b}; zero for what no example touched."""
+    each = weights.unbind(1) if len(groups) > 1 else (weights[:, 0],)
+    found = _sum_buffers(named)
+    for group, column in zip(groups, each, strict=True):
+        for name in group:
+            place = found[name]
+            if name in shares:
+                sum_into(place, shares[name], column if column.dtype is place.dtype else column.to(place.dtype))
+            else:
+                place.zero_()
+    return found
+
+
+def _sum_buffers(named: Named) -> dict[str, Tensor]:
+    """Where the sums are written: for each device and precision one buffer, so that noise goes on all of it at once."""
+    kinds: dict[tuple[torch.device, torch.dtype], dict[str, int]] = {}
+    for name, p in named.items():
+        kinds.setdefault((p.device, p.dtype if p.dtype in WIDE else torch.float32), {})[name] = p.numel()
+    found: dict[str, Tensor] = {}
+    for (device, dtype), sizes in kinds.items():
+        each = list(sizes.values())
+        pieces = torch.split_with_sizes(torch.empty(sum(each), device=device, dtype=dtype), each)
+        for name, piece in zip(sizes, pieces, strict=True):
+            p = named[name]
+            found[name] = piece if p.dim() == 1 else piece.view(p.shape)
+    return found if len(kinds) == 1 else {name: found[name] for name in named}
+
+
+def _float_dtype(p: Tensor) -> torch.dtype:
+    return p.dtype if p.dtype in WIDE else torch.float32

@@ -1,0 +1,1 @@
+"""Diagnosis: what a model, a plan and an optimizer will do, before training."""

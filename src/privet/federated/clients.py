@@ -1,0 +1,116 @@
+"""The clients: whom a server asks, and what comes back. Here in one process; over the network in flower.py."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from privet.accounting import Guarantee
+from privet.data.task import Task
+from privet.errors import BudgetExceeded, NoSolution, PrivetError
+from privet.federated.clipped_updates import Update
+from privet.federated.example_level import ExampleLevelClient, client_plan
+from privet.federated.local_training import Losses, local_update
+from privet.federated.settings import Settings
+from privet.noise.randomness import Randomness
+from privet.planning import Plan
+from privet.sampling.loading import gather
+from privet.training.checks import count_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClientReply:
+    """What a client sends back. In record-level privacy it also says where its own budget stands."""
+
+    client: int
+    update: Update | None  # None: it refuses, and `why` says so
+    why: str = ""
+    spent: Guarantee | None = None
+    planned: float | None = None  # epsilon of its whole plan
+    left: int | None = None  # steps of it
+
+
+class ClientPool(Protocol):
+    """Where clients are. `sizes` are the records that they registered with, public; None if the server knows none."""
+
+    sizes: Sequence[int] | None
+
+    def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[ClientReply]:
+        """Let these clients work on the model in round `number`; who does not answer is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Worker:
+    """What every client does with a model and its own records, wherever it runs."""
+
+    plan: Plan
+    settings: Settings
+    losses: Losses
+    seed: int | None = None
+
+    @property
+    def are_sizes_public(self) -> bool:
+        """Under add-remove how many records there are is private: the plan's size stands for it, everywhere."""
+        return self.plan.recipe.budget.relation != "add-remove"
+
+    def answer(self, client: int, data: Any, model: nn.Module, *, folder: Path, number: int) -> ClientReply:
+        """The client's answer in a round: an update, not private, or a private one from its own plan and ledger."""
+        if self.plan.recipe.budget.unit == "client":
+            source = Randomness() if self.seed is None else Randomness(self.seed, 1, client, number)
+            return ClientReply(
+                client=client, update=local_update(model, data, self.losses, self.settings.local, source)
+            )
+        return self._private_answer(client, data, model, folder)
+
+    def _private_answer(self, client: int, data: Any, model: nn.Module, folder: Path) -> ClientReply:
+        """Private steps, where the plan is met and not spent. The model is left as it was."""
+        size = count_records(data) if self.are_sizes_public else self.plan.recipe.size
+        try:
+            plan = client_plan(self.plan, size)
+        except PrivetError as error:  # too few records for this budget: it never takes part
+            return ClientReply(client=client, update=None, why=f"cannot plan: {error}", left=0)
+        own = ExampleLevelClient(folder, plan, data, seed=self.seed, path=(4, client))
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=self.settings.local_lr)
+        try:
+            update = own.train_round(model, optimizer, self.losses, steps=self.settings.local_steps)
+        except (BudgetExceeded, NoSolution) as error:
+            return ClientReply(
+                client=client, update=None, why=str(error), spent=own.spent(), planned=plan.guarantee.epsilon, left=0
+            )
+        finally:
+            model.load_state_dict(before)
+        return ClientReply(
+            client=client, update=update, spent=own.spent(), planned=plan.guarantee.epsilon, left=own.left
+        )  # fmt: skip
+
+
+class InProcess:
+    """All clients in this process, one after the other; a few may drop out."""
+
+    def __init__(self, worker: Worker, task: Task, parts: Sequence[Tensor], folder: Path) -> None:
+        self._worker, self._task, self._parts, self._folder = worker, task, parts, folder
+        self.sizes: Sequence[int] | None = [len(part) for part in parts] if worker.are_sizes_public else None
+
+    def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[ClientReply]:
+        seed, lost = self._worker.seed, self._worker.settings.dropout
+        coins = (Randomness() if seed is None else Randomness(seed, 2, number)).numpy_generator()
+        for client in chosen:
+            if coins.random() < lost:
+                continue
+            data = gather(self._task.train, self._parts[client])
+            own = deepcopy(model)  # what one leaves in it, and is not in its state dict, must not reach the next
+            yield self._worker.answer(client, data, own, folder=client_folder(self._folder, client), number=number)
+
+
+def client_folder(folder: Path, client: int) -> Path:
+    """Where a client keeps its ledger.
+
+    >>> client_folder(Path("runs"), 7).as_posix()
+    'runs/clients/00007'
+    """
+    return folder / "clients" / f"{client:05d}"

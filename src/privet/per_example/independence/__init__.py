@@ -1,0 +1,1 @@
+"""Is each example treated by itself? Checks of models, of loops and of buffers."""

@@ -1,0 +1,115 @@
+"""The steps of a plan: three shapes and three numbers that stand for every release, built when they are read."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privet import _check
+from privet.accounting import Ledger, Step
+from privet.accounting.sampling import POISSON, Sampling
+from privet.errors import InvalidValue
+from privet.schedules import Constant, schedule, schedule_values
+
+Floats = NDArray[np.float64]
+
+MOST_STEPS = 10**12
+MOST_SCHEDULED = 10**7  # one value is held for each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSteps(Sequence[Step]):
+    """Step i has noise `scale * noise_i`, rate `rate * batch_i` and clip `clip_i`; the shapes are spelled.
+
+    >>> steps = Steps(length=3, rate=0.01, scale=2.0, noise="exponential:end=0.25")
+    >>> [step.noise for step in steps]
+    [2.0, 1.0, 0.5]
+    """
+
+    length: int
+    rate: float
+    scale: float = 1.0
+    noise: str = "constant"
+    batch: str = "constant"
+    clip: str = "constant"
+    sampling: Sampling = POISSON
+    _values: dict[str, Floats] = field(default_factory=dict, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        _check.whole(steps=self.length)
+        _check.positive(scale=self.scale)
+        _check.rate(rate=self.rate)
+        most = MOST_STEPS if self.is_constant else MOST_SCHEDULED
+        if self.length > most:
+            raise InvalidValue(f"steps={self.length} must be at most {most:.0e}. Use fewer steps.")
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether all steps are alike."""
+        return all(isinstance(schedule(shape), Constant) for shape in (self.noise, self.batch, self.clip))
+
+    @property
+    def noises(self) -> Floats:
+        """The noise multiplier at each step."""
+        return self._shape_values("noise", self.noise, self.scale)
+
+    @property
+    def rates(self) -> Floats:
+        """The sampling rate at each step."""
+        found = self._shape_values("batch", self.batch, self.rate)
+        some = found[:1] if found.strides == (0,) else found  # a constant, held once
+        if (some > 1).any():
+            worst = int(np.argmax(some > 1))
+            raise InvalidValue(
+                f"batch={self.batch!r} makes rate={found[worst]:.6g} at step {worst}, above 1. An example takes part "
+                "at most once in a step. Use a smaller batch."
+            )
+        return found
+
+    @property
+    def clips(self) -> Floats:
+        """The clip at each step."""
+        return self._shape_values("clip", self.clip, 1.0)
+
+    def ledger(self) -> Ledger:
+        """The same steps as a ledger, for any accountant."""
+        ledger = Ledger()
+        if self.is_constant:
+            ledger.add(self[0], self.length)
+        else:
+            ledger.extend(noise=self.noises, rate=self.rates, clip=self.clips, sampling=self.sampling)
+        return ledger
+
+    def _shape_values(self, name: str, shape: str, height: float) -> Floats:
+        """height * shape over the steps, read-only; a constant takes no memory."""
+        if name not in self._values:
+            given = schedule(shape)
+            if isinstance(given, Constant):
+                values = np.broadcast_to(np.float64(height * given.value), (self.length,))
+            else:
+                values = height * schedule_values(given, self.length)
+                values.flags.writeable = False
+            self._values[name] = values
+        return self._values[name]
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Step, ...]: ...
+    def __getitem__(self, index: int | slice) -> Step | tuple[Step, ...]:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(self.length)))
+        return Step(
+            noise=float(self.noises[index]),
+            rate=float(self.rates[index]),
+            clip=float(self.clips[index]),
+            sampling=self.sampling,
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        return (self[i] for i in range(self.length))

@@ -1,0 +1,198 @@
+"""What a recipe asks, with its method filled in: which steps a choice of knobs means, and what they cost."""
+
+from dataclasses import dataclass, field, replace
+
+from privet._registry import format_number
+from privet.accounting import Guarantee, Ledger, spent
+from privet.accounting.accountant import warn_large_delta
+from privet.accounting.guarantee import LABELS, Label
+from privet.accounting.pld import accountant as pld
+from privet.accounting.pld.levels import loss_levels
+from privet.accounting.sampling import sampling
+from privet.accounting.selection import private_selection
+from privet.errors import InvalidValue, PrivetError
+from privet.planning.clipping_rules import is_unsound
+from privet.planning.methods import Method, ScheduleContext, method
+from privet.planning.planned_steps import PlannedSteps
+from privet.planning.recipe import Recipe
+from privet.schedules import to_spec
+
+
+@dataclass(frozen=True, slots=True)
+class PricedRecipe:
+    """A recipe and its method; the knobs (scale, count, rate) are arguments."""
+
+    recipe: Recipe
+    _prices: dict[PlannedSteps, Guarantee] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_method(self.recipe, self.method)
+
+    @property
+    def method(self) -> Method | None:
+        return None if self.recipe.method is None else method(self.recipe.method)
+
+    @property
+    def accountant(self) -> str:
+        """The recipe's own, else the paper's as published, else rdp for a random number of runs, else pld."""
+        if self.recipe.accountant is not None:
+            return self.recipe.accountant
+        if self.recipe.tuning is not None and self.recipe.tuning.is_random:
+            return "rdp"
+        return self.method.accountant if self.recipe.as_published and self.method else "pld"
+
+    @property
+    def rule(self) -> str:
+        """The clipping rule's name."""
+        if self.recipe.rule is not None or self.method is None:
+            return self.recipe.rule or "flat"
+        return self.method.published_rule if self.recipe.as_published else self.method.rule
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether the price is a closed form of the paper, not an accountant."""
+        return self.recipe.as_published and self.method is not None and self.method.claim is not None
+
+    @property
+    def depends_on_scale(self) -> bool:
+        """Whether the noise shape itself depends on its height."""
+        return self.recipe.as_published and self.method is not None and self.method.published_noise is not None
+
+    def steps(self, *, scale: float, count: int, rate: float) -> PlannedSteps:
+        """The steps of the plan at these knobs."""
+        recipe = self.recipe
+        height = recipe.noise if isinstance(recipe.noise, float) else 1.0
+        at = ScheduleContext(recipe=recipe, rate=rate, count=count, scale=scale * height)
+        shapes = [_resolve_shape(self.method, recipe, name, at) for name in ("noise", "clip")]
+        return PlannedSteps(
+            length=count, rate=rate, scale=scale * height, noise=shapes[0], clip=shapes[1],
+            batch=recipe.batch if isinstance(recipe.batch, str) else "constant", sampling=sampling(recipe.sampling),
+        )  # fmt: skip
+
+    def charged_ledger(self, steps: PlannedSteps) -> Ledger:
+        """The releases that are charged: those of one run, or of all trials where their number is fixed."""
+        tuning, ledger = self.recipe.tuning, steps.ledger()
+        return ledger if tuning is None else tuning.charged_ledger(ledger)
+
+    def cost(self, steps: PlannedSteps, *, warn: bool = False) -> Guarantee:
+        """What the steps cost, by the recipe's accountant or the paper's closed form, with the weaker label."""
+        budget, row = self.recipe.budget, self.method
+        if self.has_claim:
+            assert row is not None
+            assert row.claim is not None
+            at = ScheduleContext(recipe=self.recipe, rate=steps.rate, count=steps.length, scale=steps.scale)
+            return Guarantee(
+                epsilon=row.claim(at, budget.delta), epsilon_lower=None, delta=budget.delta, label="claimed",
+                method=f"{row.name} closed form", relation=budget.relation, sampling=self.recipe.sampling,
+                unit=budget.unit, steps=steps.length,
+            )  # fmt: skip
+        if warn:
+            warn_large_delta(budget.delta, self.recipe.size, unit=budget.unit)
+        if steps not in self._prices:
+            found = self._guarantee_of_steps(steps, self.accountant)
+            paper = row if self.recipe.as_published and self.recipe.accountant is None else None
+            self._prices[steps] = _weaken_label(found, paper, self.rule)
+        return self._prices[steps]
+
+    def quick_upper_bound(self, steps: PlannedSteps) -> float:
+        """An upper bound on the price that is quick to have and may be some per cent wide: for advice."""
+        if self.accountant != "pld" or self.has_claim or steps.sampling.name == "truncated-poisson":
+            return self.cost(steps).epsilon
+        return pld.epsilon_bounds(loss_levels(self.charged_ledger(steps)), self.recipe.budget.delta, quick=True)[1]
+
+    def proves(self, guarantee: Guarantee) -> bool:
+        """Whether a price is already what `certified` would say."""
+        random = self.recipe.tuning is not None and self.recipe.tuning.is_random
+        return guarantee.label == "certified" and not self.has_claim and (random or self.accountant == "pld")
+
+    def certified_guarantee(self, steps: PlannedSteps) -> Guarantee | None:
+        """What is proven of the same steps, tuning included; None if no proof covers the rule, or no theorem.
+
+        By `pld`, or for a random number of runs by the one theorem there is.
+        """
+        if is_unsound(self.rule):
+            return None
+        try:
+            return self._guarantee_of_steps(steps, "pld")
+        except PrivetError:
+            return None
+
+    def guarantee_of_one_run(self, steps: PlannedSteps) -> Guarantee | None:
+        """What is proven of one run of several; None if there is no tuning."""
+        if self.recipe.tuning is None or is_unsound(self.rule):
+            return None
+        for accountant in ("pld", self.accountant):
+            try:
+                found = self._guarantee_of_ledger(steps.ledger(), accountant)
+            except PrivetError:
+                continue
+            if found.label == "certified":
+                return found
+        return None
+
+    def _guarantee_of_steps(self, steps: PlannedSteps, accountant: str) -> Guarantee:
+        budget, tuning = self.recipe.budget, self.recipe.tuning
+        if tuning is None:
+            return self._guarantee_of_ledger(steps.ledger(), accountant)
+        if tuning.is_random:
+            return private_selection(
+                steps.ledger(), budget.delta, law=tuning.trial_count_distribution, mean=tuning.runs,
+                relation=budget.relation, unit=budget.unit,
+            )  # fmt: skip
+        found = self._guarantee_of_ledger(self.charged_ledger(steps), accountant)
+        count = steps.length * (int(tuning.runs) if tuning.trial_count_distribution == "fixed" else 1)
+        return replace(found, method=f"{found.method}, {tuning.name}", steps=count)
+
+    def _guarantee_of_ledger(self, ledger: Ledger, accountant: str) -> Guarantee:
+        budget = self.recipe.budget
+        return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+
+
+def _weaken_label(found: Guarantee, row: Method | None, rule: str) -> Guarantee:
+    """The guarantee under the weaker of the accountant's label and the method's."""
+    label: Label = "claimed" if is_unsound(rule) else "certified" if row is None else row.label
+    if LABELS.index(label) <= LABELS.index(found.label):
+        return found
+    return replace(found, label=label, epsilon_lower=None)
+
+
+def _resolve_shape(row: Method | None, recipe: Recipe, name: str, at: ScheduleContext) -> str:
+    """The spelling of a shape: the recipe's own where the method leaves it open, else the method's."""
+    own = getattr(recipe, name)
+    shape_of = None if row is None else getattr(row, name)
+    if name == "noise" and recipe.as_published and row is not None and row.published_noise is not None:
+        shape_of = row.published_noise
+    if isinstance(own, str) or shape_of is None:
+        return own if isinstance(own, str) else "constant" if name == "noise" else to_spec(own)
+    shape = to_spec(shape_of(at))
+    return shape if name == "noise" or own == 1 else f"{format_number(own)} * {shape}"
+
+
+def _check_method(recipe: Recipe, row: Method | None) -> None:
+    for name in ("rho_noise", "rho_clip"):
+        given, needed = getattr(recipe, name) is not None, row is not None and name in row.needs
+        if needed and not given:
+            raise InvalidValue(f"{name} is missing. method={recipe.method!r} needs it. Give {name}=3.3, for example.")
+        if given and not needed:
+            raise InvalidValue(
+                f"{name}={getattr(recipe, name)!r} does not apply to method={recipe.method!r}. Leave it out, or use "
+                f"method={'growing-mu' if name == 'rho_noise' else 'sensitivity-decay'!r}."
+            )
+    if row is None:
+        if recipe.as_published:
+            raise InvalidValue(
+                "as_published needs a method. It stands for a paper. Give method='dynamic', for example."
+            )
+        return
+    for name in ("noise", "clip"):
+        own = getattr(recipe, name)
+        if isinstance(own, str) and name not in row.free:
+            raise InvalidValue(
+                f"{name}={own!r} does not apply to method={row.name!r}, which says it is "
+                f"{row.noise_says if name == 'noise' else row.clip_says}. Leave out {name}, or the method."
+            )
+    if recipe.as_published and row.claim is not None and recipe.accountant is not None:
+        raise InvalidValue(
+            f"accountant={recipe.accountant!r} does not apply to method={row.name!r} as published: its epsilon is a "
+            "closed form. Leave out the accountant."
+        )

@@ -1,0 +1,1 @@
+"""Tuning: private selection of settings among runs."""
