@@ -87,7 +87,7 @@ def audit(
     """Test a claim by attack: does this mechanism give away no more than it is charged for?
 
     `what` is a method's name (`privet list methods`), a negative control's, a plan, a run, or your own: an object with
-    `declared` and a call (records, generator) -> {name: tensor}, whose coins and noise all come from `generator`.
+    `claim` and a call (records, generator) -> {name: tensor}, whose coins and noise all come from `generator`.
 
     Args:
         kinds: of replay (deterministic), step (statistical) and one-run (a whole run of a plan); by default all that
