@@ -25,10 +25,9 @@ from privet.auditing.one_run import one_run
 from privet.data.task import ACCURACY, Task
 from privet.errors import InvalidValue, Unsupported
 from privet.federated.federate import federate
-from privet.ledger import metrics
 from privet.ledger.file import LedgerFile
 from privet.ledger.reading import read_ledger
-from privet.training import checkpoint, loop
+from privet.training import checkpoint, loop, metrics
 from privet.training.evaluation import Scores, evaluate
 from privet.training.progress import NoProgress
 from privet.training.resume import resume, save
