@@ -45,7 +45,7 @@ class EngineStep:
 
     >>> mechanism = EngineStep(rule="flat", step=Step(noise=1.0))
     >>> found = mechanism(scenes()[0].with_, Randomness(0))
-    >>> len(found), round(mechanism.declared.std, 6)
+    >>> len(found), round(mechanism.claim.std, 6)
     (4, 0.083333)
     """
 

@@ -249,7 +249,7 @@ def _refusals_have_a_reason(name: str) -> str:
 
 ACCOUNTANT = Contract(
     kind="accountant",
-    needs=("refuses", "bounds", "label"),
+    needs=("unsupported_reason", "bounds", "label"),
     checks={
         "it covers Gaussian steps": _covers_something,
         "an empty ledger costs nothing": _empty_costs_nothing,
