@@ -109,7 +109,7 @@ def rate_interval(count: int, trials: int, confidence: float = CONFIDENCE) -> tu
 
     Source: Clopper and Pearson 1934; exact.
 
-    >>> [round(limit, 4) for limit in rate_limits(0, 100)]
+    >>> [round(limit, 4) for limit in rate_interval(0, 100)]
     [0.0, 0.0362]
     """
     _check.whole(trials=trials)
