@@ -106,7 +106,7 @@ class Sampler:
         if not is_batch or not drawing.is_likely(self.sampling, self.size, rate, len(found)):
             raise InvalidValue(
                 f"sampling={str(self.sampling)!r} drew what it cannot draw at rate={rate:g}: records that do not "
-                "exist, or one twice, or too many or too few. The guarantee would not hold. Mend the sampler."
+                "exist, or one twice, or too many or too few. The guarantee would not hold. Correct the sampler."
             )
 
     def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:
