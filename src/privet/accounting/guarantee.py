@@ -104,7 +104,7 @@ def adjacency(name: Any) -> Any:
 def format_outward(value: float, *, up: bool, digits: int = 6) -> str:
     """`value` in `digits` significant digits, rounded outward: a printed bound is still one.
 
-    >>> rounded(2.3816897, up=True), rounded(2.3816897, up=False)
+    >>> format_outward(2.3816897, up=True), format_outward(2.3816897, up=False)
     ('2.38169', '2.38168')
     """
     if not value:
@@ -117,7 +117,7 @@ def format_outward(value: float, *, up: bool, digits: int = 6) -> str:
 def format_bound(value: float, *, up: bool, digits: int = 6) -> str:
     """A number that somebody chose, as `g` has it: exact if so few digits say it, else rounded outward.
 
-    >>> printed(1e-5, up=True), printed(1.2345641e-5, up=True), printed(1.2345671e-5, up=False)
+    >>> format_bound(1e-5, up=True), format_bound(1.2345641e-5, up=True), format_bound(1.2345671e-5, up=False)
     ('1e-05', '1.23457e-05', '1.23456e-05')
     """
     nearest = f"{value:.{digits}g}"

@@ -78,7 +78,7 @@ class Training:
     >>> training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), p)
     >>> for inputs, targets in training:
     ...     done = training.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
-    >>> training.number, training.spent().label, training.spent().epsilon == p.guarantee.epsilon
+    >>> training.steps_done, training.spent().label, training.spent().epsilon == p.guarantee.epsilon
     (5, 'certified', True)
 
     Raises:
@@ -209,7 +209,7 @@ class Training:
             raise InvalidValue("average=None keeps no average. It is made along the way. Give average=0.999, say.")
         if self.has_pending_batch:
             raise InvalidValue(
-                "averaged() was called inside a batch, or twice. Its step needs the weights. Step first."
+                "ema_weights() was called inside a batch, or twice. Its step needs the weights. Step first."
             )
         with self._weights.use_average():
             yield self.model
