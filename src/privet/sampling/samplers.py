@@ -47,6 +47,10 @@ def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
     """Class decorator: how batches of this sampling are drawn."""
 
     def keep(drawing: type[D]) -> type[D]:
+        if kind in _drawings:
+            raise InvalidValue(
+                f"sampling={kind.name!r} is drawn already. What is certified rests on it. Give yours a Sampling of its own."
+            )
         _drawings[kind] = drawing()
         return drawing
 
