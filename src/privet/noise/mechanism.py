@@ -81,8 +81,8 @@ def register(kind: type[MechanismSpec]) -> Callable[[type[M]], type[M]]:
     def keep(make: type[M]) -> type[M]:
         if kind in _makers:
             raise InvalidValue(
-                f"mechanism={kind.__name__} is drawn already, by {_makers[kind].__name__}. What is certified rests on it. "
-                "Give yours a spec of its own."
+                f"mechanism={kind.__name__} is drawn already. What is certified rests on it. Give "
+                "yours a spec of its own."
             )
         _makers[kind] = make
         return make

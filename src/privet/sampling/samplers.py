@@ -49,7 +49,8 @@ def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
     def keep(drawing: type[D]) -> type[D]:
         if kind in _drawings:
             raise InvalidValue(
-                f"sampling={kind.name!r} is drawn already. What is certified rests on it. Give yours a Sampling of its own."
+                f"sampling={kind.name!r} is drawn already. What is certified rests on it. Give yours a "
+                "Sampling of its own."
             )
         _drawings[kind] = drawing()
         return drawing
