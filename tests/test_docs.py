@@ -21,7 +21,9 @@ OWN_TEST = {"howto-schedule.md"}  # its first block is a module of the user's: t
 PEER_WARNS = {"from-opacus.md"}  # Opacus warns about its own hooks and its generator
 for registry in (accounting.registry, clipping_rules.registry):  # before a page has a copy: a module registers but once
     list(map(registry.maker, registry.names()))
-REGISTRIES = [package.registry for package in (accounting, attacks, data, models, schedules, clipping, accounting.sampling)]
+REGISTRIES = [
+    package.registry for package in (accounting, attacks, data, models, schedules, clipping, accounting.sampling)
+]
 
 COMMANDS = {name: main.get_command(click.Context(main), name) for name in main.list_commands(click.Context(main))}
 
@@ -119,7 +121,9 @@ def test_every_command_and_every_example_has_its_place():
         assert f'--8<-- "examples/{script.name}"' in shown
 
 
-@pytest.mark.parametrize("what", ["schedule", "accountant", "mechanism", "sampler", "clip", "layer", "data", "new-attack"])
+@pytest.mark.parametrize(
+    "what", ["schedule", "accountant", "mechanism", "sampler", "clip", "layer", "data", "new-attack"]
+)
 def test_each_extension_point_has_a_page_with_code(what):
     page = DOCS / f"howto-{what}.md"
     made = [node for block in blocks(page, "python") for node in ast.parse(block).body]
