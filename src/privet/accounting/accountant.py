@@ -18,6 +18,7 @@ from privet._text import one_line
 from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, Guarantee, Label, Relation, Unit, adjacency
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
+from privet.accounting.sampling import registry as samplings
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 Floats = NDArray[np.float64]
@@ -161,6 +162,11 @@ def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation
             raise Unsupported(
                 f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it epsilon overflows. Use more "
                 "noise."
+            )
+        if registry.is_ours(chosen) and not samplings.is_ours(step.sampling):  # what it is called proves nothing
+            raise Unsupported(
+                f"sampling={str(step.sampling)!r} has no theorem here. It is not Privet's own. "
+                "Use 'poisson', or an accountant of your own: accountant='my_lab.module:Class'."
             )
         reason = chosen.unsupported_reason(step, relation)
         if reason:

@@ -39,7 +39,7 @@ class ClippingRule(Protocol):
 class AdaptiveClippingRule(ClippingRule, Protocol):
     """A rule that remembers, from noisy releases only. Its memory changes in `released` and nowhere else.
 
-    So all physical pieces of a batch are clipped alike, and one logical step makes one change.
+    So all physical batches of a step are clipped alike, and one logical step makes one change.
     """
 
     adaptive: bool  # True

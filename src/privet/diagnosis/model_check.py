@@ -38,7 +38,7 @@ class ModelIssue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """What was found of a model, the gravest first; the replacements that would mend it; how the engine goes through.
+    """What was found of a model, the gravest first; replacements that make it trainable; how the engine goes through.
 
     The explanation is that of the model with its replacements made, and None if it still cannot be trained.
     """

@@ -47,6 +47,11 @@ def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
     """Class decorator: how batches of this sampling are drawn."""
 
     def keep(drawing: type[D]) -> type[D]:
+        if kind in _drawings:
+            raise InvalidValue(
+                f"sampling={kind.name!r} is drawn already. What is certified rests on it. Give yours a "
+                "Sampling of its own."
+            )
         _drawings[kind] = drawing()
         return drawing
 
@@ -106,7 +111,7 @@ class Sampler:
         if not is_batch or not drawing.is_likely(self.sampling, self.size, rate, len(found)):
             raise InvalidValue(
                 f"sampling={str(self.sampling)!r} drew what it cannot draw at rate={rate:g}: records that do not "
-                "exist, or one twice, or too many or too few. The guarantee would not hold. Mend the sampler."
+                "exist, or one twice, or too many or too few. The guarantee would not hold. Correct the sampler."
             )
 
     def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:

@@ -240,7 +240,7 @@ def _decode_error(rank: int, words: Sequence[Tensor]) -> PrivetError:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, PrivetError):
         return kind(f"rank {rank}: {message}")
-    return InvalidValue(f"rank {rank} failed: {name}: {message}. Its step cannot be made. Mend it, and resume.")
+    return InvalidValue(f"rank {rank} failed: {name}: {message}. Its step cannot be made. Correct it, and resume.")
 
 
 def checksum(tensors: Sequence[Tensor]) -> int:
