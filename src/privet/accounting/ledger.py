@@ -83,12 +83,7 @@ class Ledger:
         self._count.append(int(count))
 
     def extend(
-        self,
-        *,
-        noise: ArrayLike,
-        rate: ArrayLike = 1.0,
-        clip: ArrayLike = 1.0,
-        sampling: "str | Sampling" = POISSON,
+        self, *, noise: ArrayLike, rate: ArrayLike = 1.0, clip: ArrayLike = 1.0, sampling: "str | Sampling" = POISSON
     ) -> None:
         """Charge one release per entry of `noise`; `rate` and `clip` are one value or one per step."""
         noises, rates, clips = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (noise, rate, clip)))

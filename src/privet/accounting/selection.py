@@ -73,13 +73,7 @@ def poisson_rdp(*, order: float, rdp: float, delta: float, mean: float) -> float
 
 
 def private_selection(
-    ledger: Ledger,
-    delta: float,
-    *,
-    law: str,
-    mean: float,
-    relation: Relation = "zero-out",
-    unit: Unit = "example",
+    ledger: Ledger, delta: float, *, law: str, mean: float, relation: Relation = "zero-out", unit: Unit = "example"
 ) -> Guarantee:
     """The guarantee of publishing the best of a random number of runs, each with this ledger.
 

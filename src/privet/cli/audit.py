@@ -54,12 +54,7 @@ def audit_command(
       privet audit --control realised-batch
       privet audit --plan plan.json --kind replay,step,one-run
     """
-    chosen = {
-        "--method": method,
-        "--control": control,
-        "--plan": plan_file,
-        "--run": folder,
-    }
+    chosen = {"--method": method, "--control": control, "--plan": plan_file, "--run": folder}
     given = [name for name, value in chosen.items() if value is not None]
     if len(given) != 1:
         raise click.UsageError("Give one of --method, --control, --plan and --run.")

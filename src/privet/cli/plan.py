@@ -19,15 +19,7 @@ from privet.cli.common import (
     span,
     warnings_as_lines,
 )
-from privet.cli.recipe_options import (
-    JSON,
-    option,
-    plan_options,
-    profile_options,
-    recipe_in,
-    value_or_list,
-    with_shapes,
-)
+from privet.cli.recipe_options import JSON, option, plan_options, profile_options, recipe_in, value_or_list, with_shapes
 
 if TYPE_CHECKING:
     from privet.planning import Plan

@@ -124,11 +124,7 @@ def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
         "noise": noises.tolist(),
         "clip": clips.tolist(),
         "std": (noises * clips).tolist(),
-        "ends": {
-            "noise": _format_ends(row.noise),
-            "clip": _format_ends(row.clip),
-            "std": _format_ends(row.noise_std),
-        },
+        "ends": {"noise": _format_ends(row.noise), "clip": _format_ends(row.clip), "std": _format_ends(row.noise_std)},
         "batch": planned.batch,
     }
 
