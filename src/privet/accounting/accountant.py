@@ -88,16 +88,10 @@ def spent(
             _check_plugin_bound(chosen, ledger, delta, relation=relation, accountant=accountant),
         )
     return Guarantee(
-        epsilon=upper,
-        epsilon_lower=lower,
-        delta=delta,
-        label=label,
-        method=accountant,
-        relation=relation,
-        sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson",
-        unit=unit,
+        epsilon=upper, epsilon_lower=lower, delta=delta, label=label, method=accountant, relation=relation,
+        sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson", unit=unit,
         steps=ledger.steps,
-    )
+    )  # fmt: skip
 
 
 def _ledger_bounds(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float | None, float]:
@@ -201,8 +195,6 @@ def shuffled_unsupported_reason(relation: Relation) -> str | None:
 
 
 # --- truncated Poisson -------------------------------------------------------------------------------
-
-
 def is_truncated(ledger: Ledger) -> bool:
     """Whether some step's batch is cut to a cap."""
     return any(isinstance(kind, TruncatedPoisson) for kind in ledger.columns().samplings)
@@ -279,8 +271,6 @@ def to_poisson(ledger: Ledger) -> Ledger:
 
 
 # --- shuffled epochs ---------------------------------------------------------------------------------
-
-
 def compose_ledgers(*ledgers: Ledger) -> Ledger:
     """One ledger of several runs on the same records, one after the other: what they cost together.
 

@@ -161,12 +161,10 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
     gaussian = {"class_name": "GaussianDpEvent", "noise_multiplier": scale * step.noise}
     if isinstance(step.sampling, TruncatedPoisson):
         return {
-            "class_name": "TruncatedSubsampledGaussianDpEvent",
-            "dataset_size": step.sampling.size,
-            "sampling_probability": step.rate,
-            "truncated_batch_size": step.sampling.cap,
+            "class_name": "TruncatedSubsampledGaussianDpEvent", "dataset_size": step.sampling.size,
+            "sampling_probability": step.rate, "truncated_batch_size": step.sampling.cap,
             "noise_multiplier": scale * step.noise,
-        }
+        }  # fmt: skip
     if step.sampling.name == "fixed-size":
         if size is None:
             raise InvalidValue("size=None must be given for fixed-size sampling: the event holds numbers of examples.")
@@ -175,11 +173,9 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
         if batch < 1 or not math.isclose(batch / size, step.rate, rel_tol=1e-9):
             raise InvalidValue(f"size={size!r} does not make rate={step.rate!r} a whole number of examples.")
         return {
-            "class_name": "SampledWithoutReplacementDpEvent",
-            "source_dataset_size": size,
-            "sample_size": batch,
+            "class_name": "SampledWithoutReplacementDpEvent", "source_dataset_size": size, "sample_size": batch,
             "event": gaussian,
-        }
+        }  # fmt: skip
     if step.sampling != POISSON:
         raise Unsupported(f"sampling={str(step.sampling)!r} has no dp_accounting event.")
     if step.rate == 1:
@@ -188,14 +184,9 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
 
 
 _EVENTS = (
-    "NoOpDpEvent",
-    "GaussianDpEvent",
-    "SelfComposedDpEvent",
-    "ComposedDpEvent",
-    "PoissonSampledDpEvent",
-    "SampledWithoutReplacementDpEvent",
-    "TruncatedSubsampledGaussianDpEvent",
-)
+    "NoOpDpEvent", "GaussianDpEvent", "SelfComposedDpEvent", "ComposedDpEvent", "PoissonSampledDpEvent",
+    "SampledWithoutReplacementDpEvent", "TruncatedSubsampledGaussianDpEvent",
+)  # fmt: skip
 
 _WHY = {
     "NonPrivateDpEvent": "it has no guarantee at all",

@@ -37,19 +37,9 @@ from privet.accounting.sampling import POISSON
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 __all__ = [
-    "event_from_json",
-    "event_to_json",
-    "from_dp_event",
-    "from_event_json",
-    "from_json",
-    "from_opacus",
-    "read",
-    "to_dp_event",
-    "to_event_json",
-    "to_json",
-    "to_opacus",
-    "write",
-]
+    "event_from_json", "event_to_json", "from_dp_event", "from_event_json", "from_json", "from_opacus", "read",
+    "to_dp_event", "to_event_json", "to_json", "to_opacus", "write",
+]  # fmt: skip
 
 FORMAT, VERSION = "privet-ledger", 1
 MOST_BYTES = 64 * 2**20
@@ -58,8 +48,6 @@ _CHECKPOINT = "privacy_accountant_state_dict"
 
 
 # --- files -------------------------------------------------------------------------------------------
-
-
 def read(path: str | Path) -> Ledger:
     """The ledger in a file of any of the four kinds.
 
@@ -183,8 +171,6 @@ def _parse_cell(name: str, cell: str, place: str) -> Any:
 
 
 # --- our own JSON ------------------------------------------------------------------------------------
-
-
 def from_json(value: Mapping[str, Any]) -> Ledger:
     """The ledger in the parsed JSON of `to_json`."""
     if value.get("format") != FORMAT:
@@ -214,17 +200,11 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
 def _ledger_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
     for step, count in ledger:
         yield {
-            "noise": step.noise,
-            "rate": step.rate,
-            "clip": step.clip,
-            "sampling": str(step.sampling),
-            "count": count,
-        }
+            "noise": step.noise, "rate": step.rate, "clip": step.clip, "sampling": str(step.sampling), "count": count,
+        }  # fmt: skip
 
 
 # --- Opacus ------------------------------------------------------------------------------------------
-
-
 def from_opacus(state: Mapping[str, Any] | Sequence[Any]) -> Ledger:
     """The ledger of an Opacus accountant: its `state_dict()`, its `history`, or a checkpoint that holds the former.
 

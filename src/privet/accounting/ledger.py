@@ -133,12 +133,10 @@ class Ledger:
     def columns(self) -> LedgerArrays:
         """The ledger as arrays, for accountants."""
         return LedgerArrays(
-            noise=np.array(self._noise, dtype=np.float64),
-            rate=np.array(self._rate, dtype=np.float64),
-            count=np.array(self._count, dtype=np.int64),
-            sampling_index=np.array(self._kind, dtype=np.int64),
+            noise=np.array(self._noise, dtype=np.float64), rate=np.array(self._rate, dtype=np.float64),
+            count=np.array(self._count, dtype=np.int64), sampling_index=np.array(self._kind, dtype=np.int64),
             samplings=tuple(self._samplings),
-        )
+        )  # fmt: skip
 
     def first(self, steps: int) -> "Ledger":
         """The ledger of the first `steps` releases."""

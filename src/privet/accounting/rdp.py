@@ -166,8 +166,6 @@ def epsilon_from_rdp_old(*, order: float, rdp: float, delta: float) -> float:
 
 
 # --- Poisson sampling --------------------------------------------------------------------------------
-
-
 class _Cells:
     """Levels for upper bounds: each step between two nodes, or on one.
 
@@ -243,8 +241,6 @@ def _sampled_divergence(cells: _Cells, order: float) -> float:
 
 
 # --- sampling without replacement --------------------------------------------------------------------
-
-
 def _fixed_size_divergence(noise: float, rate: float, order: float) -> float:
     """Rényi divergence of a Gaussian release on a random subset of fixed size.
 

@@ -153,8 +153,6 @@ def _complete_epochs(ledger: Ledger) -> Ledger:
 
 
 # --- the least over the orders ------------------------------------------------------------------------
-
-
 def _geometric_epsilon(ledger: Ledger, delta: float, mean: float) -> float:
     divergence = Divergence(ledger)
     at = cache(divergence)

@@ -28,12 +28,9 @@ WITH_PAPERS = ("reproduce", "recipes")
 UNITS = ("B", "KiB", "MiB", "GiB")
 MOST_SCHEDULED = 10**7  # one value is held for each
 RENAMED = {
-    "ahead": "plan --explore",
-    "search": "plan --optimize",
-    "swap": "epsilon --from PLAN --same-epsilon-by ACCOUNTANT",
-    "methods": "list methods",
-    "schedules": "list schedules",
-}
+    "ahead": "plan --explore", "search": "plan --optimize", "swap": "epsilon --from PLAN --same-epsilon-by ACCOUNTANT",
+    "methods": "list methods", "schedules": "list schedules",
+}  # fmt: skip
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -208,8 +205,6 @@ def progress(first: str) -> "Iterator[Callable[..., None]]":
 
 
 # --- values ------------------------------------------------------------------------------------------
-
-
 def number(text: str) -> float:
     """A finite number, or a fraction such as 256/60000."""
     try:

@@ -82,8 +82,6 @@ def _check_folder(out: Path) -> None:
 
 
 # --- training ---------------------------------------------------------------------------------------
-
-
 def _planned(name: str, steps: int) -> "Plan":
     from privet.planning import plan
 
@@ -140,8 +138,6 @@ def _is_charged(folder: Path) -> bool:
 
 
 # --- rival, audit, attack ---------------------------------------------------------------------------
-
-
 def _part(head: str, run: "Run", name: str, make: Callable[[], None]) -> None:
     """Make a part, unless its file is there and whole."""
     from privet.reporting import evidence
@@ -197,8 +193,6 @@ def _attack(run: "Run", out: Path, sizes: dict[str, Any]) -> None:
 
 
 # --- what came out ----------------------------------------------------------------------------------
-
-
 def _report(runs: "dict[str, Run]", out: Path) -> "Report":
     from privet.reporting.report import report
 

@@ -92,8 +92,6 @@ def doctor_command(
 
 
 # --- the machine ------------------------------------------------------------------------------------
-
-
 def _machine() -> dict[str, Any]:
     found: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
@@ -117,8 +115,6 @@ def _print_machine(machine: dict[str, Any], as_json: bool) -> None:
 
 
 # --- a plug-in --------------------------------------------------------------------------------------
-
-
 def _check_plugin(address: str, make: str | None, as_json: bool) -> int:
     from privet.attacks.contract import ATTACK
     from privet.diagnosis.plugin_check import check_plugin
@@ -137,8 +133,6 @@ def _check_plugin(address: str, make: str | None, as_json: bool) -> int:
 
 
 # --- what is looked at ------------------------------------------------------------------------------
-
-
 def _loaded(file: Path) -> "Plan":
     from privet.planning import Plan
 
@@ -231,8 +225,6 @@ def _of_user(what: str, make: Any) -> Any:
 
 
 # --- the look ---------------------------------------------------------------------------------------
-
-
 def _looked_at(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> "Report":
     from privet.diagnosis.model_check import examine_model, issue_from_error, sort_by_severity
     from privet.diagnosis.plan_check import examine_plan
@@ -278,14 +270,9 @@ def _estimated(
     batch = case.rows or 64
     try:
         found = estimate(
-            replace_layers(case.model)[0],
-            case.loss_fn,
-            case.rows_of,
-            plan=plan,
-            batch=batch,
-            rounds=rounds,
+            replace_layers(case.model)[0], case.loss_fn, case.rows_of, plan=plan, batch=batch, rounds=rounds,
             limit=limit,
-        )
+        )  # fmt: skip
     except Exception as error:  # a user's own model may fail in any way, and memory may not suffice
         findings.append(issue_from_failure(error, case.model))
         return None, limit
@@ -298,8 +285,6 @@ def _estimated(
 
 
 # --- the report -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What is looked at: a model (or none, a plan alone), its loss, rows for it, and what is known of the records."""

@@ -172,8 +172,6 @@ def _same_epsilon(sources: tuple[str, ...], names: str, given: dict[str, Any], *
 
 
 # --- where the ledger is found -----------------------------------------------------------------------
-
-
 def plan_of(source: str | None) -> "Plan | None":
     """The plan in a file, if it says that it is one; else the file is some other kind of ledger."""
     if source is None:

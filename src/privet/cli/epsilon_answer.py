@@ -202,8 +202,6 @@ def draw_tradeoff(ledger: "Ledger", relation: str, path: Path) -> None:
 
 
 # --- --same-epsilon-by ------------------------------------------------------------------------------
-
-
 def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> None:
     """The noise that other accountants allow at the epsilon and delta of a plan, and what is certified of it.
 
@@ -245,8 +243,6 @@ def _proven(row: "Swap") -> str:
 
 
 # --- runs ------------------------------------------------------------------------------------------
-
-
 class Beside(Protocol):
     """What goes with a figure."""
 

@@ -137,8 +137,6 @@ def _compared(named: "dict[str, Plan | Recipe]", profile: Any) -> "Comparison":
 
 
 # --- the answer -------------------------------------------------------------------------------------
-
-
 def _print(found: "Comparison") -> None:
     columns = ["", *(row.name for row in found.rows)]
     print_table(columns, [[title, *cells] for title, cells in _lines(found.rows)],
@@ -201,8 +199,6 @@ def _interval(guarantee: "Guarantee | None") -> str:
 
 
 # --- plan --optimize --------------------------------------------------------------------------------
-
-
 def print_best(
     recipe: Path | None, given: dict[str, Any], searched: dict[str, Any], *, out: Path | None, as_json: bool
 ) -> None:
@@ -242,19 +238,12 @@ def _limits(over: str) -> dict[str, tuple[float, float] | None]:
 
 def _best_object(found: "SearchResult", seconds: float, out: Path | None) -> dict[str, Any]:
     return {
-        "found": dict(found.values),
-        "at_the_edge": list(found.edges),
-        "guarantee": found.plan.guarantee.as_dict(),
-        "utility": found.utility.as_dict(),
-        "recipe": found.recipe.as_dict(),
-        "scale": found.plan.scale,
-        "steps": len(found.plan.steps),
-        "batch": found.plan.batch,
-        "hash": found.plan.hash,
-        "trials": [trial.as_dict() for trial in found.trials],
-        "seconds": seconds,
+        "found": dict(found.values), "at_the_edge": list(found.edges), "guarantee": found.plan.guarantee.as_dict(),
+        "utility": found.utility.as_dict(), "recipe": found.recipe.as_dict(), "scale": found.plan.scale,
+        "steps": len(found.plan.steps), "batch": found.plan.batch, "hash": found.plan.hash,
+        "trials": [trial.as_dict() for trial in found.trials], "seconds": seconds,
         "out": None if out is None else str(out),
-    }
+    }  # fmt: skip
 
 
 def _print_best(found: "SearchResult", seconds: float) -> None:
@@ -293,8 +282,6 @@ def _shown(values: Any) -> str:
 
 
 # --- plan --explore ---------------------------------------------------------------------------------
-
-
 def print_frontier(
     file: Path | None, flags: dict[str, Any], *, batches: Any, more: Any, within: float | None, plot: Path | None,
     as_json: bool,
@@ -404,8 +391,6 @@ def _line(words: tuple[str, ...], widths: tuple[int, ...]) -> str:
 
 
 # --- more rounds ------------------------------------------------------------------------------------
-
-
 def _more(
     file: Path | None, rounds: list[int], within: float | None, given: list[str], as_json: bool, start: float
 ) -> None:

@@ -129,8 +129,6 @@ def _tell(line: Mapping[str, Any], bar: Any) -> None:
 
 
 # --- what is said at the end -------------------------------------------------------------------------
-
-
 def _print(found: "Federated", more: list[int], *, as_json: bool) -> None:
     from privet.federated.example_level import epsilon_distribution
 

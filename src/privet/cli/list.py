@@ -77,8 +77,6 @@ def _print(lines: Mapping[str, str]) -> None:
 
 
 # --- methods ----------------------------------------------------------------------------------------
-
-
 def _list_methods(name: str | None, as_json: bool) -> None:
     from privet.planning import METHODS, method
 
@@ -103,14 +101,10 @@ def _list_methods(name: str | None, as_json: bool) -> None:
 def _print_method(row: "Method") -> None:
     """One method in full."""
     lines = {
-        "paper": row.paper,
-        "noise": row.noise_says,
-        "clip": row.clip_says,
-        "needs": ", ".join(row.needs),
-        "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}",
-        "what is wrong": row.wrong,
+        "paper": row.paper, "noise": row.noise_says, "clip": row.clip_says, "needs": ", ".join(row.needs),
+        "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}", "what is wrong": row.wrong,
         "by default": f"rule {row.rule}, pld: certified ({row.certified_variant})",
-    }
+    }  # fmt: skip
     click.echo(row.name)
     for name, line in lines.items():
         if line:
@@ -118,8 +112,6 @@ def _print_method(row: "Method") -> None:
 
 
 # --- schedules --------------------------------------------------------------------------------------
-
-
 def _show_schedule(show: str, steps: int, as_json: bool) -> None:
     from privet import schedules
 
@@ -129,8 +121,6 @@ def _show_schedule(show: str, steps: int, as_json: bool) -> None:
 
 
 # --- what is registered -----------------------------------------------------------------------------
-
-
 def _schedules() -> tuple[Mapping[str, str], str]:
     from privet.schedules import registry
 
@@ -183,11 +173,6 @@ def _first_line(thing: object) -> str:
 
 
 KINDS: dict[str, Callable[[], tuple[Mapping[str, str], str]]] = {
-    "schedules": _schedules,
-    "tasks": _tasks,
-    "models": _models,
-    "accountants": _accountants,
-    "clipping-rules": _clipping_rules,
-    "attacks": _attacks,
-    "samplings": _samplings,
-}
+    "schedules": _schedules, "tasks": _tasks, "models": _models, "accountants": _accountants,
+    "clipping-rules": _clipping_rules, "attacks": _attacks, "samplings": _samplings,
+}  # fmt: skip

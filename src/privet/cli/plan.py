@@ -147,20 +147,12 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
     first, last = found.steps[0], found.steps[-1]
     said: dict[str, Any] = {
         "guarantee": found.guarantee.as_dict(),
-        "certified": None if found.certified is None else found.certified.as_dict(),
-        "scale": found.scale,
-        "steps": len(found.steps),
-        "batch": found.batch,
-        "noise": [first.noise, last.noise],
-        "clip": [first.clip, last.clip],
-        "rate": [first.rate, last.rate],
-        "shapes": found.shapes,
-        "rule": found.rule,
-        "recipe": found.recipe.as_dict(),
-        "hash": found.hash,
-        "seconds": seconds,
+        "certified": None if found.certified is None else found.certified.as_dict(), "scale": found.scale,
+        "steps": len(found.steps), "batch": found.batch, "noise": [first.noise, last.noise],
+        "clip": [first.clip, last.clip], "rate": [first.rate, last.rate], "shapes": found.shapes, "rule": found.rule,
+        "recipe": found.recipe.as_dict(), "hash": found.hash, "seconds": seconds,
         "out": None if out is None else str(out),
-    }
+    }  # fmt: skip
     if found.recipe.tuning is not None:
         said |= {
             "one_run": None if found.one_run is None else found.one_run.as_dict(),

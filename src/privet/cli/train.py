@@ -230,8 +230,6 @@ def _resumed(folder: Path, where: "Where", watcher: "Progress", *, show_private:
 
 
 # --- what is said at the end ------------------------------------------------------------------------
-
-
 def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
     from privet.training.processes import group
 

@@ -194,8 +194,6 @@ def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Progre
 
 
 # --- what is said at the end ------------------------------------------------------------------------
-
-
 def _plot(found: "Tuned", path: Path) -> None:
     from privet.reporting.figures import save_trials
 

@@ -124,7 +124,6 @@ class LedgerFile:
             raise
 
     # --- spending ---
-
     def reserve(self, steps: int) -> None:
         """Charge the next `steps` steps with one line, before any of them is done. All are charged, done or not.
 
@@ -209,7 +208,6 @@ class LedgerFile:
         self.close()
 
     # --- the gate ---
-
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise InvalidValue(
@@ -244,7 +242,6 @@ class LedgerFile:
                 )
 
     # --- the file ---
-
     def _mend(self, reading: Reading) -> None:
         """End a line that lacks only its end; charge a torn tail by a line that vouches for it. Nothing is removed."""
         before = b"" if reading.ended else b"\n"

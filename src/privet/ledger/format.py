@@ -105,8 +105,6 @@ def make_header(
 
 
 # --- writing ----------------------------------------------------------------------------------------
-
-
 def header_line(header: Header) -> tuple[bytes, str]:
     """The first line of a file, and its checksum."""
     planned = None if header.planned is None else header.planned.to_file_table()

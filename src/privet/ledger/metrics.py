@@ -146,8 +146,6 @@ def _unwritable_error(path: Path, error: OSError) -> InvalidValue:
 
 
 # --- TensorBoard ------------------------------------------------------------------------------------
-
-
 class Board(Protocol):
     """What is used of torch's SummaryWriter."""
 

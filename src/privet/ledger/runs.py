@@ -66,8 +66,6 @@ def run_assumptions(reading: Reading, *, own_loop: bool) -> tuple[str, ...]:
 
 
 # --- finding ----------------------------------------------------------------------------------------
-
-
 def read(path: str | Path, *, name: str | None = None) -> OneRun:
     """The run in a folder, or of a ledger.
 
@@ -194,8 +192,6 @@ def single_dataset(runs: Sequence[OneRun], dataset: str | None = None) -> str | 
 
 
 # --- cost -------------------------------------------------------------------------------------------
-
-
 def refuse_unproven(name: str, reading: Reading) -> None:
     """Raise if the run has no guarantee, so that no epsilon holds for it, nor for what it is part of."""
     header = reading.header

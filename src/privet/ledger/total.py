@@ -113,8 +113,6 @@ def _total_assumptions(total: Total) -> tuple[str, ...]:
 
 
 # --- what is asked ----------------------------------------------------------------------------------
-
-
 def set_total(folder: str | Path, epsilon: float, *, dataset: str, plan: Plan, seeded: bool = False) -> None:
     """Set the total of a dataset's runs in and below a folder, at the delta of `plan`, which is to be run first.
 
@@ -191,8 +189,6 @@ def refuse_within(out: str | Path, what: str) -> None:
 
 
 # --- where a run begins -----------------------------------------------------------------------------
-
-
 @contextmanager
 def admit_run(out: Path, header: Header) -> Iterator[Callable[[Header], None]]:
     """Hold the totals of the folders above a run's while it begins or goes on; gives what registers its ledger.
@@ -240,8 +236,6 @@ def _hold_lock(place: Path) -> Iterator[bool]:
 
 
 # --- the sum ----------------------------------------------------------------------------------------
-
-
 def _check_fits(place: Path, total: Total, header: Header) -> None:
     """Raise unless a run with this header may begin, or go on, beside all that have begun."""
     begun = _counted_runs(place, total)
@@ -301,8 +295,6 @@ def _header_text(header: Header) -> str:
 
 
 # --- the file ---------------------------------------------------------------------------------------
-
-
 def read(folder: Path) -> dict[str, Total]:
     """The totals in a folder, by dataset; nothing if there is no file.
 

@@ -157,8 +157,6 @@ def _cheapest_point(cells: Sequence[FrontierPoint]) -> FrontierPoint:
 
 
 # --- the grid ---------------------------------------------------------------------------------------
-
-
 def _base_recipe(
     recipe: Recipe | None,
     given: dict[str, Any],
@@ -254,8 +252,6 @@ def _step_counts(rate: float, steps: Sequence[int] | None, epochs: Sequence[floa
 
 
 # --- one cell ---------------------------------------------------------------------------------------
-
-
 def _frontier_point(
     base: Recipe, batch: float, count: int, closed_noise: float, mu: float
 ) -> tuple[FrontierPoint, PrivetError | None]:

@@ -47,14 +47,10 @@ class Swap:
         """Plain values, for JSON."""
         proven = self.after.certified
         return {
-            "accountant": self.accountant,
-            "label": self.after.guarantee.label,
-            "noise": self.after.scale,
-            "ratio": self.ratio,
-            "guarantee": self.after.guarantee.as_dict(),
-            "certified": None if proven is None else proven.as_dict(),
-            "over_budget": self.excess,
-        }
+            "accountant": self.accountant, "label": self.after.guarantee.label, "noise": self.after.scale,
+            "ratio": self.ratio, "guarantee": self.after.guarantee.as_dict(),
+            "certified": None if proven is None else proven.as_dict(), "over_budget": self.excess,
+        }  # fmt: skip
 
 
 def swap(before: Plan, *, accountant: str) -> Swap:
@@ -82,13 +78,8 @@ def _asked(before: Plan, accountant: str) -> Recipe:
     recipe, steps = before.recipe, before.steps
     by_rate = recipe.solve == "batch"
     return replace(
-        recipe,
-        budget=replace(recipe.budget, epsilon=before.guarantee.epsilon),
-        noise=recipe.noise if isinstance(recipe.noise, str) else None,
-        batch=None if by_rate else recipe.batch,
-        rate=steps.rate if by_rate else recipe.rate,
-        steps=steps.length,
-        epochs=None,
-        accountant=accountant,
+        recipe, budget=replace(recipe.budget, epsilon=before.guarantee.epsilon),
+        noise=recipe.noise if isinstance(recipe.noise, str) else None, batch=None if by_rate else recipe.batch,
+        rate=steps.rate if by_rate else recipe.rate, steps=steps.length, epochs=None, accountant=accountant,
         solve="noise",
-    )
+    )  # fmt: skip

@@ -170,8 +170,6 @@ def versions() -> dict[str, str]:
 
 
 # --- reading ----------------------------------------------------------------------------------------
-
-
 def from_dict(found: Any) -> Plan:
     """The plan in the plain values of `Plan.as_dict`, recomputed and compared."""
     if not isinstance(found, Mapping) or found.get("format") != FORMAT:

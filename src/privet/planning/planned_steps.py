@@ -105,11 +105,9 @@ class PlannedSteps(Sequence[Step]):
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(self.length)))
         return Step(
-            noise=float(self.noises[index]),
-            rate=float(self.rates[index]),
-            clip=float(self.clips[index]),
+            noise=float(self.noises[index]), rate=float(self.rates[index]), clip=float(self.clips[index]),
             sampling=self.sampling,
-        )
+        )  # fmt: skip
 
     def __iter__(self) -> Iterator[Step]:
         return (self[i] for i in range(self.length))

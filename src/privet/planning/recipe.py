@@ -189,8 +189,6 @@ def steps_in_epochs(epochs: float, rate: float) -> int:
 
 
 # --- checks -----------------------------------------------------------------------------------------
-
-
 def _parse_shape(name: str, given: Any) -> "Shape | None":
     """A number for a constant, else the spelling, which does not depend on files."""
     if given is None:

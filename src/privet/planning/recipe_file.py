@@ -75,8 +75,6 @@ def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- flat keywords ----------------------------------------------------------------------------------
-
-
 def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
     """Raise at the first key that a recipe does not have; the nearest one is named."""
     for key in given:

@@ -202,8 +202,6 @@ class GridThenRefine:
 
 
 # --- values -----------------------------------------------------------------------------------------
-
-
 def _guess_height(question: PricedRecipe) -> float:
     """The height of the noise shape by the central limit theorem: a guide, no bound."""
     count, rate, budget = question.recipe.count, question.recipe.base_rate, question.recipe.budget
@@ -267,8 +265,6 @@ def _are_near(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
 
 
 # --- checks -----------------------------------------------------------------------------------------
-
-
 def _check_recipe(recipe: Recipe) -> None:
     if not isinstance(recipe, Recipe):
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.of, or Recipe.load for a file.")

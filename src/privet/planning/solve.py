@@ -79,8 +79,6 @@ def _solve_batch(question: PricedRecipe) -> PlannedSteps:
 
 
 # --- noise ------------------------------------------------------------------------------------------
-
-
 def solve_height(question: PricedRecipe, *, count: int, rate: float) -> float:
     """The height of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
     budget, accountant = question.recipe.budget, question.accountant
@@ -106,8 +104,6 @@ def solve_height(question: PricedRecipe, *, count: int, rate: float) -> float:
 
 
 # --- whole numbers ----------------------------------------------------------------------------------
-
-
 def largest_affordable(
     cost: Callable[[int], float], *, epsilon: float, most: int, start: int = 1000, within: float = 0
 ) -> int:
@@ -165,8 +161,6 @@ def _cost(question: PricedRecipe, make: Callable[[int], PlannedSteps], n: int) -
 
 
 # --- what is out of reach ---------------------------------------------------------------------------
-
-
 def _raise_infeasible(
     question: PricedRecipe, make: Callable[[int], PlannedSteps], *, scale: float, count: int, rate: float
 ) -> PlannedSteps:

@@ -157,8 +157,6 @@ def sensitivity(plan: Plan) -> float:
 
 
 # --- the recursion ----------------------------------------------------------------------------------
-
-
 def _least_remaining_loss(kept: Floats, spread: Floats, count: Floats, kappa: float) -> float:
     """The least x_T over the learning rates; `kept` is at most 1. Learning nothing (1) is always possible."""
 

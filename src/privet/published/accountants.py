@@ -86,8 +86,6 @@ class Zcdp:
 
 
 # --- tCDP -------------------------------------------------------------------------------------------
-
-
 def tcdp_of(ledger: Ledger) -> tuple[float, float]:
     """(rho, omega) of a ledger, step by step: lemmas 1 and 4, then lemma 2. Conditions are `lemma_4_holds`.
 
@@ -248,8 +246,6 @@ def _check_auto(*, noise: float, rate: float, epochs: int, clip: float, decay: f
 
 
 # --- proactive DP-SGD -------------------------------------------------------------------------------
-
-
 def proactive_epsilon(*, noise: float, delta: float) -> float:
     """The epsilon for which `proactive_noise` gives `noise`; infinite unless noise^2 > 2.
 
@@ -298,8 +294,6 @@ class Proactive:
 
 
 # --- composition as Wei and Liu 2021 print it --------------------------------------------------------
-
-
 class _Wei:
     """c = log(1 + rate (e^epsilon_0 - 1)), epsilon_0 = sqrt(2 log(1.25/delta)) / noise, the deltas not added up.
 

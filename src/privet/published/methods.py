@@ -7,9 +7,8 @@ from privet._registry import format_number
 from privet.planning.methods import Claim, Method, ScheduleContext, ShapeOf, registry
 from privet.published.accountants import auto_exponential, auto_linear, auto_step, auto_time, epsilon_of_rho
 
+
 # --- shapes -----------------------------------------------------------------------------------------
-
-
 def linear_per_epoch(at: ScheduleContext) -> str:
     """sigma_e^2 = sigma_0^2 R^e, R = 0.99: called linear, but geometric. Source: Auto DP-SGD, Table 1."""
     return f"step:factor=0.99,every={at.epoch},power=2"
@@ -41,8 +40,6 @@ def decay(at: ScheduleContext) -> str:
 
 
 # --- claims -----------------------------------------------------------------------------------------
-
-
 def _claim_linear(at: ScheduleContext, delta: float) -> float:
     return epsilon_of_rho(auto_linear(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
 

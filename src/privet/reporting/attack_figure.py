@@ -91,8 +91,6 @@ def _rows(found: "AttackReport") -> list[tuple[object, ...]]:
 
 
 # --- membership -------------------------------------------------------------------------------------
-
-
 def save_roc(found: "list[Membership]", path: Path) -> None:
     """Draw how often members are found against false alarms, on a logarithmic scale, under what the plan allows.
 

@@ -71,11 +71,9 @@ def svg(chart: Chart) -> str:
     x, y = _axes(chart)
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_sentence(chart), quote=True)}">',
-        *_grid(chart, x, y),
-        *(_fill(line, x, y) for line in chart.lines if line.is_filled),
-        *(_path(line, x, y, chart) for line in chart.lines),
-        "</svg>",
-    ]
+        *_grid(chart, x, y), *(_fill(line, x, y) for line in chart.lines if line.is_filled),
+        *(_path(line, x, y, chart) for line in chart.lines), "</svg>",
+    ]  # fmt: skip
     return "".join(parts)
 
 

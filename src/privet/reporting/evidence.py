@@ -166,8 +166,6 @@ class Attacks:
 
 
 # --- read -------------------------------------------------------------------------------------------
-
-
 def is_plain_file(file: Path, *, most: float = MOST_BYTES) -> bool:
     """Whether it is a file of bearable size, and no link, pipe or folder."""
     try:
@@ -285,8 +283,6 @@ def _check_image(rows: list[list[list[int]]]) -> None:
 
 
 # --- store ------------------------------------------------------------------------------------------
-
-
 def store_audit(run: Run, audit: Audit, options: Mapping[str, Any]) -> Path:
     """Write audit.json into the run's folder, in place of an earlier one of the same options."""
     return _store(run, AUDIT, "privet-audit", options, audit.as_dict())

@@ -121,8 +121,6 @@ def look(place: int) -> dict[str, Any]:
 
 
 # --- epsilon over the steps -------------------------------------------------------------------------
-
-
 def save_epsilon(
     curves: Sequence[EpsilonCurve],
     path: Path,
@@ -194,8 +192,6 @@ def points_of(curve: EpsilonCurve) -> Rows:
 
 
 # --- trade-off --------------------------------------------------------------------------------------
-
-
 def save_tradeoff(curves: Sequence[Tradeoff | Gaussian], path: Path) -> None:
     """What an attacker can achieve at best: errors on the left, power at small false-positive rates on the right."""
     alpha = np.unique(np.concatenate((np.linspace(0, 1, 201), np.logspace(-6, 0, 121))))
@@ -220,8 +216,6 @@ def save_tradeoff(curves: Sequence[Tradeoff | Gaussian], path: Path) -> None:
 
 
 # --- trials of a tuning -----------------------------------------------------------------------------
-
-
 def save_trials(
     trials: Sequence["Trial"], path: Path, *, measure: str, higher_is_better: bool, title: str, note: str
 ) -> None:

@@ -44,8 +44,6 @@ _COLUMNS = ("steps", "batch", "epochs", "noise", "noise_last", "std", "signal")
 
 
 # --- plans side by side -----------------------------------------------------------------------------
-
-
 def check_plot(path: Path, *, option: str = "path", plans: int = 1) -> None:
     """Raise unless a comparison of so many plans can be drawn at `path`; asked before anything is computed."""
     check_path(path, option=option)
@@ -191,8 +189,6 @@ def _title(found: Comparison) -> str:
 
 
 # --- the frontier -----------------------------------------------------------------------------------
-
-
 def save_frontier(found: Frontier, path: Path) -> None:
     """Draw the noise multiplier (left) and what it means for the averaged gradient (right); a .csv has the numbers."""
     if is_csv(path):

@@ -118,7 +118,6 @@ class Page:
         return _MARK.sub(put, _ALONE.sub(put, text))
 
     # --- what the template calls ---
-
     def _mark(self, markdown: str, html: str) -> Markup:
         self._marks.append((_FORGED.sub("", markdown), _FORGED.sub("", html)))
         return Markup(f"{_OPEN}{len(self._marks) - 1}{_CLOSE}")
@@ -151,8 +150,6 @@ class Page:
 
 
 # --- what may stand in a report ---------------------------------------------------------------------
-
-
 def admit(value: Any) -> Markup:
     """What the template writes: text is escaped; a number has to say first what it is.
 
@@ -293,8 +290,6 @@ def _mark(context: Context, markdown: str, html: str) -> Markup:
 
 
 # --- HTML -------------------------------------------------------------------------------------------
-
-
 def _render(source: str) -> str:
     parser = MarkdownIt("zero", {"html": False}).enable(RULES)
     return str(parser.renderer.render(_name_cells(parser.parse(source)), parser.options, {}))

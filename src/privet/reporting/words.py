@@ -17,24 +17,13 @@ POINTS = 160
 SMALL = 0.1  # delta times the number of units, at most; at 1 one of them could be published in full
 MOST_PICTURES = 8
 SETTINGS = (
-    "lr",
-    "optimizer",
-    "momentum",
-    "weight_decay",
-    "scheduler",
-    "average",
-    "views",
-    "keep",
-    "stop_at",
-    "patience",
-)
+    "lr", "optimizer", "momentum", "weight_decay", "scheduler", "average", "views", "keep", "stop_at", "patience",
+)  # fmt: skip
 GRID = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.25, 0.3,
         0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)  # fmt: skip
 
 
 # --- the plan ---------------------------------------------------------------------------------------
-
-
 def budget(run: Run) -> str:
     """The budget that was asked for: a wish, and no guarantee."""
     asked = run.plan.recipe.budget
@@ -60,8 +49,6 @@ def smallness(run: Run) -> State:
 
 
 # --- charts -----------------------------------------------------------------------------------------
-
-
 def schedule_charts(facts: RunFacts) -> list[Chart]:
     """Noise over the steps; with a moving clip, what is really added: noise times clip."""
     steps = facts.run.plan.steps
@@ -139,8 +126,6 @@ def utility_charts(every: Sequence[RunFacts]) -> list[Chart]:
 
 
 # --- runs side by side ------------------------------------------------------------------------------
-
-
 def without_privacy(every: Sequence[RunFacts]) -> NonPrivateBaseline | None:
     """A baseline without privacy that was judged as the first run was."""
     found = (one.baseline for one in every if one.baseline is not None and _is_judged_alike(every[0], one))
@@ -179,8 +164,6 @@ def _is_judged_alike(facts: RunFacts, one: RunFacts) -> bool:
 
 
 # --- attacks ----------------------------------------------------------------------------------------
-
-
 def pictures(attacks: Attacks) -> list[tuple[str, tuple[Image | None, ...]]]:
     """(name, (the true image, what was rebuilt, what the control gave)), of attacks that rebuild pictures."""
     moving = [one for one in attacks.outcomes if "0" in one.frames]

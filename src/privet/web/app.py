@@ -262,18 +262,12 @@ def application(*, door: Door, runs: Path) -> Guard:
     """The whole of it, behind its guard."""
     page = Page(runs)
     routes = [
-        Route("/", page.file),
-        Route("/static/{name:path}", page.file),
-        Route("/api/options", page.options),
-        Route("/api/plan", page.plan, methods=["POST"]),
-        Route("/api/curves", page.curves, methods=["POST"]),
-        Route("/api/attacker", page.attacker, methods=["POST"]),
-        Route("/api/ahead", page.ahead, methods=["POST"]),
-        Route("/api/plan.json", page.plan_file),
-        Route("/api/recipe.toml", page.recipe_file),
-        Route("/api/runs", page.runs),
-        Route("/runs/{name}/report.html", page.report),
-    ]
+        Route("/", page.file), Route("/static/{name:path}", page.file), Route("/api/options", page.options),
+        Route("/api/plan", page.plan, methods=["POST"]), Route("/api/curves", page.curves, methods=["POST"]),
+        Route("/api/attacker", page.attacker, methods=["POST"]), Route("/api/ahead", page.ahead, methods=["POST"]),
+        Route("/api/plan.json", page.plan_file), Route("/api/recipe.toml", page.recipe_file),
+        Route("/api/runs", page.runs), Route("/runs/{name}/report.html", page.report),
+    ]  # fmt: skip
     handlers: dict[Any, Any] = {
         PrivetError: lambda _, error: _error_response(400, str(error)),
         HTTPException: lambda _, error: _error_response(error.status_code, error.detail, error.headers),

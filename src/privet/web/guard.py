@@ -102,8 +102,6 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 # --- in front of the application --------------------------------------------------------------------
-
-
 class Guard:
     """ASGI: refuses what may not come in, and puts the headers on every answer."""
 

@@ -99,8 +99,6 @@ def _toml_value(value: Any) -> str:
 
 
 # --- one control ------------------------------------------------------------------------------------
-
-
 def _parse_control(key: str, value: Any) -> Any:
     if key in WORDS:
         if value not in WORDS[key]:

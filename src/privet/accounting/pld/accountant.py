@@ -241,8 +241,6 @@ def _total_squared_mu(levels: LossLevels) -> float:
 
 
 # --- delta at many epsilons ---------------------------------------------------------------------------
-
-
 def delta_curve(ledger: Ledger, epsilons: Floats) -> tuple[Floats, Floats]:
     """(lower, upper) for delta at each of the rising `epsilons`, the larger of both directions, certified.
 

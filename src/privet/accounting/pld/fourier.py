@@ -152,25 +152,19 @@ def spectra(
         products, wrong = np.exp(exponents), damp * (np.expm1(errors) + 32 * ULP)
     return [
         Spectrum(
-            c,
-            float(moment),
-            u,
-            over=_build_sum(product, size, u, over, chosen.rest),
-            under=_build_sum(product, size, u, under, chosen.rest_under),
-            above=above,
+            c, float(moment), u, over=_build_sum(product, size, u, over, chosen.rest),
+            under=_build_sum(product, size, u, under, chosen.rest_under), above=above,
         )
         for moment, product, size in zip(log_moments, products, wrong, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _build_sum(product: Complexes, wrong: Floats, u: Floats, weight: Complexes, rest: float) -> Sum:
     size = np.abs(weight)
     return Sum(
-        product * weight,
-        float((wrong * size).sum()),
-        float((u * np.minimum(np.abs(product) + wrong, 1.0) * size).sum()),
-        rest,
-    )
+        product * weight, float((wrong * size).sum()),
+        float((u * np.minimum(np.abs(product) + wrong, 1.0) * size).sum()), rest,
+    )  # fmt: skip
 
 
 def _sampled_log_moments(
