@@ -48,14 +48,9 @@ register = registry.register
 
 
 def spent(
-    ledger: Ledger,
-    delta: float,
-    *,
-    accountant: str = "pld",
-    relation: Relation = "zero-out",
-    unit: Unit = "example",
+    ledger: Ledger, delta: float, *, accountant: str = "pld", relation: Relation = "zero-out", unit: Unit = "example",
     size: int | None = None,
-) -> Guarantee:
+) -> Guarantee:  # fmt: skip
     """The guarantee of everything in `ledger`, at `delta`.
 
     Args:
@@ -80,13 +75,11 @@ def spent(
         warn_large_delta(delta, size, unit=unit)
     chosen = registry.make(accountant)
     refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
+    lower: float | None = None
     if registry.is_ours(chosen):
         (lower, upper), label = _ledger_bounds(chosen, ledger, delta), chosen.label(ledger, delta)
     else:
-        lower, (upper, label) = (
-            None,
-            _check_plugin_bound(chosen, ledger, delta, relation=relation, accountant=accountant),
-        )
+        upper, label = _check_plugin_bound(chosen, ledger, delta, relation=relation, accountant=accountant)
     return Guarantee(
         epsilon=upper, epsilon_lower=lower, delta=delta, label=label, method=accountant, relation=relation,
         sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson", unit=unit,

@@ -17,10 +17,10 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from privet import _check
-from privet._files import read_file, write_file
+from privet._files import read_file, read_json, write_file
 from privet.accounting.dp_events import (
     KEYS,
     LedgerBuilder,
@@ -100,17 +100,13 @@ def _read_text(path: Path) -> str:
 
 def _parse_json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return read_json(text, "is not a JSON number. Noise and rates must be finite.")
     except json.JSONDecodeError as error:
         raise InvalidValue(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}.") from None
     except PrivetError:
         raise
     except ValueError as error:  # an integer of more than 4300 digits
         raise InvalidValue(f"not JSON that can be read: {str(error).split(';')[0]}.") from None
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise InvalidValue(f"{word} is not a JSON number. Noise and rates must be finite.")
 
 
 def _from_json(value: Any) -> Ledger:

@@ -129,13 +129,10 @@ def repeated_runs(ledger: Ledger, runs: int) -> Ledger:
     """
     _check.whole(trials=runs)
     whole = Ledger()
-    for step, count in _complete_epochs(ledger) if _is_shuffled(ledger) else ledger:
+    is_shuffled = any(kind.name == "shuffled" for kind in ledger.columns().samplings)
+    for step, count in _complete_epochs(ledger) if is_shuffled else ledger:
         whole.add(step, count * runs)  # the order of steps, or of whole epochs, does not matter
     return whole
-
-
-def _is_shuffled(ledger: Ledger) -> bool:
-    return any(kind.name == "shuffled" for kind in ledger.columns().samplings)
 
 
 def _complete_epochs(ledger: Ledger) -> Ledger:

@@ -114,11 +114,8 @@ def _check_name(option: str, value: Any) -> None:
 def _planned(option: str, value: Any) -> Any:
     """The plan in a file, the run in a folder, or the name as it is."""
     from privet.planning import Plan
+    from privet.training.run import Run
 
     if option == "--plan":
         return Plan.load(value)
-    if option == "--run":
-        from privet.training.run import Run
-
-        return Run.load(value)
-    return value
+    return Run.load(value) if option == "--run" else value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from privet._text import format_bound, format_outward
 from privet.cli.common import print_object, print_table, warnings_as_lines
 from privet.cli.recipe_options import recipe_in
 from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
@@ -39,6 +40,7 @@ def answers_of(
 
 def _answers(ledger: "Ledger", delta: float, accountant: str, asked: dict[str, Any]) -> list[Answer]:
     from privet.accounting import registry, spent
+    from privet.accounting.guarantee import LABELS
 
     if accountant != "all":
         start = time.perf_counter()
@@ -54,20 +56,16 @@ def _answers(ledger: "Ledger", delta: float, accountant: str, asked: dict[str, A
         answers.append((name, answer, time.perf_counter() - start))
     if all(isinstance(answer, str) for _, answer, _ in answers):
         raise Unsupported(f"no accountant covers this ledger. {answers[0][1]}")
-    return sorted(answers, key=_rank)
 
+    def rank(answer: Answer) -> tuple[int, int, float]:
+        found = answer[1]
+        return (1, 0, 0.0) if isinstance(found, str) else (0, LABELS.index(found.label), found.epsilon)
 
-def _rank(answer: Answer) -> tuple[int, int, float]:
-    """Certified first and the tightest of them on top; what refused comes last."""
-    from privet.accounting.guarantee import LABELS
-
-    found = answer[1]
-    return (1, 0, 0.0) if isinstance(found, str) else (0, LABELS.index(found.label), found.epsilon)
+    return sorted(answers, key=rank)  # certified first and the tightest of them on top; what refused comes last
 
 
 def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, beside: "Beside | None") -> None:
     from privet.accounting import delta_at
-    from privet.accounting.guarantee import format_bound, format_outward
 
     start = time.perf_counter()
     with warnings_as_lines():
@@ -112,7 +110,7 @@ def terms(guarantee: "Guarantee") -> str:
 
 
 def _interval(guarantee: "Guarantee") -> str:
-    from privet.accounting.guarantee import MEANING, format_outward
+    from privet.accounting.guarantee import MEANING
 
     upper = format_outward(guarantee.epsilon, up=True)
     if guarantee.epsilon_lower is None:
@@ -136,7 +134,7 @@ def _described(ledger: "Ledger") -> str:
 
 
 def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
-    from privet.accounting.guarantee import MEANING, format_bound, format_outward
+    from privet.accounting.guarantee import MEANING
 
     rows = []
     for name, found, seconds in answers:
@@ -207,7 +205,6 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
 
     A noise that is not certified may cost more than the budget: the last column says what it costs.
     """
-    from privet.accounting.guarantee import format_bound
     from privet.planning import Plan, plan
     from privet.planning.noise_swap import Swap, swap
     from privet.planning.plan_file import is_plan
@@ -233,8 +230,6 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
 
 def _proven(row: "Swap") -> str:
     """What is certified of a row, and visibly so if it is too much."""
-    from privet.accounting.guarantee import format_outward
-
     if row.after.certified is None or row.excess is None:
         return "none"
     found = format_outward(row.after.certified.epsilon, up=True)
@@ -358,8 +353,7 @@ def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:
     from privet.ledger.reading import is_run
     from privet.ledger.runs import compose_runs, find_runs, select_dataset, single_dataset
 
-    folders = [source for source in sources if _holds_runs(Path(source))]
-    if len(sources) < 2 and not folders and dataset is None:
+    if len(sources) < 2 and dataset is None and not any(_holds_runs(Path(source)) for source in sources):
         return None
     for source in sources:
         if not is_run(Path(source)):

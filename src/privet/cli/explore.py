@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _text
+from privet._text import format_bound, format_outward, shorten
 from privet.cli.common import (
     PATH,
     GroupedCommand,
@@ -141,8 +141,11 @@ def _print(found: "Comparison") -> None:
     columns = ["", *(row.name for row in found.rows)]
     print_table(columns, [[title, *cells] for title, cells in _lines(found.rows)],
                 width=max(120, 40 + 24 * len(found.rows)))  # fmt: skip
-    for said, names in _terms(found.rows).items():
-        click.echo(f"{', '.join(names)}: {said}")
+    said: dict[str, list[str]] = {}  # what epsilons are for, and of which plans
+    for row in found.rows:
+        said.setdefault(f"sampling {terms(row.plan.guarantee)}", []).append(row.name)
+    for what, names in said.items():
+        click.echo(f"{', '.join(names) if len(said) > 1 else 'All'}: {what}")
     d, half = found.profile.dimension, found.profile.half_life
     click.echo(
         "Noise energy: sum over the steps of d (noise * clip / batch)^2. Utility: estimated fraction of the possible\n"
@@ -151,14 +154,6 @@ def _print(found: "Comparison") -> None:
     )
     for note in found.notes:
         click.echo(f"Note: {note}")
-
-
-def _terms(rows: "tuple[Row, ...]") -> dict[str, list[str]]:
-    """What epsilons are for, and of which plans."""
-    said: dict[str, list[str]] = {}
-    for row in rows:
-        said.setdefault(f"sampling {terms(row.plan.guarantee)}", []).append(row.name)
-    return said if len(said) > 1 else {one: ["All"] for one in said}
 
 
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
@@ -185,14 +180,10 @@ def _labelled(guarantee: "Guarantee | None") -> str:
 
 
 def _epsilon(guarantee: "Guarantee | None") -> str:
-    from privet.accounting.guarantee import format_outward
-
     return NOTHING if guarantee is None else format_outward(guarantee.epsilon, up=True)
 
 
 def _interval(guarantee: "Guarantee | None") -> str:
-    from privet.accounting.guarantee import format_outward
-
     if guarantee is None or guarantee.epsilon_lower is None:
         return _epsilon(guarantee)
     return f"{format_outward(guarantee.epsilon_lower, up=False)} to {format_outward(guarantee.epsilon, up=True)}"
@@ -252,7 +243,7 @@ def _print_best(found: "SearchResult", seconds: float) -> None:
     certified = sum(trial.certified for trial in found.trials)
     click.echo(str(found.plan.guarantee))
     print_lines([
-        ("found", _shown(found.values)),
+        ("found", ", ".join(f"{name.replace('_', '-')} {value:.6g}" for name, value in found.values.items())),
         ("utility", f"{found.utility.utility:.4f} (estimate)"),
         *described(found.plan),
         ("candidates", f"{len(found.trials)}, of which {certified} certified; {seconds:.1f} s"),
@@ -263,8 +254,6 @@ def _print_best(found: "SearchResult", seconds: float) -> None:
 
 
 def _print_trials(trials: "tuple[SearchTrial, ...]") -> None:
-    from privet.accounting.guarantee import format_bound
-
     rows = []
     for trial in trials[:SHOWN]:
         noise = "" if trial.noise is None else format_bound(trial.noise, up=True, digits=5)
@@ -275,10 +264,6 @@ def _print_trials(trials: "tuple[SearchTrial, ...]") -> None:
     print_table([*varied, "noise multiplier", "utility (estimate)", "status"], rows, left=0, width=100)
     if len(trials) > SHOWN:
         click.echo(f"and {len(trials) - SHOWN} more (--json has all)")
-
-
-def _shown(values: Any) -> str:
-    return ", ".join(f"{name.replace('_', '-')} {value:.6g}" for name, value in values.items())
 
 
 # --- plan --explore ---------------------------------------------------------------------------------
@@ -367,14 +352,12 @@ def _print_view(found: "Frontier", seconds: float) -> None:
 
 
 def _words(cell: "FrontierPoint") -> tuple[str, ...]:
-    from privet.accounting.guarantee import format_outward
-
     place = (str(cell.steps), f"{cell.batch:g}", f"{cell.epochs:.4g}")
     closed = ""
     if cell.closed is not None:
         closed = f"{'holds' if cell.holds else 'fails'}, {format_outward(cell.closed.epsilon, up=True, digits=4)}"
     if cell.noise is None or cell.noise_last is None:
-        return (*place, "none", "", "", "; ".join(filter(None, (closed, _text.shorten(cell.why, 90)))))
+        return (*place, "none", "", "", "; ".join(filter(None, (closed, shorten(cell.why, 90)))))
     noise = format_outward(cell.noise, up=True, digits=5)
     if _moves(cell):
         noise += f" to {format_outward(cell.noise_last, up=True, digits=5)}"
@@ -412,8 +395,6 @@ def _more(
 
 
 def _print_more(plan: "Plan", found: "Extension", seconds: float) -> None:
-    from privet.accounting.guarantee import format_outward
-
     click.echo(f"{found.planned} after the {len(plan.steps)} planned steps")
     names: tuple[str, ...] = ("more", "steps", f"epsilon at noise {found.last.noise:.5g}")
     names += () if found.epsilon is None else (f"noise for epsilon <= {found.epsilon:g}",)

@@ -1,13 +1,14 @@
 """`privet plan`: a budget in, a certified plan out; `--explore` and `--optimize` for what to plan."""
 
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _check, _text
+from privet import _check
+from privet._text import format_bound, format_outward, shorten
 from privet.cli.common import (
     PATH,
     GroupedCommand,
@@ -43,19 +44,11 @@ _EXPLORE = ("batches", "more", "within", "plot")
 _OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 
 
-def _explore_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return grouped(command, EXPLORE, "Explore (with --explore)")
-
-
-def _optimize_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return grouped(command, OPTIMIZE, "Optimize (with --optimize)")
-
-
 @click.command("plan", cls=GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
 @click.argument("recipe", required=False, type=PATH)
 @plan_options(lists=True)
-@_explore_options
-@_optimize_options
+@partial(grouped, options=EXPLORE, heading="Explore (with --explore)")
+@partial(grouped, options=OPTIMIZE, heading="Optimize (with --optimize)")
 @profile_options
 @click.option("--out", type=PATH, metavar="FILE", help="Write the plan (JSON).")
 @JSON
@@ -163,8 +156,6 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
-    from privet.accounting.guarantee import format_outward
-
     click.echo(str(found.guarantee))
     lines = []
     if found.is_unsound:
@@ -186,10 +177,8 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
 
 def described(found: "Plan") -> list[tuple[str, str]]:
     """What a plan does, as names and texts."""
-    from privet.accounting.guarantee import format_bound
-
     recipe, steps = found.recipe, found.steps
-    shape = _text.shorten(steps.noise, 60)
+    shape = shorten(steps.noise, 60)
     shape = shape if shape == "constant" else f"{format_bound(found.scale, up=True)} x {shape}"
     each = "" if recipe.tuning is None else " in each run"
     return [

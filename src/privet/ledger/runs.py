@@ -4,6 +4,7 @@ Which records a run is on is told by the name that its ledger has, never by look
 on any records, so it is counted as one on those that are asked for.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -260,12 +261,9 @@ def _price_ledger(ledger: Ledger, delta: float, accountant: str, **kind: Any) ->
     try:
         return spent(ledger, delta, accountant=accountant, **kind)
     except PrivetError:
-        if accountant != "pld":
-            raise
-        try:
-            return spent(ledger, delta, accountant="rdp", **kind)
-        except PrivetError:
-            pass
+        if accountant == "pld":
+            with contextlib.suppress(PrivetError):
+                return spent(ledger, delta, accountant="rdp", **kind)
         raise
 
 

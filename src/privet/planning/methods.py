@@ -73,7 +73,6 @@ class Method:
         return not is_unsound(self.published_rule)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
             "name": self.name, "paper": self.paper, "noise": self.noise_says, "clip": self.clip_says, "rule": self.rule,
             "needs": list(self.needs),

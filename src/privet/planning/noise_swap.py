@@ -44,7 +44,6 @@ class Swap:
         return max(0.0, after.certified.epsilon / shared - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         proven = self.after.certified
         return {
             "accountant": self.accountant, "label": self.after.guarantee.label, "noise": self.after.scale,

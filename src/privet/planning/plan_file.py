@@ -5,9 +5,9 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from privet._files import MIB, read_file, read_start
+from privet._files import MIB, read_file, read_json, read_start
 from privet._text import one_line, shorten
 from privet.accounting import Guarantee
 from privet.errors import InvalidValue, PrivetError
@@ -32,7 +32,7 @@ def parse_plan_file(path: Path) -> Any:
     """The JSON of a file, or one line that says what is wrong with it."""
     try:
         content = read_file(path, most=MOST_BYTES, advice=f"A plan keeps shapes, not lists. {AGAIN}")
-        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+        return read_json(content.decode("utf-8"), f"is not a number JSON has. A plan's numbers are finite. {AGAIN}")
     except FileNotFoundError:
         raise InvalidValue("there is no such file. Make one with `privet plan --out`.") from None
     except UnicodeDecodeError as error:
@@ -46,10 +46,6 @@ def parse_plan_file(path: Path) -> Any:
         if isinstance(error, PrivetError):
             raise
         raise InvalidValue(f"not JSON that can be read: {one_line(error).split(';')[0]}. {AGAIN}") from None
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise InvalidValue(f"{word} is not a number JSON has. A plan's numbers are finite. {AGAIN}")
 
 
 def check_table(name: str, found: Mapping[str, Any], keys: tuple[str, ...]) -> None:

@@ -53,11 +53,6 @@ class PricedRecipe:
         """Whether the price is a closed form of the paper, not an accountant."""
         return self.recipe.as_published and self.method is not None and self.method.claim is not None
 
-    @property
-    def depends_on_scale(self) -> bool:
-        """Whether the noise shape itself depends on its height."""
-        return self.recipe.as_published and self.method is not None and self.method.published_noise is not None
-
     def steps(self, *, scale: float, count: int, rate: float) -> PlannedSteps:
         """The steps of the plan at these knobs."""
         recipe = self.recipe

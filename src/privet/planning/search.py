@@ -46,7 +46,6 @@ class SearchTrial:
     refused: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         said = {"values": dict(self.values), "noise": self.noise, "utility_estimate": self.utility}
         return said | {"certified": self.certified, "refused": self.refused}
 
@@ -68,14 +67,9 @@ class SearchResult:
 
 
 def search(
-    recipe: Recipe,
-    *,
-    over: "Iterable[str] | Mapping[str, tuple[float, float] | None]" = ("rho_noise", "rho_clip"),
-    profile: Profile | None = None,
-    most: int = 150,
-    finalists: int = 3,
-    progress: Progress | None = None,
-) -> SearchResult:
+    recipe: Recipe, *, over: "Iterable[str] | Mapping[str, tuple[float, float] | None]" = ("rho_noise", "rho_clip"),
+    profile: Profile | None = None, most: int = 150, finalists: int = 3, progress: Progress | None = None,
+) -> SearchResult:  # fmt: skip
     """The certified plan whose utility estimate is best, over some of rho_noise, rho_clip, steps and batch.
 
     A grid, then a walk from its best point with ever smaller steps; at most `most` candidates. The same
@@ -121,7 +115,8 @@ class GridThenRefine:
         """The grid, then the refinement."""
         for values in _grid(self.limits):
             self.score(values)
-        names, width = list(self.limits), {name: _spacing(self.limits, name) / 2 for name in self.limits}
+        names, cells = list(self.limits), GRID[len(self.limits)] - 1
+        width = {name: math.log(high / low) / cells / 2 for name, (low, high) in self.limits.items()}
         here = self.best_values()
         while here and len(self.tried) < self.most and max(width.values()) > CLOSE:
             moves = [{**here, name: here[name] * math.exp(sign * width[name])} for name in names for sign in (-1, 1)]
@@ -253,11 +248,6 @@ def _grid(limits: Limits) -> Iterator[Values]:
         for low, high in limits.values()
     ]
     return (dict(zip(limits, chosen, strict=True)) for chosen in itertools.product(*axes))
-
-
-def _spacing(limits: Limits, name: str) -> float:
-    low, high = limits[name]
-    return math.log(high / low) / (GRID[len(limits)] - 1)
 
 
 def _are_near(one: Mapping[str, float], other: Mapping[str, float]) -> bool:

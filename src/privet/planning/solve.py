@@ -4,6 +4,7 @@ Every answer has been priced by the question's own accountant. `steps` and `batc
 that rise with them (all shapes here, but for a step or two where a schedule is evaluated on few points).
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -33,17 +34,11 @@ ROUGH = 0.05  # advice need not be exact, only true
 
 def solve(question: PricedRecipe) -> PlannedSteps:
     """The steps that answer the question, at most the budget's epsilon."""
-    answers = {"noise": _solve_noise, "steps": _solve_steps, "batch": _solve_batch, "epsilon": _solve_epsilon}
-    return answers[question.recipe.solve](question)
-
-
-def _solve_epsilon(question: PricedRecipe) -> PlannedSteps:
-    count, rate = _count_and_rate(question)
-    return question.steps(scale=1.0, count=count, rate=rate)
-
-
-def _solve_noise(question: PricedRecipe) -> PlannedSteps:
-    count, rate = _count_and_rate(question)
+    if question.recipe.solve in ("steps", "batch"):
+        return (_solve_steps if question.recipe.solve == "steps" else _solve_batch)(question)
+    count, rate = _require_known(question.recipe.count), _require_known(question.recipe.base_rate)
+    if question.recipe.solve == "epsilon":
+        return question.steps(scale=1.0, count=count, rate=rate)
     try:
         return question.steps(scale=solve_height(question, count=count, rate=rate), count=count, rate=rate)
     except NoSolution as error:
@@ -190,7 +185,8 @@ def _infeasible_error(
 
     nearest: list[str] = []
     if knob != "noise":
-        nearest += _try_text(lambda: f"noise >= {_quick_noise(question, count, rate)}")
+        with contextlib.suppress(PrivetError):
+            nearest.append(f"noise >= {_quick_noise(question, count, rate)}")
     if knob != "steps":
         found = largest_affordable(lambda n: at(count=n), epsilon=epsilon, most=count, start=count, within=ROUGH)
         nearest += [f"steps <= {found}"] if found else []
@@ -212,17 +208,6 @@ def _quick_noise(question: PricedRecipe, count: int, rate: float) -> str:
         epsilon=question.recipe.budget.epsilon, start=1.0, rtol=ROUGH,
     )  # fmt: skip
     return format_outward(question.steps(scale=height, count=count, rate=rate).scale, up=True)
-
-
-def _try_text(text: Callable[[], str]) -> list[str]:
-    try:
-        return [text()]
-    except PrivetError:
-        return []
-
-
-def _count_and_rate(question: PricedRecipe) -> tuple[int, float]:
-    return _require_known(question.recipe.count), _require_known(question.recipe.base_rate)
 
 
 def _require_known(value: Number | None) -> Number:

@@ -49,7 +49,6 @@ class Report:
         return self.page.markdown()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         checks = [{"question": check.question, "state": check.state} for check in self.page.checks]
         runs = [facts.as_dict(show_private=self.show_private) for facts in self.runs]
         return {"title": self.title, "runs": runs, "checklist": checks, "show_private": self.show_private}
