@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -238,20 +238,6 @@ def _proven(row: "Swap") -> str:
 
 
 # --- runs ------------------------------------------------------------------------------------------
-class Beside(Protocol):
-    """What goes with a figure."""
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the figure assumes of the loops that made the runs, and of how these were chosen."""
-
-    def lines(self) -> Lines:
-        """For people: name and text."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class One:
     """One run, going on or not."""
@@ -341,6 +327,9 @@ def _assumed(assumptions: tuple[str, ...]) -> Lines:
     from privet.ledger.assumptions import NONE
 
     return [("assumes", said) for said in assumptions or (NONE,)]
+
+
+Beside = One | Several  # what goes with a figure
 
 
 def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:

@@ -135,7 +135,8 @@ def save_epsilon(
         noise: if it changes, it is drawn below on the same steps: `noise[k]` holds from step `starts[k]` on.
     """
     if is_csv(path):
-        write(path, _epsilon_rows(curves))
+        head = ("step", "method", "label", "epsilon_lower", "epsilon")
+        write(path, [head, *((step, c.method, c.label, *b) for c in curves for step, *b in points_of(c))])
         return
     below = None if noise is None or starts is None or len(noise) < 2 else (starts, noise)
     with drawing(path, 7, 4.0 if below is None else 5.2) as figure:
@@ -145,7 +146,8 @@ def save_epsilon(
         for place, curve in enumerate(curves):
             _draw_curve(top, curve, place)
         top.set(ylabel=f"epsilon at delta = {delta:g}", title="Privacy spent after each step", ylim=(0, None))
-        top.legend(loc="lower right" if _concave(curves) else "upper left")
+        first = curves[0].upper  # past half its height by half its length: then the lower right is free
+        top.legend(loc="lower right" if first[len(first) // 2] >= 0.5 * first[-1] else "upper left")
         if below is not None:
             starts, noise = below
             x, y = np.append(starts, float(curves[0].steps[-1])), np.append(noise, noise[-1])
@@ -160,9 +162,8 @@ def _draw_curve(axes: Any, curve: EpsilonCurve, place: int) -> None:
     steps, high = draw_band(axes, curve, colour=COLOURS[place % len(COLOURS)])
     if curve.lower is not None:
         thin = np.all(curve.upper - curve.lower <= 0.004 * curve.upper.max())
-        name += (
-            f" ({'lower and upper bound, closer than the line is wide' if thin else 'band from lower to upper bound'})"
-        )
+        said = "lower and upper bound, closer than the line is wide" if thin else "band from lower to upper bound"
+        name += f" ({said})"
     axes.plot(steps, high, linewidth=1.6, label=name, **look(place))
 
 
@@ -172,17 +173,6 @@ def draw_band(axes: Any, curve: EpsilonCurve, *, colour: str) -> tuple[NDArray[n
     if curve.lower is not None:
         axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
     return steps, high
-
-
-def _concave(curves: Sequence[EpsilonCurve]) -> bool:
-    """Whether the first curve has passed half its height by half its length, so that the lower right is free."""
-    upper = curves[0].upper
-    return bool(upper[len(upper) // 2] >= 0.5 * upper[-1])
-
-
-def _epsilon_rows(curves: Sequence[EpsilonCurve]) -> Rows:
-    head = ("step", "method", "label", "epsilon_lower", "epsilon")
-    return [head, *((step, c.method, c.label, *bounds) for c in curves for step, *bounds in points_of(c))]
 
 
 def points_of(curve: EpsilonCurve) -> Rows:
@@ -225,7 +215,10 @@ def save_trials(
     row for each trial.
     """
     if is_csv(path):
-        write(path, _trial_rows(trials, measure, note))
+        keys = tuple(trials[0].candidate)
+        rows: Rows = [("trial", *keys, measure, "scored")]
+        rows += [(t.number, *(t.candidate[k] for k in keys), "" if t.score is None else t.score, note) for t in trials]
+        write(path, rows)
         return
     seen = [t for t in trials if t.score is not None]
     if not seen:
@@ -247,13 +240,6 @@ def save_trials(
         axes.set(xlabel=across, ylabel=measure, title=title)
         figure.legend(loc="outside right upper")
         figure.supxlabel(note, fontsize=7, color="#666666")
-
-
-def _trial_rows(trials: Sequence["Trial"], measure: str, note: str) -> Rows:
-    keys = tuple(trials[0].candidate)
-    rows: Rows = [("trial", *keys, measure, "scored")]
-    rows += [(t.number, *(t.candidate[k] for k in keys), "" if t.score is None else t.score, note) for t in trials]
-    return rows
 
 
 def tuned_axes(candidates: Sequence[Candidate]) -> tuple[str, str | None]:

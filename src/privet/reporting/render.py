@@ -29,7 +29,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from privet._text import shorten
+from privet._text import format_count, shorten
 from privet.accounting import Guarantee
 from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, MissingExtra
@@ -260,7 +260,7 @@ def _code(context: Context, value: str | list[str]) -> Markup:
 
 def _counted(number: int, noun: str) -> Markup:
     """`1 attack`, `2 attacks`."""
-    return text(f"{number:,} {noun}{'' if number == 1 else 's'}")
+    return text(format_count(number, noun, commas=True))
 
 
 @pass_context

@@ -151,10 +151,8 @@ def refusal_reason(door: Door, headers: Headers) -> tuple[int, str] | None:
     origins = headers.getlist("origin")
     if any(origin.lower() not in (f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()) for origin in origins):
         return 403, "the request comes from another site."
-    if (
-        headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
-        and headers.get("sec-fetch-mode") != "navigate"
-    ):
+    is_foreign = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+    if is_foreign and headers.get("sec-fetch-mode") != "navigate":
         return 403, "the request comes from another site."
     return None
 

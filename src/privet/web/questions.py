@@ -122,11 +122,8 @@ def _parse_control(key: str, value: Any) -> Any:
 
 
 def _parse_number(value: Any) -> float | None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, str))
-        or (isinstance(value, str) and len(value) > 40)
-    ):
+    is_long = isinstance(value, str) and len(value) > 40
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or is_long:
         return None
     try:
         found = float(value)
