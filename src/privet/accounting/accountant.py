@@ -180,6 +180,18 @@ def gaussian_unsupported_reason(step: Step, relation: Relation) -> str | None:
     return None
 
 
+class GaussianAccountant:
+    """What accountants of Poisson-sampled Gaussians share: what they refuse, and one label for all ledgers."""
+
+    proven: Label = "certified"
+
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+        return gaussian_unsupported_reason(step, relation)
+
+    def label(self, ledger: Ledger, delta: float) -> Label:
+        return self.proven
+
+
 def shuffled_unsupported_reason(relation: Relation) -> str | None:
     """Shuffled epochs without amplification are covered where n is public and a record is blanked out."""
     if relation == "zero-out":

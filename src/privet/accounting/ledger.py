@@ -45,6 +45,10 @@ class LedgerArrays:
     sampling_index: NDArray[np.int64]
     samplings: tuple[Sampling, ...]
 
+    def uses(self, name: str) -> NDArray[np.bool_]:
+        """Which runs of the ledger use the sampling called `name`."""
+        return np.isin(self.sampling_index, [k for k, kind in enumerate(self.samplings) if kind.name == name])
+
 
 @dataclass(slots=True, eq=False)
 class Ledger:
@@ -96,12 +100,8 @@ class Ledger:
         changed = (np.diff(noises) != 0) | (np.diff(rates) != 0) | (np.diff(clips) != 0)
         starts = np.flatnonzero(np.concatenate(([True], changed)))
         counts = np.diff(np.concatenate((starts, [len(noises)])))
-        first = Step(
-            noise=float(noises[0]),
-            rate=float(rates[0]),
-            clip=float(clips[0]),
-            sampling=sampling,  # type: ignore[arg-type]
-        )
+        numbers = {"noise": float(noises[0]), "rate": float(rates[0]), "clip": float(clips[0])}
+        first = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]  # Step turns a name into a Sampling
         self.add(first, int(counts[0]))
         rest = starts[1:]
         self._noise += noises[rest].tolist()

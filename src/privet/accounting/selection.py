@@ -100,11 +100,8 @@ def private_selection(
             "trials_law='poisson' does not cover this ledger: it needs the delta of one run, which accountant='pld' "
             "does not know here. Use trials_law='geometric', or Poisson sampling."
         )
-    found = (
-        {"geometric": _geometric_epsilon, "poisson": _poisson_epsilon}[law](ledger, delta, float(mean))
-        if ledger
-        else 0.0
-    )
+    epsilon_of = {"geometric": _geometric_epsilon, "poisson": _poisson_epsilon}[law]
+    found = epsilon_of(ledger, delta, float(mean)) if ledger else 0.0
     sampling = " + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson"
     return Guarantee(
         epsilon=found, epsilon_lower=None, delta=delta, label="certified", method=f"rdp, best of {law}({mean:g}) runs",
@@ -153,10 +150,8 @@ def _complete_epochs(ledger: Ledger) -> Ledger:
 def _geometric_epsilon(ledger: Ledger, delta: float, mean: float) -> float:
     divergence = Divergence(ledger)
     at = cache(divergence)
-    charge = 2 * math.log(mean)  # at order 1, where one run's divergence counts for nothing
-    charge = min(
-        charge, _minimize_over_orders(lambda b: geometric_charge(order=b, rdp=at(b), mean=mean), divergence)[1]
-    )
+    found_charge = _minimize_over_orders(lambda b: geometric_charge(order=b, rdp=at(b), mean=mean), divergence)[1]
+    charge = min(2 * math.log(mean), found_charge)  # at order 1, one run's divergence counts for nothing
 
     def found(order: float) -> float:
         rdp = geometric_rdp(order=order, rdp=at(order), charge=charge, mean=mean) * (1 + OUTWARD)

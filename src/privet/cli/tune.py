@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import (
-    PATH,
-    GroupedCommand,
-    grouped,
-    number,
-    print_object,
-    progress_bar,
-    warnings_as_lines,
-)
+from privet.cli.common import PATH, GroupedCommand, grouped, number, print_object, progress_bar, warnings_as_lines
 from privet.cli.recipe_options import JSON, budget_options, option, shape_options, with_shapes
 from privet.cli.train import training_options
 from privet.errors import InvalidValue
