@@ -227,11 +227,8 @@ class Place(click.Path):
             self.fail(
                 f"{value!r} is not a name. It would mean the current folder. Write `.` for that folder", param, ctx
             )
-        if (
-            "\0" in str(value)
-            or len(str(value)) > LONGEST_PATH
-            or any(len(p) > LONGEST_NAME for p in Path(value).parts)
-        ):
+        is_long = len(str(value)) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in Path(value).parts)
+        if is_long or "\0" in str(value):
             self.fail("no file can have such a name: it is too long, or has a null in it", param, ctx)
         return super().convert(value, param, ctx)
 

@@ -123,13 +123,8 @@ def _described(ledger: "Ledger") -> str:
     columns = ledger.columns()
     if not ledger.steps:
         return "no step"
-    spans = [
-        f"{name} {low:.6g}" + (f" to {high:.6g}" if high > low else "")
-        for name, low, high in (
-            ("noise multiplier", columns.noise.min(), columns.noise.max()),
-            ("sample rate", columns.rate.min(), columns.rate.max()),
-        )
-    ]
+    ends = ((n, v.min(), v.max()) for n, v in (("noise multiplier", columns.noise), ("sample rate", columns.rate)))
+    spans = [f"{name} {low:.6g}" + (f" to {high:.6g}" if high > low else "") for name, low, high in ends]
     return f"{ledger.steps} steps, {', '.join(spans)}"
 
 

@@ -230,11 +230,10 @@ class LedgerFile:
             raise BudgetExceeded(
                 f"step={number} is not the next one. The plan's order counts. Do step {self.next_step}."
             )
-        for name, given, planned in (
-            ("noise", step.noise, float(self._noises[number])),
-            ("rate", step.rate, float(self._rates[number])),
-            ("sampling", step.sampling, self._sampling),
-        ):
+        noise, rate = float(self._noises[number]), float(self._rates[number])
+        planned_values = {"noise": noise, "rate": rate, "sampling": self._sampling}
+        for name, planned in planned_values.items():
+            given = getattr(step, name)
             if given != planned:
                 raise BudgetExceeded(
                     f"{name}={given} of step {number} is not the plan's, {planned}. It would cost what was not "

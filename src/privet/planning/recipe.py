@@ -102,13 +102,7 @@ class Recipe:
         check_accountant(self.tuning, accountant=self.accountant, as_published=self.as_published)
         law = None if self.tuning is None else self.tuning.trial_count_distribution
         object.__setattr__(self, "trials_law", law)
-        for name in (
-            "rate",
-            "epochs",
-            "rho_noise",
-            "rho_clip",
-            "trials_mean",
-        ):  # 60 and 60.0 are one recipe, with one hash
+        for name in ("rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):  # 60 and 60.0 have one hash
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
         _check_sampling(self)

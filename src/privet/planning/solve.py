@@ -139,9 +139,8 @@ def _starting_guess(question: PricedRecipe, make: Callable[[int], PlannedSteps],
     """About where the central limit theorem meets the budget: mu^2 grows like n^power. Anything will do."""
     budget, trial = question.recipe.budget, min(100, question.recipe.size)
     try:
-        grown = (
-            gdp.mu_of(budget.epsilon, budget.delta) / gdp.extended_clt_mu(question.charged_ledger(make(trial)))
-        ) ** (2 / power)
+        costs = gdp.extended_clt_mu(question.charged_ledger(make(trial)))
+        grown = (gdp.mu_of(budget.epsilon, budget.delta) / costs) ** (2 / power)
     except (PrivetError, ArithmeticError):
         return 1000
     return int(min(max(trial * grown, 1), 1e12)) if math.isfinite(grown) else 1000

@@ -34,17 +34,10 @@ SUFFIXES = (".png", ".svg", ".pdf", ".csv")
 # Blue, orange, green, purple: told apart in grey and by the colour-blind (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "privet",  # the same figure is the same file
-}
+STYLE = {  # the salt: the same figure is the same file
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False, "svg.hashsalt": "privet",
+}  # fmt: skip
 MOST_LINES = len(COLOURS)
 MOST_TICKS = 12
 MARKS = "os^Dvp"
@@ -122,13 +115,9 @@ def look(place: int) -> dict[str, Any]:
 
 # --- epsilon over the steps -------------------------------------------------------------------------
 def save_epsilon(
-    curves: Sequence[EpsilonCurve],
-    path: Path,
-    *,
-    delta: float,
-    noise: Floats | None = None,
+    curves: Sequence[EpsilonCurve], path: Path, *, delta: float, noise: Floats | None = None,
     starts: Floats | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Epsilon over the steps: lower and upper bound as a band, the others as lines, each with its label.
 
     Args:

@@ -86,7 +86,6 @@ def recipe_to_command(recipe: Recipe) -> str:
 
 
 def _control_values(recipe: Recipe) -> dict[str, Any]:
-    """What the controls say, in the order in which a recipe is read; what is off is left out."""
     order = ("epsilon", "delta", "relation", *NUMBERS[2:], "method", "as_published")
     said = recipe.as_dict()
     return {key: said[key] for key in order if said.get(key) not in (None, False)}

@@ -117,22 +117,16 @@ def spectrum(
 
 
 def spectra(
-    levels: LossLevels,
-    ledgers: list[LossLevels],
-    direction: Direction,
-    line: IntegrationLine,
-    *,
-    work: float = MOST_WORK,
-    effort: int = 0,
-) -> list[Spectrum]:
+    levels: LossLevels, ledgers: list[LossLevels], direction: Direction, line: IntegrationLine, *,
+    work: float = MOST_WORK, effort: int = 0,
+) -> list[Spectrum]:  # fmt: skip
     """The transforms of several ledgers on one line, sharing what is dear: the transforms of the levels.
 
     The ledgers have the levels of `levels`, each at most as often, and are sorted from large to small.
     """
     c = line.c
-    chosen = choose_frequencies(
-        ledgers[-1].drop_empty(), direction, line, effort=effort
-    )  # the slowest decay serves all
+    slowest = ledgers[-1].drop_empty()  # its decay serves all
+    chosen = choose_frequencies(slowest, direction, line, effort=effort)
     u = chosen.values
     gaussian = np.array([ledger.gaussian for ledger in ledgers]) + chosen.blur
     log_moments = c * (c + 1) * gaussian / 2
