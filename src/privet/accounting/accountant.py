@@ -42,7 +42,7 @@ NAMES = (
     "zcdp", "tcdp", "pld",
 )  # fmt: skip
 registry: Registry[Accountant] = Registry(
-    "accountant", needs=("refuses", "bounds", "label"), order=NAMES, published="accountants"
+    "accountant", needs=("unsupported_reason", "bounds", "label"), order=NAMES, published="accountants"
 )
 register = registry.register
 
@@ -285,7 +285,7 @@ def compose_ledgers(*ledgers: Ledger) -> Ledger:
 
     >>> run = Ledger()
     >>> run.add(Step(noise=2.0, rate=0.25, sampling="shuffled"), count=3)
-    >>> [round(spent(ledger, delta=1e-5).epsilon, 2) for ledger in (run, joined(run, run))]
+    >>> [round(spent(ledger, delta=1e-5).epsilon, 2) for ledger in (run, compose_ledgers(run, run))]
     [1.99, 2.94]
     """
     whole = Ledger()

@@ -37,7 +37,7 @@ def amplified_epsilon(epsilon: Floats, rate: Floats) -> Floats:
     For neighbours that differ in one record's presence (or by zeroing it). Source: Balle, Barthe, Gaboardi 2018,
     arXiv:1807.01647, Theorem 8.
 
-    >>> round(float(amplified(np.array(0.807), np.array(0.01))), 6)
+    >>> round(float(amplified_epsilon(np.array(0.807), np.array(0.01))), 6)
     0.012335
     """
     with np.errstate(over="ignore", divide="ignore"):
@@ -51,7 +51,7 @@ def amplified_epsilon(epsilon: Floats, rate: Floats) -> Floats:
 def basic_composition(epsilons: Floats, counts: Floats) -> float:
     """sum_t epsilon_t. Deltas add up. Source: Dwork and others, as quoted by Wei and Liu 2021, Theorem 2.
 
-    >>> basic(np.array([0.5]), np.array([4.0]))
+    >>> basic_composition(np.array([0.5]), np.array([4.0]))
     2.0
     """
     return float((counts * epsilons).sum())
@@ -65,7 +65,7 @@ def advanced_composition(epsilons: Floats, counts: Floats, delta: float) -> floa
     `delta` is spent on top of the deltas of the steps. Source: Kairouz, Oh, Viswanath 2017, Theorem 3.5 (third member),
     as quoted by Wei and Liu 2021, eq. (3).
 
-    >>> round(advanced(np.array([0.01]), np.array([10000.0]), 1e-5), 3)
+    >>> round(advanced_composition(np.array([0.01]), np.array([10000.0]), 1e-5), 3)
     5.299
     """
     _check.delta(delta)
@@ -80,7 +80,7 @@ def optimal_composition(epsilons: Floats, counts: Floats, delta: float) -> float
 
     Source: Kairouz, Oh, Viswanath 2017, Theorem 3.5; the last member as quoted by Wei and Liu 2021, eq. (4).
 
-    >>> round(optimal(np.array([0.001]), np.array([10000.0]), 1e-5), 4)
+    >>> round(optimal_composition(np.array([0.001]), np.array([10000.0]), 1e-5), 4)
     0.4342
     """
     _check.delta(delta)

@@ -36,7 +36,7 @@ class EpsilonCurve:
     """Epsilon at `delta` after the first `steps[i]` releases: at most `upper[i]`, at least `lower[i]` (if known).
 
     More releases never cost less, so between two points the upper bound of the later one holds, and the lower bound of
-    the earlier one: `stairs` has them as a line that may be drawn.
+    the earlier one: `step_points` has them as a line that may be drawn.
     """
 
     steps: Steps
@@ -51,7 +51,7 @@ class EpsilonCurve:
 
         >>> ledger = Ledger()
         >>> ledger.extend(noise=[2.0, 1.8], rate=0.01)
-        >>> steps, lower, upper = epsilon_curve(ledger, 1e-5).stairs()
+        >>> steps, lower, upper = epsilon_curve(ledger, 1e-5).step_points()
         >>> steps.tolist(), lower.round(3).tolist(), upper.round(3).tolist()
         ([0, 1, 1, 2], [0.0, 0.0, 0.028, 0.028], [0.028, 0.028, 0.041, 0.041])
         """

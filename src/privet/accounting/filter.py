@@ -31,7 +31,7 @@ class Filter:
     >>> from privet.accounting import Step
     >>> run = Ledger()
     >>> run.add(Step(noise=1.0, rate=0.01), count=500)
-    >>> total = Filter.before(run, epsilon=2.7, delta=1e-5)
+    >>> total = Filter.for_first_run(run, epsilon=2.7, delta=1e-5)
     >>> [total.cost([run] * runs) <= total.epsilon for runs in (1, 2, 3, 4)]
     [True, True, True, False]
     """

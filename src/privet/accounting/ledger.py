@@ -68,7 +68,7 @@ class Ledger:
     _samplings: list[Sampling] = field(default_factory=list)
 
     def add(self, step: Step, count: int = 1) -> None:
-        """Charge `count` releases like `step`, of the same run; `accounting.joined` puts runs together."""
+        """Charge `count` releases like `step`, of the same run; `accounting.compose_ledgers` puts runs together."""
         _check.whole(count=count)
         if step.mechanism != GAUSSIAN:
             raise Unsupported(

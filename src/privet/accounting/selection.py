@@ -82,7 +82,7 @@ def private_selection(
 
     >>> ledger = Ledger()
     >>> ledger.add(Step(noise=2.0, rate=256 / 60000), count=3516)
-    >>> guarantee = best_of(ledger, 1e-5, law="geometric", mean=10)
+    >>> guarantee = private_selection(ledger, 1e-5, law="geometric", mean=10)
     >>> guarantee.label, guarantee.method, round(guarantee.epsilon, 2)
     ('certified', 'rdp, best of geometric(10) runs', 1.17)
     """
@@ -121,7 +121,7 @@ def repeated_runs(ledger: Ledger, runs: int) -> Ledger:
 
     >>> one = Ledger()
     >>> one.add(Step(noise=2.0, rate=0.1), count=5)
-    >>> repeated(one, 3).steps
+    >>> repeated_runs(one, 3).steps
     15
     """
     _check.whole(trials=runs)

@@ -112,7 +112,7 @@ register = registry.register
 def resolve_attack(spelling: Any) -> Attack:
     """The attack that a user wrote: a name with options, an address, or the attack itself.
 
-    >>> attack_for("invert-l2:iterations=50").iterations
+    >>> resolve_attack("invert-l2:iterations=50").iterations
     50
     """
     if isinstance(spelling, str):

@@ -89,7 +89,7 @@ def mean_interval(means: Floats, alarm: float) -> tuple[float, float]:
     All p with n KL(mean || p) <= log(1/alarm): Hoeffding 1963, Theorem 1. Records of one model depend on each other,
     so a model is one value: its share of records above the threshold (`shares`).
 
-    >>> [round(limit, 3) for limit in mean_limits(np.zeros(20), 0.01)]
+    >>> [round(limit, 3) for limit in mean_interval(np.zeros(20), 0.01)]
     [0.0, 0.206]
     """
     mean, bound = float(np.mean(means)), math.log(1 / alarm) / len(means)
@@ -171,7 +171,7 @@ def passed_weights(passed: Tensor, members: Tensor) -> tuple[Floats, Floats]:
 def total_record_weight(records: int) -> float:
     """What all records weigh on average, in or out by fair coins: R / 2 E[g(J)], J binomial(R - 1, 1/2); at most 1.
 
-    >>> mass(1), round(mass(200), 3)
+    >>> total_record_weight(1), round(total_record_weight(200), 3)
     (0.5, 0.944)
     """
     j = np.arange(records)
@@ -248,7 +248,7 @@ def membership_inference(
         model: the task's own unless it is given.
         noise, clip, rate, steps: of the plans of methods given by name.
 
-    >>> found = memberships(None, "digits:size=60", records=20, shadows=4, targets=2, model="linear", steps=3)
+    >>> found = membership_inference(None, "digits:size=60", records=20, shadows=4, targets=2, model="linear", steps=3)
     >>> [score.attack for score in found.methods[0].scores]
     ['lira-online', 'lira-offline', 'loss']
 

@@ -107,7 +107,7 @@ class AttackedStep:
 def parse_step_numbers(words: Sequence["str | int"], length: int) -> list[int]:
     """Step numbers from 0, of `first`, `middle`, `last` or numbers from 1.
 
-    >>> numbers_of(["first", "middle", "last", 7], 100)
+    >>> parse_step_numbers(["first", "middle", "last", 7], 100)
     [0, 50, 99, 6]
     """
     named = {"first": 0, "middle": length // 2, "last": length - 1}

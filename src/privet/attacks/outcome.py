@@ -109,7 +109,7 @@ def rate_interval(count: int, trials: int, confidence: float = CONFIDENCE) -> tu
 
     Source: Clopper and Pearson 1934; exact.
 
-    >>> [round(limit, 4) for limit in rate_limits(0, 100)]
+    >>> [round(limit, 4) for limit in rate_interval(0, 100)]
     [0.0, 0.0362]
     """
     _check.whole(trials=trials)
@@ -319,7 +319,7 @@ def _printed_lines(task: str, outcomes: Sequence[Outcome]) -> list[str]:
     """The paper's figures beside ours, for the same attack on the first step."""
     rows, theirs_of = [], import_published("figures_printed")
     for o in outcomes:
-        beside = theirs_of.printed(o.method, task)
+        beside = theirs_of.printed_figures(o.method, task)
         if beside is not None and o.step == 1 and o.attack.startswith("invert-l2"):
             theirs = (f"{beside.iterations:g}", f"{beside.success:g}", f"{beside.mse:.2e}")
             ours = (f"{o.iterations:.1f}", f"{o.found.paper / o.found.records:.2f}", f"{o.found.mse:.2e}")

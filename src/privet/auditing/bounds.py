@@ -131,7 +131,7 @@ def has_power(claimed: float, mu: float, *, samples: int, alarm: float) -> bool:
 def samples_to_detect(claimed: float, mu: float, *, least: int, alarm: float) -> int | None:
     """Samples per world at which `would_see` is true, `least` or that doubled; None beyond a billion.
 
-    >>> samples_to_see(1.0, 1.5, least=1000, alarm=1e-3), samples_to_see(20.0, 30.0, least=1000, alarm=1e-3)
+    >>> samples_to_detect(1.0, 1.5, least=1000, alarm=1e-3), samples_to_detect(20.0, 30.0, least=1000, alarm=1e-3)
     (1000, None)
     """
     samples = least

@@ -80,7 +80,7 @@ def distinguish(
     >>> from privet.accounting import Step
     >>> from privet.auditing.neighbours import neighbouring_pairs
     >>> from privet.auditing.engine_mechanisms import EngineStep
-    >>> step(EngineStep(rule="flat", step=Step(noise=1.0)), scenes()[:1], samples=200).verdict
+    >>> distinguish(EngineStep(rule="flat", step=Step(noise=1.0)), neighbouring_pairs()[:1], samples=200).verdict
     'inconclusive'
     """
     _check.whole(least=20, samples=samples)

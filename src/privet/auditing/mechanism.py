@@ -1,7 +1,7 @@
 """What is audited: a function from records and randomness to what it releases, with what it declares of itself.
 
 class Mine:
-    declared = declared(Step(noise=1.0), norm_bound=1.0, divisor=12)
+    claim = mechanism_claim(Step(noise=1.0), norm_bound=1.0, divisor=12)
     def __call__(self, records, generator): ...   # -> {name: tensor}; all coins and all noise from `generator`
 
 A mechanism whose deterministic part is slow may also have `prepared(records)`, which gives a function of the generator.
@@ -74,7 +74,7 @@ def mechanism_claim(
 ) -> MechanismClaim:
     """What one step of noise on a clipped sum declares: std = noise * sensitivity / divisor on every entry.
 
-    >>> round(declared(Step(noise=2.0), norm_bound=0.5, divisor=10).std, 9)
+    >>> round(mechanism_claim(Step(noise=2.0), norm_bound=0.5, divisor=10).std, 9)
     0.1
     """
     _check.positive(divisor=divisor)
@@ -96,7 +96,7 @@ class Mechanism(Protocol):
 class FrozenRandomness(Randomness):
     """Randomness that can be had again: coins from one seed, noise from another. It counts what is drawn.
 
-    >>> Frozen(1, 2).numbers().random() == Frozen(1, 3).numbers().random()
+    >>> FrozenRandomness(1, 2).numpy_generator().random() == FrozenRandomness(1, 3).numpy_generator().random()
     True
     """
 

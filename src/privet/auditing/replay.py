@@ -80,7 +80,7 @@ def replay(mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, progress
     >>> from privet.accounting import Step
     >>> from privet.auditing.neighbours import neighbouring_pairs
     >>> from privet.auditing.engine_mechanisms import EngineStep
-    >>> replay(EngineStep(rule="flat", step=Step(noise=1.0)), scenes()).verdict
+    >>> replay(EngineStep(rule="flat", step=Step(noise=1.0)), neighbouring_pairs()).verdict
     'consistent'
     """
     start = time.perf_counter()

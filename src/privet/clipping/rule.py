@@ -101,9 +101,9 @@ def clipping_rule(rule: Any, *, as_published: bool = False) -> ClippingRule:
 
     Keep what you get: an adaptive rule made anew has forgotten everything.
 
-    >>> rule_for("quantile:target=0.7").target
+    >>> clipping_rule("quantile:target=0.7").target
     0.7
-    >>> rule_for("own_norm")
+    >>> clipping_rule("own_norm")
     Traceback (most recent call last):
         ...
     privet.errors.Unsupported: rule='own_norm' has no guarantee: each example is scaled by its own norm, so one example
@@ -352,7 +352,7 @@ def bounded_factors(rule: ClippingRule, norms: Tensor, clip: float, *, bound: fl
 
     >>> from privet.clipping.rule import clipping_rule
     >>> norms = torch.tensor([[0.5], [4.0]])
-    >>> bounded_factors(rule_for("flat"), norms, 1.0, bound=1.0, dtype=norms.dtype).round(decimals=4)
+    >>> bounded_factors(clipping_rule("flat"), norms, 1.0, bound=1.0, dtype=norms.dtype).round(decimals=4)
     tensor([[1.0000],
             [0.2500]])
     """

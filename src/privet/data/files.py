@@ -64,7 +64,7 @@ download: Callable[[File, Path], Path] | None = None  # brings a public file int
 def expand_user(path: str | Path) -> Path:
     """The path with `~` as the user's folder, as it is where there is no such user.
 
-    >>> expanded("~nobody-of-this-name/a.csv").as_posix()
+    >>> expand_user("~nobody-of-this-name/a.csv").as_posix()
     '~nobody-of-this-name/a.csv'
     """
     return Path(os.path.expanduser(path))

@@ -132,7 +132,7 @@ def dataset_name_of(spelling: str) -> str | None:
 
     Options choose among the records or change what is made of them: they are the same people.
 
-    >>> dataset_of("mnist:features=scattering"), dataset_of("my_lab.data:task")
+    >>> dataset_name_of("mnist:features=scattering"), dataset_name_of("my_lab.data:task")
     ('mnist', None)
     """
     name, _ = registry.split(spelling)

@@ -56,8 +56,8 @@ def sort_by_severity(found: "list[ModelIssue] | tuple[ModelIssue, ...]") -> tupl
 def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] = ()) -> ModelIssue:
     """What a gate refuses, as a finding: the last sentence of a message says what to do, the first words may be a name.
 
-    >>> of_error("plan", PrivetError("batch=9 is too large. A record takes part once. Use less."))
-    Finding(severity='stop', where='plan', why='batch=9 is too large. A record takes part once.', way_out='Use less.')
+    >>> issue_from_error("plan", PrivetError("batch=9 is too large. It takes part once. Use less."))
+    ModelIssue(severity='stop', where='plan', why='batch=9 is too large. It takes part once.', way_out='Use less.')
     """
     head, _, rest = str(error).partition(": ")
     where, text = (head, rest) if rest and head in names else (where, str(error))
@@ -85,7 +85,7 @@ def examine_model(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) 
 
     >>> model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     >>> batch = torch.randn(8, 4), torch.randint(3, (8,))
-    >>> found = about_model(model, nn.CrossEntropyLoss(reduction="none"), batch)
+    >>> found = examine_model(model, nn.CrossEntropyLoss(reduction="none"), batch)
     >>> [(f.severity, f.where, f.way_out) for f in found.findings]
     [('stop', '1', 'Use GroupNorm(1, 6) in its place.')]
     """

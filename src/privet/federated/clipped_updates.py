@@ -38,7 +38,7 @@ def clipped_updates(updates: Iterable[Update], named: Named, rule: ClippingRule,
     >>> from privet.clipping.rule import clipping_rule
     >>> model = nn.Linear(2, 1, bias=False)
     >>> named = dict(model.named_parameters())
-    >>> found = clipped_updates([{"weight": torch.tensor([[3.0, 4.0]])}], named, rule_for("flat"), 1.0)
+    >>> found = clipped_updates([{"weight": torch.tensor([[3.0, 4.0]])}], named, clipping_rule("flat"), 1.0)
     >>> found.grads["weight"].round(decimals=3), found.norm_bound
     (tensor([[0.6000, 0.8000]]), 1.0)
     """
@@ -93,7 +93,7 @@ def average_updates(updates: Sequence[tuple[float, Update]], named: Named) -> di
     harm, one moves the average by at most its weight's share of `WIDEST` honest updates. All were private before.
 
     >>> named = {"w": nn.Parameter(torch.zeros(1))}
-    >>> averaged([(1, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 1e30)], named)["w"]
+    >>> average_updates([(1, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 1e30)], named)["w"]
     tensor([2.3333])
     """
     norms = [_update_norm(update) for _, update in updates]

@@ -42,7 +42,7 @@ def standing_row(spent: Guarantee | None, *, planned: float | None, left: int | 
 def worst_row(standing: Standing) -> Row | None:
     """Where the client stands that has spent most; None if nobody has spent anything.
 
-    >>> worst({0: {"epsilon": 1.0}, 1: {"epsilon": 2.0}, 2: {"epsilon": None}})
+    >>> worst_row({0: {"epsilon": 1.0}, 1: {"epsilon": 2.0}, 2: {"epsilon": None}})
     {'epsilon': 2.0}
     """
     known = [row for row in standing.values() if row["epsilon"] is not None]
@@ -52,7 +52,7 @@ def worst_row(standing: Standing) -> Row | None:
 def weakest_label(standing: Standing) -> Label:
     """The label of a figure that is said of all clients: certified if that of each is.
 
-    >>> weakest({0: {"epsilon": 2.0, "label": "certified"}, 1: {"epsilon": 1.0, "label": "claimed"}})
+    >>> weakest_label({0: {"epsilon": 2.0, "label": "certified"}, 1: {"epsilon": 1.0, "label": "claimed"}})
     'claimed'
     """
     labels: dict[str, Label] = {row["label"]: row["label"] for row in standing.values() if row["epsilon"] is not None}
@@ -87,7 +87,7 @@ def epsilon_distribution(standing: Standing) -> dict[str, float | int]:
     """How epsilon is spread over the clients: least, quartiles, most; how many took part, stopped, or refused.
 
     >>> rows = {k: {"epsilon": 1.0 + k, "left": k, "why": ""} for k in range(5)}
-    >>> distribution(rows)["median"], distribution(rows)["stopped"]
+    >>> epsilon_distribution(rows)["median"], epsilon_distribution(rows)["stopped"]
     (3.0, 1)
     """
     known = [float(row["epsilon"]) for row in standing.values() if row["epsilon"] is not None]
@@ -132,8 +132,8 @@ class ExampleLevelClient:
     >>> model = nn.Linear(3, 2)
     >>> losses = lambda out, y: nn.functional.cross_entropy(out, y, reduction="none")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     client = RecordClient(folder + "/client", p, (x, y))
-    ...     update = client.round(model, torch.optim.SGD(model.parameters(), lr=0.1), losses, steps=3)
+    ...     client = ExampleLevelClient(folder + "/client", p, (x, y))
+    ...     update = client.train_round(model, torch.optim.SGD(model.parameters(), lr=0.1), losses, steps=3)
     ...     client.made, client.left, client.spent().label
     (3, 7, 'certified')
     """
@@ -222,7 +222,7 @@ def client_plan(plan: Plan, size: int) -> Plan:
     """The plan of a client with `size` records: the same recipe and budget, its own rate and noise.
 
     >>> p = make_plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=20)
-    >>> q = plan_for(p, 50)
+    >>> q = client_plan(p, 50)
     >>> q.recipe.size, q.guarantee.epsilon <= 2.0, q.steps[0].noise > p.steps[0].noise
     (50, True, True)
 

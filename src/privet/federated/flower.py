@@ -230,7 +230,7 @@ def _check_plan(given: str, folder: Path) -> None:
 def settings_from_config(config: Mapping[str, Any]) -> Settings:
     """The settings in a run config; an empty word counts as not given.
 
-    >>> settings_of({"clients": 3, "local-lr": 0.5, "model": "", "plan": "plan.json"}).local_lr
+    >>> settings_from_config({"clients": 3, "local-lr": 0.5, "model": "", "plan": "plan.json"}).local_lr
     0.5
     """
     known = {field.name for field in fields(Settings)}
@@ -241,7 +241,7 @@ def settings_from_config(config: Mapping[str, Any]) -> Settings:
 def sizes_from_config(config: Mapping[str, Any]) -> list[int] | None:
     """The records of each client, `sizes = "600,580"`, client 0 first; None if the config has none.
 
-    >>> sizes_of({"sizes": "600,580"}), sizes_of({"sizes": ""})
+    >>> sizes_from_config({"sizes": "600,580"}), sizes_from_config({"sizes": ""})
     ([600, 580], None)
     """
     text = str(config.get("sizes", ""))

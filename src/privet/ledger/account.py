@@ -23,7 +23,7 @@ _KEY = object()
 class Charge:
     """Step `number` is charged: its noise may be drawn, once.
 
-    >>> charge = uncharged(Step(noise=2.0, clip=0.5))
+    >>> charge = issue_uncharged(Step(noise=2.0, clip=0.5))
     >>> kind = charge.step.mechanism
     >>> charge.spend(kind)
     >>> charge.spend(kind)
@@ -117,7 +117,7 @@ class InMemory:
     >>> account = InMemory(p)
     >>> account.charge(0).step == p.steps[0]
     True
-    >>> account.next, account.ledger().steps
+    >>> account.next_step, account.ledger().steps
     (1, 1)
     """
 

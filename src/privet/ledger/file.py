@@ -50,7 +50,7 @@ class LedgerFile:
     ...         ledger.reserve(4)  # one line on the disk for steps 0 to 3
     ...         ledger.charge(0, p.steps[0])  # now the noise of step 0 may be drawn
     ...     with LedgerFile.open(folder, p) as ledger:
-    ...         ledger.next  # steps 1 to 3 are charged and never done
+    ...         ledger.next_step  # steps 1 to 3 are charged and never done
     4
     """
 

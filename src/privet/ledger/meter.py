@@ -32,8 +32,10 @@ class Meter:
     >>> from privet import plan
     >>> p = plan(epsilon=1.0, delta=1e-5, size=1000, batch=10, steps=40)
     >>> meter = Meter(p)
-    >>> meter.at(0).epsilon, meter.at(20).label, meter.at(40).epsilon == p.guarantee.epsilon
-    (0.0, 'certified', True)
+    >>> meter.guarantee_at(0).epsilon, meter.guarantee_at(20).label
+    (0.0, 'certified')
+    >>> meter.guarantee_at(40).epsilon == p.guarantee.epsilon
+    True
     """
 
     def __init__(self, plan: Plan, mark: Callable[[Guarantee], Guarantee] = lambda guarantee: guarantee) -> None:
@@ -90,9 +92,9 @@ class Meter:
 def choose_steps_per_line(*, steps: int, step_seconds: float, line_seconds: float) -> int:
     """How many steps one line should charge, so that lines take a hundredth of the time, within what may be lost.
 
-    >>> reserve_for(steps=5000, step_seconds=0.01, line_seconds=0.0003)
+    >>> choose_steps_per_line(steps=5000, step_seconds=0.01, line_seconds=0.0003)
     3
-    >>> reserve_for(steps=5000, step_seconds=0.5, line_seconds=0.001)
+    >>> choose_steps_per_line(steps=5000, step_seconds=0.5, line_seconds=0.001)
     1
     """
     wanted = math.ceil(line_seconds / (LINE_SHARE * max(step_seconds, 1e-9)))

@@ -29,7 +29,7 @@ from privet.ledger.format import (
 )
 
 RUN, FEDERATION, TUNING = "run.json", "federation.json", "tuning.json"  # the description of each
-WEIGHTS = "checkpoint.safetensors"  # of a run
+WEIGHTS, METRICS = "checkpoint.safetensors", "metrics.jsonl"  # of a run
 
 
 def is_federation(folder: Path) -> bool:
@@ -40,7 +40,7 @@ def is_federation(folder: Path) -> bool:
 def resume_command(folder: Path) -> str:
     """The command that goes on with what lies in a folder.
 
-    >>> going_on(Path("runs/a"))
+    >>> resume_command(Path("runs/a"))
     'privet train --resume runs/a'
     """
     return f"privet {'federate' if is_federation(folder) else 'train'} --resume {folder}"
@@ -90,8 +90,8 @@ def read_high_water_mark(folder: Path) -> Count | None:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     CountFile(Path(folder)).write(Count("a1", 7))
-    ...     counted(Path(folder))
+    ...     HighWaterMark(Path(folder)).write(Count("a1", 7))
+    ...     read_high_water_mark(Path(folder))
     Count(run='a1', charged=7)
     """
     try:
@@ -156,7 +156,7 @@ def read_ledger(path: str | Path, *, at_least: LedgerPosition | None = None) -> 
     >>> p = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
     >>> with tempfile.TemporaryDirectory() as folder, LedgerFile.create(folder, p) as ledger:
     ...     ledger.charge(0, p.steps[0])
-    ...     read(folder).ledger.steps
+    ...     read_ledger(folder).ledger.steps
     1
 
     Raises:

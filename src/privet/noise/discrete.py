@@ -146,7 +146,7 @@ def rounding_allowance(batch: float, precision: torch.dtype = torch.float32) -> 
     product. Then each may come out differently by 2 eps of the bound. In batches up to 4,096 half of that is the most
     that was seen; beyond, it grows as the square root. This is assumed and tested, not proved.
 
-    >>> round(allowance(256), 6), allowance(256, torch.float64) < 1e-12
+    >>> round(rounding_allowance(256), 6), rounding_allowance(256, torch.float64) < 1e-12
     (6.9e-05, True)
     """
     _check.positive(batch=batch)
@@ -161,7 +161,7 @@ def choose_grid(grads: Mapping[str, Tensor], *, std: float, noise: float, batch:
     Rounding moves each of d entries by half a cell, so two sums whose distance is D come to lie within D / g + sqrt(d)
     cells. The noise is larger for it by a 4096th at most, and by the allowance.
 
-    >>> grid = grid_for({"w": torch.zeros(100, 100)}, std=2.0, noise=2.0, batch=256)
+    >>> grid = choose_grid({"w": torch.zeros(100, 100)}, std=2.0, noise=2.0, batch=256)
     >>> grid.width == 2.0**-19, round(grid.std, 4)
     (True, 2.0005)
     """

@@ -305,7 +305,7 @@ def match_strides(parameter: Tensor, values: Tensor, *, dtype: torch.dtype | Non
 
     >>> import torch
     >>> p = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    >>> laid_as(p, torch.ones(2, 3, 4, 4)).stride() == p.stride()
+    >>> match_strides(p, torch.ones(2, 3, 4, 4)).stride() == p.stride()
     True
     """
     dtype = parameter.dtype if dtype is None else dtype

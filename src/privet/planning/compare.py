@@ -102,7 +102,7 @@ def compare(
     """Plans side by side; recipes are planned first. Names come from a mapping, else from the methods.
 
     >>> common = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 2000}
-    >>> found = compare(recipes(["noisy-sgd", "growing-mu"], rho_noise=2.0, **common))
+    >>> found = compare(method_recipes(["noisy-sgd", "growing-mu"], rho_noise=2.0, **common))
     >>> [row.name for row in found.rows], found.same_budget, found.rows[1].clt.label
     (['noisy-sgd', 'growing-mu'], True, 'approximate')
     """
@@ -117,7 +117,8 @@ def compare(
 def method_recipes(methods: Sequence[str], **common: Any) -> dict[str, Recipe]:
     """One recipe for each method, alike in all else; `common` as for `Recipe.of`. rho goes to the methods that need it.
 
-    >>> found = recipes(["noisy-sgd", "dynamic"], rho_noise=3.3, rho_clip=3.3, epsilon=1.2, size=60000, epochs=60)
+    >>> common = dict(epsilon=1.2, size=60000, epochs=60)
+    >>> found = method_recipes(["noisy-sgd", "dynamic"], rho_noise=3.3, rho_clip=3.3, **common)
     >>> found["noisy-sgd"].rho_noise, found["dynamic"].rho_noise
     (None, 3.3)
     """

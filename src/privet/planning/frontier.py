@@ -320,7 +320,7 @@ def extend_rounds(plan: Plan, rounds: Sequence[int], *, within: float | None = N
 
     >>> from privet.planning import plan
     >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, steps=10000)
-    >>> found = more(p, [1000], within=2.2)
+    >>> found = extend_rounds(p, [1000], within=2.2)
     >>> round(found.rows[0].guarantee.epsilon, 2), found.rows[0].noise < p.steps[-1].noise, found.most
     (2.11, True, 1918)
 

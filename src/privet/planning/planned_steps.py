@@ -23,7 +23,7 @@ MOST_SCHEDULED = 10**7  # one value is held for each
 class PlannedSteps(Sequence[Step]):
     """Step i has noise `scale * noise_i`, rate `rate * batch_i` and clip `clip_i`; the shapes are spelled.
 
-    >>> steps = Steps(length=3, rate=0.01, scale=2.0, noise="exponential:end=0.25")
+    >>> steps = PlannedSteps(length=3, rate=0.01, scale=2.0, noise="exponential:end=0.25")
     >>> [step.noise for step in steps]
     [2.0, 1.0, 0.5]
     """

@@ -175,7 +175,7 @@ class Recipe:
 def steps_in_epochs(epochs: float, rate: float) -> int:
     """T = ceil(epochs / rate), less a few roundings: 0.1 epochs of 60000 in batches of 100 are 60 steps, not 61.
 
-    >>> steps_of(60, 256 / 60000), steps_of(0.1, 100 / 60000)
+    >>> steps_in_epochs(60, 256 / 60000), steps_in_epochs(0.1, 100 / 60000)
     (14063, 60)
     """
     found = epochs / rate

@@ -106,7 +106,7 @@ def largest_affordable(
 
     `within`: one that is smaller by at most this share will do.
 
-    >>> largest(lambda n: 0.1 * n**0.5, epsilon=1.0, most=10**9)
+    >>> largest_affordable(lambda n: 0.1 * n**0.5, epsilon=1.0, most=10**9)
     100
     """
     fits, fails = 0, most + 1

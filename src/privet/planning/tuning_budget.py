@@ -22,7 +22,7 @@ MOST_TRIALS = 10**6
 class TrialBudget:
     """A law for the number of runs, and that number or its mean.
 
-    >>> Tuning(law="geometric", runs=10.0).name
+    >>> TrialBudget(trial_count_distribution="geometric", runs=10.0).name
     'best of geometric(10) runs'
     """
 
@@ -66,8 +66,8 @@ class TrialBudget:
 def parse_trial_budget(*, trials: int | None, trials_mean: float | None, trials_law: str | None) -> TrialBudget | None:
     """The tuning that three keys of a recipe mean; None if there is none.
 
-    >>> tuning_of(trials=3, trials_mean=None, trials_law=None)
-    Tuning(law='fixed', runs=3.0)
+    >>> parse_trial_budget(trials=3, trials_mean=None, trials_law=None)
+    TrialBudget(trial_count_distribution='fixed', runs=3.0)
     """
     if trials is None and trials_mean is None and trials_law is None:
         return None

@@ -35,7 +35,7 @@ TABLE = {
 def printed_figures(method: str, task: str) -> Printed | None:
     """The published figures of a method on a task, if there are any.
 
-    >>> printed("quantile", "digits").success
+    >>> printed_figures("quantile", "digits").success
     0.64
     """
     return TABLE.get(method, {}).get(TASKS.get(task, task))

@@ -57,7 +57,7 @@ def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
 class Sampler:
     """One tensor of indices (int64, increasing) for each step from `start` on, out of `size` records.
 
-    >>> some = Sampler(size=1000, steps=Steps(length=3, rate=0.01), generator=Randomness(0))
+    >>> some = Sampler(size=1000, steps=PlannedSteps(length=3, rate=0.01), generator=Randomness(0))
     >>> [len(batch) for batch in some], some.sampling
     ([12, 10, 9], Poisson())
     """
@@ -137,7 +137,7 @@ def sampler(plan: Plan, *, records: int, start: int = 0, generator: Randomness |
 
     >>> from privet.planning import plan
     >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, steps=100)
-    >>> len(sampler(p, records=60000)), sampler(p, records=60000).private
+    >>> len(sampler(p, records=60000)), sampler(p, records=60000).noise_is_secret
     (100, True)
     """
     if plan.recipe.budget.unit == "user":
@@ -160,7 +160,7 @@ def poisson_indices(size: int, rate: float, numbers: np.random.Generator) -> Ind
     V has 106 random bits, so that it is fine near 0 where a tiny rate is decided; a chance then has a relative error
     below size * 2^-51, from rounding the quotient. The work is that of the batch, not of the dataset.
 
-    >>> poisson(5, 1.0, np.random.default_rng(0)).tolist()
+    >>> poisson_indices(5, 1.0, np.random.default_rng(0)).tolist()
     [0, 1, 2, 3, 4]
     """
     if rate >= 1:
@@ -248,7 +248,7 @@ def _is_likely_count(size: int, rate: float, count: int) -> bool:
 
         P[K >= k] or P[K <= k] <= exp(-n KL(k / n, q)),   KL(p, q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))
 
-    >>> _of_coins(60000, 0.01, 600), _of_coins(60000, 0.01, 900), _of_coins(10, 1.0, 9)
+    >>> _is_likely_count(60000, 0.01, 600), _is_likely_count(60000, 0.01, 900), _is_likely_count(10, 1.0, 9)
     (True, False, False)
     """
     rest = size - count

@@ -35,7 +35,7 @@ def bound_contributions(users: UserIds, *, most: int, generator: Randomness | No
     What is kept of one user does not depend on any other, so neighbours differ in the records of one user, at most
     `most` of them, after it as before.
 
-    >>> len(bounded(["ann", "bob", "ann", "ann"], most=2))
+    >>> len(bound_contributions(["ann", "bob", "ann", "ann"], most=2))
     3
     """
     _check.whole(most=most)
@@ -136,7 +136,7 @@ def user_sampler(
 def number_users(users: UserIds) -> Indices:
     """The users as 0, 1, 2, ...: one number for each record.
 
-    >>> numbered(["bob", "ann", "bob"]).tolist()
+    >>> number_users(["bob", "ann", "bob"]).tolist()
     [0, 1, 0]
     """
     given = users.numpy(force=True) if isinstance(users, Tensor) else users

@@ -60,7 +60,7 @@ def memory_identity(tensor: Tensor) -> tuple[object, ...] | None:
 def encode_state(value: object, place: str, tensors: dict[str, Tensor] | None = None) -> Any:
     """`value` as JSON; its tensors are added to `tensors`, those that share their memory once.
 
-    >>> packed({"lr": 0.1, "betas": (0.9, 0.999)}, "optimizer")
+    >>> encode_state({"lr": 0.1, "betas": (0.9, 0.999)}, "optimizer")
     {'lr': 0.1, 'betas': {'$tuple': [0.9, 0.999]}}
 
     Args:
@@ -158,7 +158,7 @@ def _refuse_constant(word: str) -> NoReturn:
 def decode_state(found: Any, place: str, tensors: Mapping[str, Tensor], used: set[str], depth: int = 0) -> Any:
     """The value that `packed` gave `found` for; a tensor that stands twice is one tensor.
 
-    >>> unpacked({"betas": {"$tuple": [0.9, 0.999]}}, "optimizer", {}, set())
+    >>> decode_state({"betas": {"$tuple": [0.9, 0.999]}}, "optimizer", {}, set())
     {'betas': (0.9, 0.999)}
 
     Args:

@@ -122,7 +122,7 @@ def format_epsilon(spent: Guarantee) -> str:
     """Epsilon with its label, in a few characters.
 
     >>> from privet import Guarantee
-    >>> shown(Guarantee(epsilon=1.23456, epsilon_lower=None, delta=1e-5, label="certified", method="pld"))
+    >>> format_epsilon(Guarantee(epsilon=1.23456, epsilon_lower=None, delta=1e-5, label="certified", method="pld"))
     'epsilon <= 1.235 certified'
     """
     if uncertified_reason(spent):
@@ -148,7 +148,7 @@ def _format_score(value: float | None) -> str:
 
 def format_duration(seconds: float) -> str:
     """
-    >>> duration(7.2), duration(3725)
+    >>> format_duration(7.2), format_duration(3725)
     ('7 s', '1:02:05')
     """
     if seconds < 60:

@@ -119,7 +119,7 @@ def changed_keys(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str
 def parse_target(text: str) -> tuple[str, float]:
     """`accuracy=0.97` as a name and a number.
 
-    >>> target("accuracy=0.97")
+    >>> parse_target("accuracy=0.97")
     ('accuracy', 0.97)
     """
     name, equals, given = (word.strip() for word in text.partition("="))

@@ -72,7 +72,7 @@ def build_optimizer(settings: Settings, plan: Plan, model: nn.Module) -> Optimiz
 
     >>> from privet import plan
     >>> p = plan(epsilon=2.0, size=1000, batch=10, steps=5, method="noisy-adam")
-    >>> type(optimizer_for(Settings(lr=0.01), p, nn.Linear(2, 1))).__name__
+    >>> type(build_optimizer(Settings(lr=0.01), p, nn.Linear(2, 1))).__name__
     'Adam'
 
     Raises:

@@ -28,7 +28,6 @@ from privet.training.batches import Batches
 from privet.training.checks import check_start, resolve_rule
 from privet.training.distributed import Standing, join_run, make_account
 from privet.training.loop_watch import LoopGuard
-from privet.training.processes import checksum
 from privet.training.weights import Weights
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Training:
     >>> training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), p)
     >>> for inputs, targets in training:
     ...     done = training.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
-    >>> training.number, training.spent().label, training.spent().epsilon == p.guarantee.epsilon
+    >>> training.steps_done, training.spent().label, training.spent().epsilon == p.guarantee.epsilon
     (5, 'certified', True)
 
     Raises:
@@ -121,7 +120,7 @@ class Training:
                 dataset=dataset_name,
             )  # fmt: skip
 
-        self._consistency_digest = Standing(weights=lambda: checksum(list(named.values())))
+        self._consistency_digest = Standing(weights=list(named.values()))
         self._account = make_account(self.group, plan, account, self._consistency_digest)
         self._number = self._account.next_step  # the step at hand
         self._charge: Charge | None = None  # of the step at hand, once its first batch is about to be handed out
@@ -209,7 +208,7 @@ class Training:
             raise InvalidValue("average=None keeps no average. It is made along the way. Give average=0.999, say.")
         if self.has_pending_batch:
             raise InvalidValue(
-                "averaged() was called inside a batch, or twice. Its step needs the weights. Step first."
+                "ema_weights() was called inside a batch, or twice. Its step needs the weights. Step first."
             )
         with self._weights.use_average():
             yield self.model

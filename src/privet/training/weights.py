@@ -26,7 +26,7 @@ class WeightAverage:
     The smaller d of the first steps lets the starting weights be forgotten. Kept in float32 or better.
 
     >>> weight = nn.Parameter(torch.zeros(1))
-    >>> average = Average({"w": weight}, decay=0.9)
+    >>> average = WeightAverage({"w": weight}, decay=0.9)
     >>> weight.data += 1
     >>> average.add()
     >>> average.mean["w"]
@@ -238,7 +238,9 @@ class Weights:
                 "optimizer are for those. Freeze or change layers first, then make a Training."
             )
         if self._is_lent:
-            raise InvalidValue("model: it holds its averaged weights. A step on them would be lost. Leave averaged().")
+            raise InvalidValue(
+                "model: it holds its averaged weights. A step on them would be lost. Leave ema_weights()."
+            )
 
     def _trainable(self) -> dict[str, tuple[int, torch.Size]]:
         with torch._C.DisableTorchFunctionSubclass():  # they may be tracked, and this is no use of them

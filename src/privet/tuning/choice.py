@@ -58,8 +58,8 @@ def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Random
     judges is charged what a record that trains is, by the same ledger; no record does both, so a trial with its score
     costs what a run costs, by every accountant. Public weights: w_t = q_t / (sigma_t^2 + size q_t (1 - q_t) / 4).
 
-    >>> steps = Steps(length=100, rate=1.0, scale=5.0)
-    >>> abs(noisy_share(900, size=1000, steps=steps, source=Randomness(0)) - 0.9) < 0.01
+    >>> steps = PlannedSteps(length=100, rate=1.0, scale=5.0)
+    >>> abs(noisy_accuracy(900, size=1000, steps=steps, source=Randomness(0)) - 0.9) < 0.01
     True
     """
     rates, noises, weights = _step_weights(size, steps)
@@ -72,7 +72,7 @@ def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Random
 def noisy_accuracy_std(size: int, steps: PlannedSteps) -> float:
     """The standard deviation of `noisy_share` at most, over both sampling and noise: public.
 
-    >>> round(spread_of(1000, Steps(length=100, rate=1.0, scale=5.0)), 6)
+    >>> round(noisy_accuracy_std(1000, PlannedSteps(length=100, rate=1.0, scale=5.0)), 6)
     0.0005
     """
     rates, noises, weights = _step_weights(size, steps)
@@ -90,7 +90,7 @@ def best_index(scores: Sequence[float | None], *, higher_is_better: bool) -> int
 
     Trials are drawn alike and independently, so the first of equals is as good as a fair draw among them.
 
-    >>> best([None, 0.2, 0.9, 0.9], higher_is_better=True)
+    >>> best_index([None, 0.2, 0.9, 0.9], higher_is_better=True)
     2
     """
     sign = 1.0 if higher_is_better else -1.0
@@ -104,7 +104,7 @@ def exponential_mechanism(right: Sequence[int], *, epsilon: float, source: Rando
     One record moves each number of right answers by one at most, so the draw is epsilon-private. Source: McSherry,
     Talwar 2007, as used by Chaudhuri et al. 2011 and Auto DP-SGD, appendix D.
 
-    >>> drawn_by_merit([10, 500, 20], epsilon=1.0, source=Randomness())
+    >>> exponential_mechanism([10, 500, 20], epsilon=1.0, source=Randomness())
     1
     """
     logs = epsilon * (np.asarray(right, dtype=np.float64) - max(right)) / 2
@@ -115,7 +115,7 @@ def exponential_mechanism(right: Sequence[int], *, epsilon: float, source: Rando
 def draw_run_count(law: str, mean: float, source: Randomness) -> int:
     """A number from the law: geometric from 1 on, or Poisson from 0 on, with this mean.
 
-    >>> number_of_runs("geometric", 1.0, Randomness())
+    >>> draw_run_count("geometric", 1.0, Randomness())
     1
     """
     numbers = source.numpy_generator()

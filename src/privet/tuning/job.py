@@ -37,7 +37,7 @@ def train_validation_split(task: Task, *, judges: float = JUDGES) -> tuple[Task,
     >>> from torch import nn
     >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
     >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> rest, judging = judged_apart(own)
+    >>> rest, judging = train_validation_split(own)
     >>> rest.size, len(judging[0])
     (18, 2)
     """

@@ -37,7 +37,7 @@ Candidate = dict[str, Any]
 class Range:
     """All numbers from low to high, drawn so that each factor of two is as likely as another.
 
-    >>> Range(low=0.01, high=1.0).at(0.5)
+    >>> Range(low=0.01, high=1.0).value_at(0.5)
     0.1
     """
 
@@ -138,7 +138,7 @@ def split_candidate(candidate: Mapping[str, Any]) -> tuple[Candidate, Candidate]
 def format_candidate(candidate: Mapping[str, Any]) -> str:
     """A candidate in a few words.
 
-    >>> shown({"lr": 0.1, "clip": 1.0})
+    >>> format_candidate({"lr": 0.1, "clip": 1.0})
     'lr 0.1, clip 1'
     """
     return ", ".join(f"{key} {v:g}" if isinstance(v, float) else f"{key} {v}" for key, v in candidate.items())

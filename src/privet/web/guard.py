@@ -53,9 +53,9 @@ class Door:
 def make_door(host: str, token: str | None) -> Door:
     """The door of a server bound to `host`: without a token on loopback, with one (made here if None) elsewhere.
 
-    >>> door_for("127.0.0.1", None).knows("localhost:8000"), door_for("127.0.0.1", None).knows("evil.example:8000")
+    >>> make_door("127.0.0.1", None).knows("localhost:8000"), make_door("127.0.0.1", None).knows("evil.example:8000")
     (True, False)
-    >>> door_for("0.0.0.0", None).token is None
+    >>> make_door("0.0.0.0", None).token is None
     False
 
     Raises:

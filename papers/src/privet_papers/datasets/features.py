@@ -181,7 +181,7 @@ def whitening_map(features: Tensor, *, directions: int = DIRECTIONS, power: floa
     as a matrix with the constant in the last row. In double precision, by the N x N inner products, with N < d.
 
     >>> far = torch.tensor([[5.0, 1.0, 0.0], [5.0, -1.0, 0.0], [5.0, 0.0, 0.1], [5.0, 0.0, -0.1]])
-    >>> whitening(far, directions=1, power=0.5).abs().round(decimals=2).tolist()
+    >>> whitening_map(far, directions=1, power=0.5).abs().round(decimals=2).tolist()
     [[0.0], [1.0], [0.0], [0.0]]
     """
     wide = features.double()
@@ -223,7 +223,7 @@ def mirror_features(images: Tensor, transform: Scattering) -> Tensor:
     (N, C K, W, W / 2), W = side / 2^J, the half rounded up. `transform` must be centred, for places to have a mirror
     image; that they lie on a grid leaves a small difference.
 
-    >>> mirrored(torch.rand(2, 3, 32, 32), Scattering(side=32, centred=True)).shape
+    >>> mirror_features(torch.rand(2, 3, 32, 32), Scattering(side=32, centred=True)).shape
     torch.Size([2, 243, 8, 4])
     """
     if images.shape[1] == 3:

@@ -30,7 +30,7 @@ _PUNCTUATION = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n
 def split_words(text: str) -> list[str]:
     """The words of a text, as Keras cuts them: in small letters, between blanks; punctuation but ' is blank.
 
-    >>> words_of("It's <br />GREAT, really!")
+    >>> split_words("It's <br />GREAT, really!")
     ["it's", 'br', 'great', 'really']
     """
     return text.lower().translate(_PUNCTUATION).split()
@@ -50,7 +50,7 @@ COMMON = frozenset(_JOINING.split())
 def drop_common(words: list[str]) -> list[str]:
     """The words without those that join others: what nearly all texts share tells nothing, and noise comes with it.
 
-    >>> uncommon(["it's", "not", "the", "best", "of", "films"])
+    >>> drop_common(["it's", "not", "the", "best", "of", "films"])
     ['not', 'best', 'films']
     """
     return [word for word in words if word not in COMMON]
@@ -125,7 +125,7 @@ def build_features(
 def parse_orders(text: "str | int") -> range:
     """`2` or `1-3` as lengths of n-grams.
 
-    >>> orders_of("1-3"), orders_of(2)
+    >>> parse_orders("1-3"), parse_orders(2)
     (range(1, 4), range(2, 3))
     """
     low, dash, high = str(text).partition("-")
@@ -137,7 +137,7 @@ def parse_orders(text: "str | int") -> range:
 def generate_ngrams(parts: Sequence[str], orders: range, between: str = " ") -> Iterator[str]:
     """The n-grams of a text's words or characters, in their order, the short ones first.
 
-    >>> list(grams(["so", "very", "good"], range(1, 3)))
+    >>> list(generate_ngrams(["so", "very", "good"], range(1, 3)))
     ['so', 'very', 'good', 'so very', 'very good']
     """
     for order in orders:
@@ -150,7 +150,7 @@ def hash_sets(texts: Iterable[Iterable[str]], *, words: int, length: int) -> Ten
 
     Of more than `length`, those stay whose n-gram comes last in the text.
 
-    >>> hashed_sets([["a", "b", "a"], ["c"]], words=1000, length=3).tolist()
+    >>> hash_sets([["a", "b", "a"], ["c"]], words=1000, length=3).tolist()
     [[0, 930, 172], [0, 0, 613]]
     """
     _check.whole(least=3, words=words)
@@ -167,7 +167,7 @@ def hash_sets(texts: Iterable[Iterable[str]], *, words: int, length: int) -> Ten
 def to_columns(sets: Tensor, *, words: int) -> Tensor:
     """(N, words): a column for each number, 1 over the root of how many a text has where it has it, so of length one.
 
-    >>> columns(torch.tensor([[0, 0, 0, 2], [1, 2, 3, 4]]), words=5).tolist()
+    >>> to_columns(torch.tensor([[0, 0, 0, 2], [1, 2, 3, 4]]), words=5).tolist()
     [[0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.5, 0.5, 0.5, 0.5]]
     """
     found = torch.zeros(len(sets), words).scatter_(1, sets, 1.0)

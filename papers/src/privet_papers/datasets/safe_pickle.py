@@ -31,7 +31,7 @@ def read_plain_values(content: bytes, *, name: str) -> Any:
     >>> import os, pickle
     >>> class Trap:
     ...     def __reduce__(self): return os.system, ("echo caught",)
-    >>> plain(pickle.dumps([1, Trap()], protocol=2), name="trap")[1].arguments
+    >>> read_plain_values(pickle.dumps([1, Trap()], protocol=2), name="trap")[1].arguments
     ('echo caught',)
 
     Raises:

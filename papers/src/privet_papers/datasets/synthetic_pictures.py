@@ -22,7 +22,7 @@ _PART = 250  # pictures at a time: the distances to all points of their strokes 
 def draw_pictures(count: int, *, side: int, seed: int = 0) -> Tensor:
     """(count, 1, side, side), from 0 to 1: the first half strokes, the second half shapes.
 
-    >>> pictures(4, side=28).shape
+    >>> draw_pictures(4, side=28).shape
     torch.Size([4, 1, 28, 28])
     """
     _check.whole(least=2, count=count)

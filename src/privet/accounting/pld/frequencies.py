@@ -46,7 +46,7 @@ ERROR = _ALIAS + _CUT * _LIFT / (BETA * math.sqrt(2 * math.pi))  # 5e-15, of the
 def nonuniform_fft(mass: Floats, places: Floats, period: float, last: int) -> tuple[Complexes, float]:
     """F_0 .. F_last for masses that add up to 1 at `places`, and a bound on the error of each.
 
-    >>> found, error = gridded(np.array([0.5, 0.5]), np.array([-0.1, 0.1]), 1.0, 3)
+    >>> found, error = nonuniform_fft(np.array([0.5, 0.5]), np.array([-0.1, 0.1]), 1.0, 3)
     >>> bool(np.abs(found - np.cos(0.2 * np.pi * np.arange(4))).max() <= error)
     True
     """
