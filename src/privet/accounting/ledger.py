@@ -112,7 +112,6 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        """How many releases there are."""
         return sum(self._count)
 
     def __len__(self) -> int:

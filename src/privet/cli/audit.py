@@ -112,7 +112,6 @@ def _check_name(option: str, value: Any) -> None:
 
 
 def _planned(option: str, value: Any) -> Any:
-    """The plan in a file, the run in a folder, or the name as it is."""
     from privet.planning import Plan
     from privet.training.run import Run
 

@@ -274,7 +274,6 @@ def free_folder(root: Path, name: str) -> Path:
 
 
 def in_words(size: int | None) -> str:
-    """Bytes as people read them."""
     amount = float(size or 0)
     for unit in UNITS:
         if amount < 1000:

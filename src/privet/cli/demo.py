@@ -81,7 +81,6 @@ def _say(text: str) -> None:
 
 # --- training ---------------------------------------------------------------------------------------
 def _trained(folder: Path, name: str, steps: int, head: str) -> "Run":
-    """The run in a folder: begun, taken up, or as it is."""
     from privet.planning import plan
     from privet.reporting.facts import ends
     from privet.training.progress import LiveProgress, LogProgress

@@ -105,7 +105,6 @@ def print_beside(beside: "Beside | None") -> None:
 
 
 def terms(guarantee: "Guarantee") -> str:
-    """What an epsilon is for."""
     return f"{guarantee.sampling}; adjacency: {guarantee.relation}; unit: {guarantee.unit}"
 
 

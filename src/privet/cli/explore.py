@@ -102,7 +102,6 @@ def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | N
 
 
 def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
-    """What to compare, under names: a file's stem, a method's name."""
     from privet.planning import Plan, Recipe
     from privet.planning.compare import method_recipes, unique_name
     from privet.planning.plan_file import is_plan
@@ -157,7 +156,6 @@ def _print(found: "Comparison") -> None:
 
 
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
-    """A title and one cell for each plan."""
     lines = [
         ("epsilon of the plan", [_labelled(row.plan.guarantee) for row in rows]),
         ("  certified interval", [_interval(row.plan.certified) for row in rows]),

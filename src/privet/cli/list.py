@@ -95,7 +95,6 @@ def _list_methods(name: str | None, as_json: bool) -> None:
 
 
 def _print_method(row: "Method") -> None:
-    """One method in full."""
     lines = {
         "paper": row.paper, "noise": row.noise_says, "clip": row.clip_says, "needs": ", ".join(row.needs),
         "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}", "what is wrong": row.wrong,

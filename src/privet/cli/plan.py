@@ -176,7 +176,6 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
 
 
 def described(found: "Plan") -> list[tuple[str, str]]:
-    """What a plan does, as names and texts."""
     recipe, steps = found.recipe, found.steps
     shape = shorten(steps.noise, 60)
     shape = shape if shape == "constant" else f"{format_bound(found.scale, up=True)} x {shape}"

@@ -158,7 +158,6 @@ def train_command(
 
 
 def _refuse(given: dict[str, Any], beside: str, why: str) -> None:
-    """Raise if an option is given that does not apply."""
     for key, value in given.items():
         if value is not None:
             name = "RECIPE" if key == "recipe" else f"--{key.replace('_', '-')}"

@@ -266,7 +266,6 @@ class LedgerFile:
 
 
 def _check_plan(file: Path, reading: Reading, plan: Plan) -> None:
-    """Raise unless the ledger is of this plan, and charges its steps."""
     if reading.header.plan != plan.hash:
         raise InvalidValue(
             f"{file}: is of another plan, {reading.header.plan}; this one is {plan.hash}. Its steps are not those that "

@@ -71,11 +71,9 @@ class Header:
 
     @property
     def length(self) -> int:
-        """How many steps are planned."""
         return int(self.steps["length"])
 
     def planned_steps(self) -> PlannedSteps:
-        """The plan's steps, from their shapes."""
         return PlannedSteps(**dict(self.steps) | {"sampling": sampling(self.steps["sampling"])})
 
 
@@ -164,7 +162,6 @@ class TornTail:
 
 
 def bad_line_error(line: int, why: str) -> InvalidValue:
-    """The error for a line that is not as it was written."""
     return InvalidValue(f"line {line}: {why}. The file was changed after it was written. {RESTORE}")
 
 

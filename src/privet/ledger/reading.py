@@ -33,7 +33,6 @@ WEIGHTS, METRICS = "checkpoint.safetensors", "metrics.jsonl"  # of a run
 
 
 def is_federation(folder: Path) -> bool:
-    """Whether a federation has its folder there."""
     return (folder / FEDERATION).exists()
 
 

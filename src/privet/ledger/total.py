@@ -228,7 +228,6 @@ def _folders_with_totals(out: Path) -> list[Path]:
 
 @contextmanager
 def _hold_lock(place: Path) -> Iterator[bool]:
-    """The lock of a folder's totals."""
     with closing(lock_folder(place, name=LOCK, patience=PATIENCE)):
         yield True
 
@@ -255,11 +254,11 @@ def _check_fits(place: Path, total: Total, header: Header) -> None:
     before, alone = _cost(place, total, rest), _cost(place, total, new)
     left = format_outward(max(0.0, total.epsilon - before), up=False, digits=4)
     said = [format_outward(value, up=True, digits=4) for value in (before, alone, after)]
-    runs = "1 run" if len(rest) == 1 else f"{len(rest)} runs"
     raise BudgetExceeded(
-        f"total_epsilon={total.epsilon:g} of {total.dataset!r} in {place} would be exceeded: what has begun ({runs}) "
-        f"comes to {said[0]} with its whole plans, this run costs {said[1]} alone, and together they come to "
-        f"{said[2]} at delta {format_bound(total.delta, up=True)}; {left} is left. Plan a smaller epsilon, or end here."
+        f"total_epsilon={total.epsilon:g} of {total.dataset!r} in {place} would be exceeded: what has begun "
+        f"({format_count(len(rest), 'run')}) comes to {said[0]} with its whole plans, this run costs {said[1]} "
+        f"alone, and together they come to {said[2]} at delta {format_bound(total.delta, up=True)}; {left} is left. "
+        "Plan a smaller epsilon, or end here."
     )
 
 

@@ -29,12 +29,10 @@ class Row:
 
     @property
     def noise(self) -> tuple[float, float]:
-        """The noise multiplier at the first and the last step."""
         return self.plan.steps[0].noise, self.plan.steps[-1].noise
 
     @property
     def clip(self) -> tuple[float, float]:
-        """The clip at the first and the last step."""
         return self.plan.steps[0].clip, self.plan.steps[-1].clip
 
     @property

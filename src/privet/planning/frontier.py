@@ -74,16 +74,13 @@ class Frontier:
 
     @property
     def best(self) -> tuple[FrontierPoint, ...]:
-        """The cells on the frontier."""
         return tuple(cell for cell in self.cells if cell.frontier)
 
     @property
     def batches(self) -> tuple[float, ...]:
-        """The batch sizes, rising."""
         return tuple(sorted({cell.batch for cell in self.cells}))
 
     def row(self, batch: float) -> tuple[FrontierPoint, ...]:
-        """The cells of one batch size, the rounds rising."""
         return tuple(cell for cell in self.cells if cell.batch == batch)
 
     def as_dict(self) -> dict[str, Any]:
@@ -227,7 +224,6 @@ def _grid(
 
 
 def _centre_point(base: Recipe) -> tuple[float, int]:
-    """The recipe's own batch, as it is, and number of steps."""
     assert base.base_rate is not None
     assert base.count is not None
     return base.base_rate * base.size if base.batch is None else base.batch, base.count

@@ -162,7 +162,6 @@ METHODS = _Methods()
 
 
 def method(name: str) -> Method:
-    """The row called `name`."""
     if not isinstance(name, str):
         raise InvalidValue(f"method={name!r} is not known. Known: {', '.join(METHODS)}.")
     return METHODS[name]

@@ -26,7 +26,6 @@ class Swap:
 
     @property
     def ratio(self) -> float:
-        """The noise after over the noise before."""
         return self.after.scale / self.before.scale
 
     @property

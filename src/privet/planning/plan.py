@@ -59,7 +59,6 @@ class Plan:
 
     @property
     def rule(self) -> str:
-        """The clipping rule's name."""
         return PricedRecipe(self.recipe).rule
 
     @property
@@ -88,7 +87,6 @@ class Plan:
         return self.steps.ledger()
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON."""
         try:
             write_file(Path(path), plan_text(self.as_dict()).encode())
         except OSError as error:

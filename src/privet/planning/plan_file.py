@@ -19,7 +19,6 @@ AGAIN = "Make the plan again."
 
 
 def plan_text(content: Mapping[str, Any]) -> str:
-    """A plan's plain values as they are written."""
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -59,7 +58,6 @@ def check_table(name: str, found: Mapping[str, Any], keys: tuple[str, ...]) -> N
 
 
 def get_table(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The table under a key."""
     inner = found[key]
     if not isinstance(inner, Mapping):
         raise InvalidValue(f"{key} must be a table. The file was edited. {AGAIN}")

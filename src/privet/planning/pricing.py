@@ -43,7 +43,6 @@ class PricedRecipe:
 
     @property
     def rule(self) -> str:
-        """The clipping rule's name."""
         if self.recipe.rule is not None or self.method is None:
             return self.recipe.rule or "flat"
         return self.method.published_rule if self.recipe.as_published else self.method.rule
@@ -54,7 +53,6 @@ class PricedRecipe:
         return self.recipe.as_published and self.method is not None and self.method.claim is not None
 
     def steps(self, *, scale: float, count: int, rate: float) -> PlannedSteps:
-        """The steps of the plan at these knobs."""
         recipe = self.recipe
         height = recipe.noise if isinstance(recipe.noise, float) else 1.0
         at = ScheduleContext(recipe=recipe, rate=rate, count=count, scale=scale * height)

@@ -112,7 +112,6 @@ class GridThenRefine:
             self.off = first.scale / _guess_height(PricedRecipe(first.recipe))
 
     def explore(self) -> None:
-        """The grid, then the refinement."""
         for values in _grid(self.limits):
             self.score(values)
         names, cells = list(self.limits), GRID[len(self.limits)] - 1
@@ -217,7 +216,6 @@ def _replace_parameters(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
 
 
 def _recipe_value(recipe: Recipe, name: str) -> float | None:
-    """What the recipe says of a parameter."""
     if name == "batch" and recipe.rate is not None:
         return recipe.rate * recipe.size
     return recipe.count if name == "steps" else getattr(recipe, name)
@@ -265,7 +263,6 @@ def _check_recipe(recipe: Recipe) -> None:
 
 
 def _limits(recipe: Recipe, over: "Iterable[str] | Mapping[str, tuple[float, float] | None]") -> Limits:
-    """The least and the largest value of each parameter."""
     given = dict(over) if isinstance(over, Mapping) else dict.fromkeys([over] if isinstance(over, str) else over)
     if not given:
         raise InvalidValue(f"over={over!r} names nothing to search over. Give some of {', '.join(PARAMETERS)}.")

@@ -201,7 +201,6 @@ def _infeasible_error(
 
 
 def _quick_noise(question: PricedRecipe, count: int, rate: float) -> str:
-    """Enough noise, by the quick bound."""
     height = calibrate(
         lambda h: question.quick_upper_bound(question.steps(scale=h, count=count, rate=rate)),
         epsilon=question.recipe.budget.epsilon, start=1.0, rtol=ROUGH,

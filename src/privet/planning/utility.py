@@ -185,7 +185,6 @@ class _Blocks:
         self.middle: Floats = (edges[:-1] + edges[1:]) / (2.0 * len(steps))
 
     def mean(self, values: Floats) -> Floats:
-        """The mean over each stretch."""
         if values.strides == (0,):  # a constant, held once
             return np.full(len(self.count), float(values[0]))
         return np.asarray(np.add.reduceat(values, self.starts) / self.count)

@@ -67,7 +67,6 @@ class Axis:
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an <svg> element."""
     x, y = _axes(chart)
     said = f"{chart.title}. {chart.y_name} over {chart.x_name}: {'; '.join(map(_line_sentence, chart.lines))}."
     parts = [
@@ -79,7 +78,6 @@ def svg(chart: Chart) -> str:
 
 
 def legend_mark(line: Line, *, turns: bool) -> str:
-    """A short piece of the line, for the legend."""
     return f'<svg width="28" height="10" aria-hidden="true"><path d="M1 5H27" {_stroke(line, turns=turns)}/></svg>'
 
 

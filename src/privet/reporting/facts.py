@@ -69,7 +69,6 @@ class RunFacts:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every step of the plan is spent."""
         return self.run.steps >= len(self.run.plan.steps)
 
     def as_dict(self, *, show_private: bool) -> dict[str, Any]:
@@ -156,7 +155,6 @@ def printable(text: str) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a file is a finite number."""
     return type(value) in (int, float) and math.isfinite(value)
 
 
@@ -166,7 +164,6 @@ def held_ledger(run: Run) -> Ledger:
 
 
 def versions_of(run: Run) -> dict[str, str]:
-    """What made the run, as text."""
     return {shorten(str(key), 40): shorten(str(value), 60) for key, value in run.versions.items()}
 
 

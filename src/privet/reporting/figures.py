@@ -58,7 +58,6 @@ def is_csv(path: Path) -> bool:
 
 
 def write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
-    """Write rows as CSV."""
     text = io.StringIO(newline="")
     with _refusal(path):
         csv.writer(text, lineterminator="\n").writerows(rows)
@@ -109,7 +108,6 @@ def pyplot() -> Any:
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour and dash of a line."""
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
 
 

@@ -252,14 +252,12 @@ def _raw(context: Context, value: str | float | list[Any]) -> Markup:
 
 @pass_context
 def _code(context: Context, value: str | list[str]) -> Markup:
-    """A command, a name, or a hash."""
     value = value if isinstance(value, str) else " ".join(value)
     flat = " ".join(value.split()).replace("`", "'").replace("|", "\\|")
     return _mark(context, f"`{flat}`", f"<code>{escape(value)}</code>")
 
 
 def _counted(number: int, noun: str) -> Markup:
-    """`1 attack`, `2 attacks`."""
     return text(format_count(number, noun, commas=True))
 
 

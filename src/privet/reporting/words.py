@@ -38,7 +38,6 @@ def settings(run: Run) -> str:
 
 
 def changes(run: Run) -> str:
-    """What was changed from the recipe."""
     return ", ".join(f"{key} {old} → {new}" for key, (old, new) in run.about["changed"].items())
 
 
@@ -176,27 +175,22 @@ def pictures(attacks: Attacks) -> list[tuple[str, tuple[Image | None, ...]]]:
 
 
 def networks(attacks: Attacks) -> str:
-    """The networks that were attacked."""
     own = any(one.method == "run" for one in attacks.outcomes)
     default = "the run's own" if own else "shallow-cnn"
     return ", ".join(dict.fromkeys(one.model or default for one in attacks.outcomes))
 
 
 def target(one: AttackEvidence) -> str:
-    """What was attacked."""
     return {"non-private": "without privacy", "plan": "this plan", "run": "this run"}.get(one.method, one.method)
 
 
 def violations(attacks: Attacks) -> int:
-    """How many attacks identified more than the guarantee allows."""
     return sum(one.violation for one in attacks.outcomes)
 
 
 def has_ceiling(attacks: Attacks) -> bool:
-    """Whether a guarantee says of any of them how much it can identify."""
     return any(one.ceiling is not None for one in attacks.outcomes)
 
 
 def interval(limits: tuple[float, float]) -> str:
-    """An interval of a difference."""
     return f"{limits[0]:+.2f} to {limits[1]:+.2f}"

@@ -120,7 +120,6 @@ def _values_at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArra
 
 
 def _try_make(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> list[Any]:
-    """What is made, or nothing where no theorem covers it."""
     try:
         return [make(planned, accountant)]
     except PrivetError:

@@ -278,7 +278,6 @@ def too_long_message(recipe: Recipe) -> str:
 
 
 def make_plan(recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
-    """The plan, and what the page shows of it."""
     start = time.perf_counter()
     found = plan(recipe)
     return found, answers.plan_answer(found, time.perf_counter() - start)
