@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privet.accounting.guarantee import format_bound, format_outward
-from privet.attacks.outcome import Outcome, format_count
+from privet._text import format_bound, format_count, format_outward
+from privet.attacks.outcome import Outcome
 from privet.reporting import figures
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def save_grid(found: "AttackReport", path: Path) -> None:
         heads = [titles.get(word, f"{word} iterations") for word in columns]
         for place, word in zip(axes[0], ["true image", *heads], strict=True):
             place.set_title(word, fontsize=8)
-        victims = format_count(found.settings["examples"], "victim")
-        update = f"one update of {format_count(found.settings['batch'], 'unknown record')}"
+        victims = format_count(found.settings["examples"], "victim", commas=True)
+        update = f"one update of {format_count(found.settings['batch'], 'unknown record', commas=True)}"
         figure.suptitle(f"{found.task}: one of {victims}, rebuilt from {update}", fontsize=9)
         figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
 
