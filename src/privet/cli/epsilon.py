@@ -6,18 +6,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _check
+from privet.cli import common
 from privet.cli import epsilon_answer as answer
-from privet.cli.common import (
-    PATH,
-    GroupedCommand,
-    Place,
-    adjacency_of,
-    check_scheduled,
-    integer,
-    number,
-    say_written,
-    warnings_as_lines,
-)
+from privet.cli.common import PATH, integer, number
 from privet.cli.epsilon_answer import Beside, One, several_of
 from privet.cli.recipe_options import JSON, option, words_of
 from privet.errors import InvalidValue, Unsupported
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
     from privet.planning import Plan
 
 
-@click.command("epsilon", cls=GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
+@click.command("epsilon", cls=common.GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
 @option("--sample-rate", "--rate", "rate", type=number,
         help="Probability q that an example is in the batch of a step, e.g. 256/60000.")  # fmt: skip
 @option("--batch-size", "--batch", "batch", type=number,
@@ -41,16 +32,16 @@ if TYPE_CHECKING:
         "see `privet list schedules`.")  # fmt: skip
 @option("--steps", type=integer, help="Number of steps T.")
 @option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / sample rate).")
-@option("--from", "sources", type=Place(), metavar="FILE", multiple=True,
+@option("--from", "sources", type=common.Place(), metavar="FILE", multiple=True,
         help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
         "or a CSV. Several runs, or a folder of runs: what they cost together.")  # fmt: skip
-@click.argument("more", nargs=-1, type=Place(), metavar="")
+@click.argument("more", nargs=-1, type=common.Place(), metavar="")
 @option("--dataset-name", metavar="NAME", help="Of several runs, those on this dataset.")
 @option("--delta", type=number, help="Delta of the guarantee, below 1/n. Default for a plan or a run: its own.")
 @option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
 @option("--accountant", default="pld", show_default=True, metavar="NAME",
         help="A method, `all` for all of them side by side, or your own as my.module:Class.")  # fmt: skip
-@option("--adjacency", "--relation", "relation", metavar="NAME", type=adjacency_of,
+@option("--adjacency", "--relation", "relation", metavar="NAME", type=common.adjacency_of,
         help="Neighbouring datasets: zero-out (default), add-remove or replace-one.")  # fmt: skip
 @option("--sampling", default="poisson", show_default=True, metavar="NAME",
         help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
@@ -122,7 +113,7 @@ def epsilon_command(
         answer.answer_delta(ledger, at, relation, as_json, beside)
         return
     assert delta is not None
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         answers = answer.answers_of(
             ledger, delta, accountant, relation, size, unit, () if beside is None else beside.assumptions
         )
@@ -131,12 +122,12 @@ def epsilon_command(
     else:
         answer.print_answers(answers, accountant, ledger, delta)
         answer.print_beside(beside)
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         if curve is not None:
             answer.draw_curve(ledger, delta, accountant, relation, curve)
         if tradeoff is not None:
             answer.draw_tradeoff(ledger, relation, tradeoff)
-    say_written(*figures.values(), as_json=as_json)
+    common.say_written(*figures.values(), as_json=as_json)
 
 
 def _check_question(*, delta: float | None, at: float | None, accountant: str, figures: bool) -> None:
@@ -244,7 +235,7 @@ def _charge(ledger: "Ledger", noise: float, shape: str | None, steps: int, rate:
     if shape is None:
         ledger.add(Step(noise=noise, rate=rate, sampling=chosen), steps)
         return
-    check_scheduled(steps)
+    common.check_scheduled(steps)
     ledger.extend(noise=noise * schedule_values(shape, steps), rate=rate, sampling=chosen)
 
 

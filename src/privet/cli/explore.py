@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet._text import format_bound, format_outward, shorten
-from privet.cli.common import (
-    PATH,
-    GroupedCommand,
-    number,
-    print_object,
-    print_table,
-    progress,
-    progress_bar,
-    say_written,
-    span,
-    warnings_as_lines,
-)
+from privet.cli import common
+from privet.cli.common import PATH, number, progress, span
 from privet.cli.epsilon_answer import terms
 from privet.cli.recipe_options import (
     JSON,
@@ -47,7 +37,7 @@ _FOUND = {  # what `--explore` varies or finds itself
 }  # fmt: skip
 
 
-@click.command("compare", cls=GroupedCommand, short_help="Compare plans of one budget side by side.")
+@click.command("compare", cls=common.GroupedCommand, short_help="Compare plans of one budget side by side.")
 @click.argument("files", nargs=-1, type=PATH)
 @option("--methods", metavar="NAMES", help="Methods with commas between them; see `privet list methods`.")
 @budget_options
@@ -72,19 +62,19 @@ def compare_command(
     start = time.perf_counter()
     _check_question(files, methods, plot, flags)
     profile = profile_of(flags)
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         found = _compared(_named(files, methods, flags), profile)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
+        common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
     else:
         _print(found)
     if plot is not None:
         from privet.reporting.plan_figures import save_comparison
 
-        with warnings_as_lines():
+        with common.warnings_as_lines():
             save_comparison(found, plot)
-    say_written(plot, as_json=as_json)
+    common.say_written(plot, as_json=as_json)
 
 
 def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | None, flags: dict[str, Any]) -> None:
@@ -138,7 +128,7 @@ def _compared(named: "dict[str, Plan | Recipe]", profile: Any) -> "Comparison":
 # --- the answer -------------------------------------------------------------------------------------
 def _print(found: "Comparison") -> None:
     columns = ["", *(row.name for row in found.rows)]
-    print_table(columns, [[title, *cells] for title, cells in _lines(found.rows)],
+    common.print_table(columns, [[title, *cells] for title, cells in _lines(found.rows)],
                 width=max(120, 40 + 24 * len(found.rows)))  # fmt: skip
     said: dict[str, list[str]] = {}  # what epsilons are for, and of which plans
     for row in found.rows:
@@ -201,16 +191,16 @@ def print_best(
     start = time.perf_counter()
     limits, most = _limits(searched.pop("over") or OVER), searched.pop("most") or MOST
     profile = profile_of(searched)
-    with warnings_as_lines(), progress("searching") as tell:
+    with common.warnings_as_lines(), progress("searching") as tell:
         found = search(recipe_in(recipe, given), over=limits, profile=profile, most=most, progress=tell)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(_best_object(found, seconds, out))
+        common.print_object(_best_object(found, seconds, out))
     else:
         _print_best(found, seconds)
     if out is not None:
         found.plan.save(out)
-    say_written(out, as_json=as_json)
+    common.say_written(out, as_json=as_json)
 
 
 def _limits(over: str) -> dict[str, tuple[float, float] | None]:
@@ -259,7 +249,7 @@ def _print_trials(trials: "tuple[SearchTrial, ...]") -> None:
         said = "certified" if trial.certified else "refused" if trial.refused else "estimated"
         rows.append([*(f"{value:.6g}" for value in trial.values.values()), *numbers, said])
     varied = [name.replace("_", "-") for name in trials[0].values]
-    print_table([*varied, "noise multiplier", "utility (estimate)", "status"], rows, left=0, width=100)
+    common.print_table([*varied, "noise multiplier", "utility (estimate)", "status"], rows, left=0, width=100)
     if len(trials) > SHOWN:
         click.echo(f"and {len(trials) - SHOWN} more (--json has all)")
 
@@ -292,24 +282,24 @@ def print_frontier(
         from privet.reporting.figures import check_path
 
         check_path(plot, option="--plot")
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         found = _frontier(file, given, lists)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
+        common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
     else:
         _print_view(found, seconds)
     if plot is not None:
         from privet.reporting.plan_figures import save_frontier
 
         save_frontier(found, plot)
-    say_written(plot, as_json=as_json)
+    common.say_written(plot, as_json=as_json)
 
 
 def _frontier(file: Path | None, flags: dict[str, Any], grid: dict[str, Any]) -> "Frontier":
     from privet.planning import ahead
 
-    with progress_bar("calibrating") as bar:
+    with common.progress_bar("calibrating") as bar:
         show = None if bar is None else lambda done, of: bar("calibrating", done, of)
         if file is None:
             return ahead(**flags, **grid, progress=show)
@@ -387,7 +377,7 @@ def _more(
     found = extend_rounds(plan, rounds, within=within)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(found.as_dict() | {"seconds": seconds})
+        common.print_object(found.as_dict() | {"seconds": seconds})
         return
     _print_more(plan, found, seconds)
 

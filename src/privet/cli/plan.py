@@ -9,17 +9,8 @@ import click
 
 from privet import _check
 from privet._text import format_bound, format_outward, shorten
-from privet.cli.common import (
-    PATH,
-    GroupedCommand,
-    grouped,
-    integer,
-    number,
-    print_object,
-    say_written,
-    span,
-    warnings_as_lines,
-)
+from privet.cli import common
+from privet.cli.common import PATH, grouped, integer, number, span
 from privet.cli.recipe_options import JSON, option, plan_options, profile_options, recipe_in, value_or_list, with_shapes
 
 if TYPE_CHECKING:
@@ -44,7 +35,7 @@ _EXPLORE = ("batches", "more", "within", "plot")
 _OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 
 
-@click.command("plan", cls=GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
+@click.command("plan", cls=common.GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
 @click.argument("recipe", required=False, type=PATH)
 @plan_options(lists=True)
 @partial(grouped, options=EXPLORE, heading="Explore (with --explore)")
@@ -108,17 +99,17 @@ def _plan(recipe: Path | None, given: dict[str, Any], *, out: Path | None, as_js
     from privet.planning import plan
 
     start = time.perf_counter()
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         found = plan(recipe_in(recipe, given))
         closed = _closed_form(found)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(_plan_object(found, seconds, out, closed))
+        common.print_object(_plan_object(found, seconds, out, closed))
     else:
         _print_plan(found, seconds, closed)
     if out is not None:
         found.save(out)
-    say_written(out, as_json=as_json)
+    common.say_written(out, as_json=as_json)
 
 
 def _closed_form(found: "Plan") -> "Plan | None":

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet._registry import from_entry_point
-from privet.cli.common import (
-    PATH,
-    Command,
-    GroupedCommand,
-    free_folder,
-    grouped,
-    integer,
-    number,
-    print_object,
-    warnings_as_lines,
-)
+from privet.cli import common
+from privet.cli.common import PATH, Command, grouped, integer, number
 from privet.cli.recipe_options import JSON, option, plan_options, with_shapes, words_of
 from privet.errors import InvalidValue, PrivetError
 
@@ -96,7 +87,7 @@ RUN = (
 )  # fmt: skip
 
 
-@click.command("train", cls=GroupedCommand, short_help="Train a model with differential privacy.")
+@click.command("train", cls=common.GroupedCommand, short_help="Train a model with differential privacy.")
 @click.argument("recipe", required=False, type=PATH)
 @partial(grouped, options=RUN, heading="Run")
 @training_options
@@ -176,7 +167,7 @@ def _plan(
         return Plan.load(file)
     given = with_shapes(flags)
     given["size"] = given["size"] or _size(recipe, given, settings, where)
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         return plan(Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given))
 
 
@@ -204,7 +195,7 @@ def _free(plan: "Plan", settings: dict[str, Any], root: Path) -> Path:
     from privet.training.settings import Settings
 
     spelling = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
-    return free_folder(root, spelling)
+    return common.free_folder(root, spelling)
 
 
 def _resumed(folder: Path, where: "Where", watcher: "Progress", *, show_private: bool | None) -> "tuple[Run, bool]":
@@ -222,7 +213,7 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
     if not group().is_first:
         return
     if as_json:
-        print_object(_object(run))
+        common.print_object(_object(run))
         return
     planned = len(run.plan.steps)
     said = "had finished already" if was_over else "finished" if run.is_over else "stopped"
