@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from privet import _check
 from privet._registry import import_published
+from privet._text import format_count
 from privet.attacks.base import Reconstruction
 from privet.attacks.observing import TargetRecords
 
@@ -265,8 +266,9 @@ def format_table(
     guarantees: Mapping[str, str],
 ) -> str:  # fmt: skip
     """Everything that one wants to read at a glance."""
+    victims = format_count(settings["examples"], "victim", commas=True)
     lines = [
-        f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from {task}, "
+        f"{victims} of {format_count(settings['batch'], 'unknown record', commas=True)} from {task}, "
         f"{settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
     ]
     lines += align_columns(
@@ -328,11 +330,6 @@ def _printed_lines(task: str, outcomes: Sequence[Outcome]) -> list[str]:
         return []
     head = ("method", "iter", "success", "MSE", "our iter", "MSE<0.70*", "our MSE", "success - control")
     return [f"  published: {theirs_of.SOURCE}; its iterations are L-BFGS calls", *align_columns([head, *rows])]
-
-
-def format_count(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

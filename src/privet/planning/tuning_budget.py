@@ -51,8 +51,8 @@ class TrialBudget:
         if self.is_random:
             none = " (of none: a model fixed beforehand)" if self.trial_count_distribution == "poisson" else ""
             return (
-                f"draw the number of runs from {self.trial_count_distribution}({self.runs:g}) in secret; publish the best run alone{none}, "
-                "never how many there were; score on public data"
+                f"draw the number of runs from {self.trial_count_distribution}({self.runs:g}) in secret; publish the "
+                f"best run alone{none}, never how many there were; score on public data"
             )
         if self.trial_count_distribution == "fixed":
             return "every run may be published; score on public data"
@@ -93,13 +93,12 @@ def parse_trial_budget(*, trials: int | None, trials_mean: float | None, trials_
 
 
 def _check_runs(trials: int | None, trials_mean: float | None) -> float:
+    name, runs = ("trials", trials) if trials is not None else ("trials_mean", trials_mean)
+    assert runs is not None
     if trials is not None:
         _check.whole(trials=trials)
     else:
-        assert trials_mean is not None
-        check_mean(trials_mean)
-    name, runs = ("trials", trials) if trials is not None else ("trials_mean", trials_mean)
-    assert runs is not None
+        check_mean(runs)
     if runs > MOST_TRIALS:
         raise InvalidValue(f"{name}={runs!r} must be at most {MOST_TRIALS:.0e}. Use fewer.")
     return float(runs)
@@ -111,13 +110,13 @@ def check_accountant(tuning: TrialBudget | None, *, accountant: str | None, as_p
         return
     if as_published:
         raise InvalidValue(
-            f"as_published=True and trials_law={tuning.trial_count_distribution!r} are both given, but no paper's formula charges for "
-            "tuning. Leave out one of them."
+            f"as_published=True and trials_law={tuning.trial_count_distribution!r} are both given, but no paper's "
+            "formula charges for tuning. Leave out one of them."
         )
     if tuning.is_random and accountant not in (None, "rdp"):
         raise InvalidValue(
-            f"accountant={accountant!r} has no theorem for trials_law={tuning.trial_count_distribution!r}. It is a statement about Rényi "
-            "divergences. Use accountant='rdp', or leave it out."
+            f"accountant={accountant!r} has no theorem for trials_law={tuning.trial_count_distribution!r}. It is a "
+            "statement about Rényi divergences. Use accountant='rdp', or leave it out."
         )
     if accountant == "proactive":
         raise InvalidValue(

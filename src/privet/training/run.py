@@ -8,16 +8,14 @@ runs/a/metrics.jsonl              what was seen on the way
 """
 
 import json
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from privet import models
+from privet import _text, models
 from privet._files import write_new
 from privet._text import shorten
 from privet.accounting import Guarantee, Ledger
@@ -252,13 +250,7 @@ def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_privat
 
 def versions() -> dict[str, str]:
     """What makes a run."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+    return dict(_text.versions(*PACKAGES))
 
 
 def write_plan(folder: Path, plan: Plan) -> None:

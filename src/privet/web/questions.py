@@ -55,7 +55,8 @@ def recipe_from_controls(given: Any) -> Recipe:
 def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as a TOML file that `privet plan` reads.
 
-    >>> print(recipe_to_toml(recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60, "method": "noisy-sgd"})))
+    >>> controls = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60, "method": "noisy-sgd"}
+    >>> print(recipe_to_toml(recipe_from_controls(controls)))
     # privet plan recipe.toml --out plan.json
     epsilon = 1.2
     delta = 1e-05
@@ -74,7 +75,8 @@ def recipe_to_toml(recipe: Recipe) -> str:
 def recipe_to_command(recipe: Recipe) -> str:
     """The command line that makes the same plan.
 
-    >>> recipe_to_command(recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60})).partition(" --size ")[0]
+    >>> recipe = recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60})
+    >>> recipe_to_command(recipe).partition(" --size ")[0]
     'privet plan --epsilon 1.2 --delta 1e-05 --relation zero-out'
     """
     words = ["privet", "plan"]
@@ -86,7 +88,6 @@ def recipe_to_command(recipe: Recipe) -> str:
 
 
 def _control_values(recipe: Recipe) -> dict[str, Any]:
-    """What the controls say, in the order in which a recipe is read; what is off is left out."""
     order = ("epsilon", "delta", "relation", *NUMBERS[2:], "method", "as_published")
     said = recipe.as_dict()
     return {key: said[key] for key in order if said.get(key) not in (None, False)}
@@ -99,8 +100,6 @@ def _toml_value(value: Any) -> str:
 
 
 # --- one control ------------------------------------------------------------------------------------
-
-
 def _parse_control(key: str, value: Any) -> Any:
     if key in WORDS:
         if value not in WORDS[key]:
@@ -124,11 +123,8 @@ def _parse_control(key: str, value: Any) -> Any:
 
 
 def _parse_number(value: Any) -> float | None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, str))
-        or (isinstance(value, str) and len(value) > 40)
-    ):
+    is_long = isinstance(value, str) and len(value) > 40
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or is_long:
         return None
     try:
         found = float(value)
