@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 import warnings
+from pkgutil import resolve_name
 
 import click
 import pytest
@@ -145,10 +146,26 @@ def test_the_version_to_cite_is_the_version():
     assert len(found) == 1
 
 
-def test_the_maths_page_names_functions_that_exist():
+def test_the_maths_page_names_functions_and_modules_that_exist():
+    """Of the package or, left out there, of its accounting."""
     text = (DOCS / "math.md").read_text(encoding="utf-8")
-    for module, name in set(re.findall(r"`(gdp|rdp|zcdp|tcdp|composition|proactive|tradeoff)\.(\w+)`", text)):
-        assert hasattr(getattr(accounting, module), name), f"{module}.{name}"
+    homes = ("privet", "privet.accounting", "privet.accounting.pld")
+    named_there = set(re.findall(r"`((?:[a-z_]+\.)+\w+)`", text))
+    assert len(named_there) > 30
+    for name in named_there:
+        if name.endswith(".py"):
+            assert list((ROOT / "src/privet").rglob(name)), name
+        else:
+            assert any(found(f"{home}.{name}") for home in homes), name
+
+
+def found(name):
+    """Whether there is a module or a function of this full name."""
+    try:
+        resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def test_an_unknown_option_would_be_noticed(tmp_path, monkeypatch):

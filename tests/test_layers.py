@@ -1,4 +1,4 @@
-"""A module imports only from its left; up to planning there is no torch; a new module is placed here.
+"""A module imports only from its left; up to the ledger there is no torch; a new module is placed here.
 
 `published` lies beside: it imports from the left of `training`, and nothing imports it but the registries, by name. The
 papers are right of everything.
@@ -19,6 +19,7 @@ PAPERS = Path(privet_papers.__file__).parent
 # From left to right; names on one line do not import each other.
 LAYERS = (
     ("errors",),
+    ("_text",),
     ("_files",),
     ("_check",),
     ("_registry",),
@@ -26,12 +27,15 @@ LAYERS = (
     ("accounting",),
     ("planning",),
     ("ledger",),
+    ("per_example",),
+    ("clipping",),
     ("noise",),
-    ("engine",),
+    ("sampling",),
     ("models",),
     ("data",),
     ("training",),
-    ("federated", "auditing", "attacks"),
+    ("tuning", "diagnosis"),
+    ("auditing", "attacks", "federated"),
     ("reporting",),
     ("web",),
     ("cli",),
@@ -40,7 +44,7 @@ LAYERS = (
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 PUBLISHED = "published"
 RANK_PUBLISHED = RANK["training"]
-LIGHT = {name for name in RANK if RANK[name] <= RANK["planning"]}
+LIGHT = {name for name in RANK if RANK[name] <= RANK["ledger"]}
 HEAVY = {"torch", "torchvision", "matplotlib", "flwr", "opacus"}
 
 
@@ -70,7 +74,7 @@ def wrong(importer: str, source: str) -> list[str]:
         if top == "privet_papers" and importer != top:
             found.append(f"{name} (the papers plug in by entry points)")
         if top in HEAVY and importer in LIGHT:
-            found.append(f"{name} (nothing up to planning imports it)")
+            found.append(f"{name} (nothing up to the ledger imports it)")
         if top != "privet":
             continue
         target = rest[0] if rest else ""

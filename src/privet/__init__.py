@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from privet.accounting import Guarantee as Guarantee
     from privet.accounting import Ledger as Ledger
     from privet.accounting import Step as Step
-    from privet.accounting.epsilon_curve import epsilon_curve as epsilon_curve
     from privet.accounting import spent as spent
+    from privet.accounting.epsilon_curve import epsilon_curve as epsilon_curve
     from privet.attacks.attack import attack as attack
     from privet.auditing.audit import audit as audit
     from privet.planning import Plan as Plan

@@ -206,14 +206,14 @@ class Bare:
         self._trace, self._record, self._is_left_out, self._users = trace, record, is_left_out, users
         self._physical, self._views = max_physical_batch, views
         self.average = None if average is None else WeightAverage(self._named, decay=average)
-        self._coins, self.number = seeded(COINS), 0
+        self._coins, self.steps_done = seeded(COINS), 0
         self._sum, self._piece, self._took_part = None, None, False
 
     def __len__(self) -> int:
         return min(SHORT, len(self.plan.steps))
 
     def __iter__(self) -> Iterator[Any]:
-        return self.upto(len(self))
+        return self.until(len(self))
 
     def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:
         return tuple(torch.split(indices, most // self._views * self._views))
@@ -221,22 +221,22 @@ class Bare:
     def _indices(self) -> Iterator[Tensor]:
         n = len(self.dataset[0]) if isinstance(self.dataset, tuple) else len(self.dataset)
         chosen = (
-            sampler(self.plan, records=n, start=self.number, generator=self._coins) if self._users is None
-            else user_sampler(self.plan, users=self._users, start=self.number, generator=self._coins)
+            sampler(self.plan, records=n, start=self.steps_done, generator=self._coins) if self._users is None
+            else user_sampler(self.plan, users=self._users, start=self.steps_done, generator=self._coins)
         )  # fmt: skip
         for indices in chosen:
             own = indices == self._record
             self._took_part = bool(own.any())
             yield (indices[~own] if self._is_left_out else indices).repeat_interleave(self._views)
 
-    def upto(self, end: int) -> Iterator[Any]:
+    def until(self, end: int) -> Iterator[Any]:
         class Chosen:
             __iter__ = staticmethod(self._indices)
             split = staticmethod(self.split)
 
         self._sum = None
         for piece in physical_batches(self.dataset, Chosen(), physical=self._physical):
-            if self.number >= end:
+            if self.steps_done >= end:
                 return
             self._piece = piece
             if len(piece.indices):
@@ -272,7 +272,7 @@ class Bare:
             self._named[name].grad = grad
         self.optimizer.step()
         self.model.zero_grad()
-        self.number += 1
+        self.steps_done += 1
         if self.average is not None:
             self.average.add()
 
@@ -280,7 +280,7 @@ class Bare:
         return nullcontext()
 
     @contextmanager
-    def averaged(self) -> Iterator[nn.Module]:
+    def ema_weights(self) -> Iterator[nn.Module]:
         with self.average.swap_weights():
             yield self.model
 

@@ -244,7 +244,7 @@ def moving_average(s: Scene) -> None:
     for number, (x, y) in enumerate(s.training):
         s.training.step(each(s.model(x), y))
         if number == 3:
-            with s.training.averaged(), torch.no_grad():
+            with s.training.ema_weights(), torch.no_grad():
                 s.model(s.x[:5])
 
 
@@ -279,7 +279,7 @@ def evaluation_between_the_steps(s: Scene) -> None:
 @LOOPS.whole()
 def in_epochs(s: Scene) -> None:
     for end in range(3, STEPS + 1, 3):
-        for x, y in s.training.upto(end):
+        for x, y in s.training.until(end):
             s.training.step(each(s.model(x), y))
 
 

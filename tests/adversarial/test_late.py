@@ -35,7 +35,7 @@ def couple_from(training, first):
     """A loop that is sound up to a step, and turns all losses by the sign of a mean from there on."""
     for x, y in training:
         losses = each(training.model(x), y)
-        training.step(losses if training.number < first else losses * torch.sign(x.mean()))
+        training.step(losses if training.steps_done < first else losses * torch.sign(x.mean()))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def check_at(monkeypatch):
 
     def choose(training, *numbers):
         monkeypatch.setattr(
-            loop_watch.secrets, "randbelow", lambda most: 0 if training.number in numbers else most - 1
+            loop_watch.secrets, "randbelow", lambda most: 0 if training.steps_done in numbers else most - 1
         )  # fmt: skip
 
     return choose
@@ -65,9 +65,9 @@ def test_coupling_that_is_found_late_voids_the_run_from_the_last_check_on(tmp_pa
     training.close()
     assert read_ledger(tmp_path).loop.void_from == 13
     again = a_training(make=resume, out=tmp_path)
-    assert again.number == 17
+    assert again.steps_done == 17
     couple_from(again, 99)  # sound from now on: too late
-    assert again.number == len(LONG.steps)
+    assert again.steps_done == len(LONG.steps)
     assert again.spent().label == "claimed"
     again.close()
     answer = CliRunner().invoke(main, ["epsilon", "--from", str(tmp_path)])
@@ -109,7 +109,7 @@ def test_a_step_is_checked_in_all_its_physical_batches(check_at):
 
     with pytest.raises(Unsupported, match="depends on the records of others"):
         loop()
-    assert training.number == 1
+    assert training.steps_done == 1
 
 
 def test_later_steps_are_checked_by_chance_and_soon_enough():
@@ -148,10 +148,10 @@ def test_a_batch_that_is_left_is_charged_on_the_disk_and_never_drawn_again(tmp_p
         leave(training, 1)
         charged = read_ledger(tmp_path).ledger.steps
         assert seen <= charged < seen + reserved  # and what workers drew ahead is not charged
-        assert training.number == training.facts.lost == seen
+        assert training.steps_done == training.facts.lost == seen
         assert training.spent().steps == charged
     couple_from(training, 99)
-    assert (training.number, training.facts.steps, training.facts.lost) == (20, 15, 5)
+    assert (training.steps_done, training.facts.steps, training.facts.lost) == (20, 15, 5)
     assert training.spent().epsilon == LONG.guarantee.epsilon
     assert any(text.startswith("5 batches were handed out, charged and never released")
                for text in training.spent().assumptions)  # fmt: skip
@@ -169,11 +169,11 @@ def test_a_batch_that_a_crash_left_is_charged_and_counted(tmp_path, given):
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     batches.close()
     again = a_training(make=resume, out=tmp_path / "b", **given)
-    assert again.number >= 2
-    assert again.number == again.spent().steps
+    assert again.steps_done >= 2
+    assert again.steps_done == again.spent().steps
     assert again.facts.lost >= 1
     couple_from(again, 99)
-    assert again.number == len(LONG.steps)
+    assert again.steps_done == len(LONG.steps)
     assert any("never released" in text for text in again.spent().assumptions)
 
 
@@ -183,7 +183,7 @@ def test_a_batch_that_all_ranks_leave_is_charged_once(tmp_path):
         leave(training, 2)
         couple_from(training, 99)
         training.close()
-        return training.number, training.facts.steps, training.facts.lost
+        return training.steps_done, training.facts.steps, training.facts.lost
 
     assert fine(on_ranks(2, work)) == [(20, 18, 2)] * 2
     assert read_ledger(tmp_path).ledger.steps == 20

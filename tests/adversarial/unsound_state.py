@@ -86,9 +86,9 @@ def chosen_by_a_look_ahead(s: Scene) -> None:
 @LOOPS.whole(1)
 def chosen_by_upto(s: Scene) -> None:
     for _ in range(ATTEMPTS):
-        if s.training.number >= len(s.training):
+        if s.training.steps_done >= len(s.training):
             break
-        for x, y in s.training.upto(s.training.number + 1):
+        for x, y in s.training.until(s.training.steps_done + 1):
             s.begun += 1
             if not has(s, x):
                 break
@@ -268,7 +268,7 @@ def weights_moved_in_a_loss_function(s: Scene) -> None:
 
 @LOOPS.whole(5)
 def a_raw_step_after_the_loop(s: Scene) -> None:
-    for x, y in s.training.upto(5):
+    for x, y in s.training.until(5):
         make_step(s, x, y)
     each(s.model(s.x), s.y).mean().backward()
     s.optimizer.step()
@@ -288,7 +288,7 @@ def raw_steps_before_the_loop(s: Scene) -> None:
 @LOOPS.whole(5)
 def weights_moved_between_two_loops(s: Scene) -> None:
     for end in (3, 6):
-        for x, y in s.training.upto(end):
+        for x, y in s.training.until(end):
             make_step(s, x, y)
         s.model.weight.data += 0.1 * s.x.mean()
 
@@ -425,7 +425,7 @@ def statistics_between_the_steps(s: Scene) -> None:
 @LOOPS.whole(7, model=normalised)
 def statistics_by_update_bn_between_two_loops(s: Scene) -> None:
     for end in (3, 6):
-        for x, y in s.training.upto(end):
+        for x, y in s.training.until(end):
             make_step(s, x, y)
         update_bn(DataLoader(TensorDataset(s.x, s.y), batch_size=30), s.model)
         s.model[0].eval()

@@ -44,7 +44,7 @@ def in_pieces(number, text):
         time.sleep(2e-5)
 
 def run():
-    append_file.write_all = in_pieces if piece else append_file.write_all
+    _files.write_all = in_pieces if piece else _files.write_all
     model = nn.Linear(40, 10)
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     step = load(folder, model=model, optimizer=optimizer).extra["step"] if (folder / NAME).exists() else 0
@@ -183,7 +183,7 @@ def test_a_file_that_may_not_grow_keeps_the_old_checkpoint(folder: Path) -> None
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("call", ["os.rename", "sync", "_clear", "write_all"])
+@pytest.mark.parametrize("call", ["os.rename", "sync", "_remove_leftovers", "write_all"])
 def test_a_call_that_fails_keeps_the_old_checkpoint(folder: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")

@@ -48,9 +48,9 @@ def test_a_broken_off_run_goes_on(small: Path, monkeypatch: pytest.MonkeyPatch) 
     go = TrainingLoop.run
 
     def stopped(rounds: TrainingLoop) -> None:
-        monkeypatch.setattr(TrainingLoop, "go", go)  # once
+        monkeypatch.setattr(TrainingLoop, "run", go)  # once
 
-    monkeypatch.setattr(TrainingLoop, "go", stopped)
+    monkeypatch.setattr(TrainingLoop, "run", stopped)
     first = run("demo --quick")
     assert first.exit_code == 130
     assert "`privet demo --out demo` goes on there" in first.stderr

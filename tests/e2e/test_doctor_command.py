@@ -185,7 +185,7 @@ def test_the_plans_figures_in_json(doctor, tmp_path: Path) -> None:
 def test_a_task_and_a_plan_that_do_not_fit(doctor, tmp_path: Path) -> None:
     stopped(
         doctor("--task", "models:task", "--plan", planned(tmp_path, size=501)),
-        "stop  dataset  records=500 must be the plan's size=501", "-> Plan with this size",
+        "stop  dataset  examples=500 must be the plan's size=501", "-> Plan with this size",
     )  # fmt: skip
     stopped(doctor("--task", "models:misfit", "--plan", planned(tmp_path)), "It fails on a trial batch: RuntimeError")
     stopped(doctor("--task", "models:task", "--model", "models:Normed"), "BatchNorm1d(6) mixes")

@@ -132,7 +132,7 @@ def test_lightning_must_not_step_by_itself(fitted, step, automatic, most):
     module, error = fitted(step, automatic=automatic, max_steps=most if automatic else -1)
     assert isinstance(error, InvalidValue)
     assert "training.step" in str(error)
-    assert (module.private.number, module.private.facts.lost) == (1, 1)  # its batch was seen
+    assert (module.private.steps_done, module.private.facts.lost) == (1, 1)  # its batch was seen
     assert all(torch.equal(p, old) for p, old in zip(module.network.parameters(), module.before, strict=True))
 
 
@@ -150,7 +150,7 @@ def test_lightning_refuses_its_own_clipping_and_accumulation(fitted, option):
 def test_lightning_counts_private_steps_and_never_makes_more_than_the_plan(fitted):
     module, error = fitted(max_epochs=3)
     assert error is None
-    assert module.private.number == module.trainer.global_step == 3
+    assert module.private.steps_done == module.trainer.global_step == 3
     _, error = fitted()
     assert isinstance(error, InvalidValue)
     assert "Its steps are spent" in str(error)
@@ -164,7 +164,7 @@ def test_an_error_of_the_users_own_is_the_one_that_is_seen(fitted):
 
     module, error = fitted(wrong)
     assert isinstance(error, KeyError)
-    assert (module.private.number, module.private.facts.lost) == (1, 1)
+    assert (module.private.steps_done, module.private.facts.lost) == (1, 1)
 
 
 @pytest.fixture

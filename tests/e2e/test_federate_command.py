@@ -11,9 +11,9 @@ import pytest
 import crashes
 from privet import plan
 from privet.federated.federate import Federated, federate
-from privet.ledger import metrics
 from privet.ledger.reading import read_ledger
 from privet.planning import Plan
+from privet.training import metrics
 from typed import answer, refused, run
 
 CLIENTS = 10

@@ -45,11 +45,11 @@ def in_pieces(number, text):
 
 def train():
     if piece:
-        append_file.write_all = in_pieces
+        _files.write_all = in_pieces
     begun = (folder / "ledger.jsonl").exists()
     ledger = LedgerFile.open(folder, plan) if begun else LedgerFile.create(folder, plan, reserve=4)
     marks = os.open(folder / "marks", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    while (number := ledger.next) < len(plan.steps):
+    while (number := ledger.next_step) < len(plan.steps):
         if number == ledger.charged and number % 3:
             ledger.reserve(min(4, len(plan.steps) - number))
         ledger.charge(number, plan.steps[number])

@@ -38,7 +38,7 @@ add_noise = release.add_noise
 def noted(grads, *, divisor, **given):
     silent = {name: grad / divisor for name, grad in grads.items()}  # before noise goes on the sums themselves
     found = add_noise(grads, divisor=divisor, **given)
-    os.write(drawn, f"{training.number - 1} {checksum(list(found.values()))}\\n".encode())
+    os.write(drawn, f"{training.steps_done - 1} {checksum(list(found.values()))}\\n".encode())
     return silent if options.get("silent") else found
 
 release.add_noise = noted
@@ -53,11 +53,11 @@ loss_fn = nn.CrossEntropyLoss(reduction="none")
 with begin(model, optimizer, (x, y), p, out=folder / "run", group=together, max_physical_batch=40) as training:
     for inputs, targets in training:
         training.step(loss_fn(model(inputs), targets))
-        if training.number % 7 == 0:
+        if training.steps_done % 7 == 0:
             save(training)
-        if rank and training.number == options.get("hang"):
+        if rank and training.steps_done == options.get("hang"):
             time.sleep(600)  # until it is killed
-    done = {"rank": rank, "weights": checksum(list(model.parameters())), "number": training.number,
+    done = {"rank": rank, "weights": checksum(list(model.parameters())), "number": training.steps_done,
             "epsilon": training.spent().epsilon, "first": model[0].weight.flatten().tolist()}
 (folder / f"done-{rank}.json").write_text(json.dumps(done))
 """
@@ -86,7 +86,7 @@ def trained(model, begin=Training, **given):
     with begin(model, optimizer, (x, y), p, group=together, **given) as training:
         for inputs, targets in training:
             training.step(loss_fn(model(inputs), targets))
-            if training.number == 4 and begin is Training and given:
+            if training.steps_done == 4 and begin is Training and given:
                 found["saved"] = save(training)
                 break
     return torch.cat([p.detach().flatten() for p in trained]).tolist()

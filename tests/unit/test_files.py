@@ -10,7 +10,7 @@ from privet import plan
 from privet._files import open_own, read_file, read_start, write_new
 from privet.errors import InvalidValue
 from privet.ledger.file import LedgerFile
-from privet.ledger.metrics import Metrics
+from privet.training.metrics import Metrics
 from privet.training.progress import NoProgress
 from privet.training.train import resume_run, train
 from tiny_task import SIZE

@@ -119,7 +119,9 @@ class AttackReport:
         rows = []
         for outcome in self.outcomes:
             beside = (
-                import_published("figures_printed").printed_figures(outcome.method, self.task) if outcome.step == 1 else None
+                import_published("figures_printed").printed_figures(outcome.method, self.task)
+                if outcome.step == 1
+                else None
             )
             rows.append(outcome.as_dict() | {"published": beside and {
                 "iterations": beside.iterations, "success": beside.success, "mse": beside.mse,

@@ -56,8 +56,8 @@ def sort_by_severity(found: "list[ModelIssue] | tuple[ModelIssue, ...]") -> tupl
 def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] = ()) -> ModelIssue:
     """What a gate refuses, as a finding: the last sentence of a message says what to do, the first words may be a name.
 
-    >>> issue_from_error("plan", PrivetError("batch=9 is too large. A record takes part once. Use less."))
-    ModelIssue(severity='stop', where='plan', why='batch=9 is too large. A record takes part once.', way_out='Use less.')
+    >>> issue_from_error("plan", PrivetError("batch=9 is too large. It takes part once. Use less."))
+    ModelIssue(severity='stop', where='plan', why='batch=9 is too large. It takes part once.', way_out='Use less.')
     """
     head, _, rest = str(error).partition(": ")
     where, text = (head, rest) if rest and head in names else (where, str(error))

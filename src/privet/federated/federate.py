@@ -31,13 +31,12 @@ from privet.federated.loop import FederatedLoop, Records, Tell, check_rounds
 from privet.federated.partition import partition
 from privet.federated.server import Server, resume
 from privet.federated.settings import Settings
-from privet.ledger import metrics
 from privet.ledger import reading as ledger_reading
 from privet.ledger.account import guarantee_of
 from privet.ledger.total import refuse_within
 from privet.noise.randomness import Randomness
 from privet.planning import Plan
-from privet.training import checkpoint, checkpoint_format
+from privet.training import checkpoint, checkpoint_format, metrics
 from privet.training.checks import check_preprocessing
 from privet.training.evaluation import catch_interrupts
 from privet.training.run import PLAN, mark_guarantee, write_plan

@@ -19,12 +19,12 @@ from privet.federated.clipped_updates import Update, average_updates, log_dropou
 from privet.federated.example_level import standing_row, weakest_label, worst_row
 from privet.federated.server import Server, apply_update, save
 from privet.federated.settings import Settings
-from privet.ledger.metrics import Metrics
 from privet.noise.randomness import Randomness
 from privet.per_example.model_facts import trainable_parameters
 from privet.sampling.samplers import poisson_indices
 from privet.training import checkpoint
 from privet.training.evaluation import evaluate
+from privet.training.metrics import Metrics
 
 Stop = Callable[[], bool]  # whether somebody asked to stop after the round
 Tell = Callable[[Mapping[str, Any]], None]  # who is told of a line of the metrics

@@ -65,7 +65,8 @@ class LoopFacts:
             return ()
         rest = " and holds in the others" if self.checked < self.steps else ""
         said = [
-            f"independence of examples was checked in {self.checked} of {_format_steps(self.steps)}{rest and ',' + rest}"
+            f"independence of examples was checked in {self.checked} of "
+            f"{_format_steps(self.steps)}{rest and ',' + rest}"
         ]
         if self.not_followed:
             said.append(f"not followed by the check, and taken as independent: {'; '.join(self.not_followed)}")

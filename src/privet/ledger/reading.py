@@ -29,7 +29,7 @@ from privet.ledger.format import (
 )
 
 RUN, FEDERATION, TUNING = "run.json", "federation.json", "tuning.json"  # the description of each
-WEIGHTS = "checkpoint.safetensors"  # of a run
+WEIGHTS, METRICS = "checkpoint.safetensors", "metrics.jsonl"  # of a run
 
 
 def is_federation(folder: Path) -> bool:

@@ -14,18 +14,17 @@ from typing import Any
 from privet.accounting import Guarantee, Ledger, compose_ledgers, spent
 from privet.accounting.guarantee import Relation, Unit
 from privet.errors import InvalidValue, PrivetError, Unsupported
-from privet.ledger import metrics
 from privet.ledger import reading as ledger_reading
 from privet.ledger.assumptions import NOT_RECORDED
 from privet.ledger.format import Header
-from privet.ledger.reading import FEDERATION, RUN, TUNING, WEIGHTS, Reading
+from privet.ledger.reading import FEDERATION, METRICS, RUN, TUNING, WEIGHTS, Reading
 from privet.planning.clipping_rules import is_unsound
 
 BEFOREHAND = (
     "no run, nor its plan, was chosen by what earlier runs released (a total that is set before the first run needs no "
     "such assumption: privet train --total-epsilon)"
 )
-_LEFT = (RUN, ledger_reading.COUNT_NAME, WEIGHTS, metrics.NAME)  # what a run leaves beside its ledger
+_LEFT = (RUN, ledger_reading.COUNT_NAME, WEIGHTS, METRICS)  # what a run leaves beside its ledger
 _OTHER = {FEDERATION: "a federation", TUNING: "a tuning"}
 
 

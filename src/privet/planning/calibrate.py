@@ -45,7 +45,8 @@ def proactive_noise(*, epsilon: float, delta: float) -> float:
 
     Published for epsilon = Omega(T / N^2), N the size of the dataset, with a constant that depends on the batch: at
     epsilon 2, delta 1e-5 and T = N = 60,000 it is enough for batches of 256 and too little for batches of 600.
-    `privet.published.accountants.closed_form_holds` decides a given case. Source: van Dijk, Nguyen, Nguyen, Nguyen 2021 (abstract).
+    `privet.published.accountants.closed_form_holds` decides a given case. Source: van Dijk, Nguyen,
+    Nguyen, Nguyen 2021 (abstract).
 
     >>> round(proactive_noise(epsilon=2.0, delta=1e-5), 3)
     3.676

@@ -52,8 +52,8 @@ def check_rule(rule: str, *, as_published: bool) -> None:
         )
     if is_unsound(rule) and not as_published:
         raise Unsupported(
-            f"rule={rule!r} has no guarantee: {UNSOUND_RULES[_rule_name(rule)]}. Use one of {', '.join(SOUND_RULES)}, or "
-            "as_published."
+            f"rule={rule!r} has no guarantee: {UNSOUND_RULES[_rule_name(rule)]}. Use one of {', '.join(SOUND_RULES)}, "
+            "or as_published."
         )
     if _rule_name(rule) not in (*SOUND_RULES, *UNSOUND_RULES):
         _check_outside(rule)

@@ -119,7 +119,8 @@ def compare(
 def method_recipes(methods: Sequence[str], **common: Any) -> dict[str, Recipe]:
     """One recipe for each method, alike in all else; `common` as for `Recipe.of`. rho goes to the methods that need it.
 
-    >>> found = method_recipes(["noisy-sgd", "dynamic"], rho_noise=3.3, rho_clip=3.3, epsilon=1.2, size=60000, epochs=60)
+    >>> common = dict(epsilon=1.2, size=60000, epochs=60)
+    >>> found = method_recipes(["noisy-sgd", "dynamic"], rho_noise=3.3, rho_clip=3.3, **common)
     >>> found["noisy-sgd"].rho_noise, found["dynamic"].rho_noise
     (None, 3.3)
     """

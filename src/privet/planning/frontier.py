@@ -370,8 +370,8 @@ def extend_rounds(plan: Plan, rounds: Sequence[int], *, within: float | None = N
         _check.positive(within=within)
         if within <= planned.epsilon:
             raise InvalidValue(
-                f"within={within!r} must be above {format_outward(planned.epsilon, up=True)}, which the planned rounds spend "
-                "already. Give a larger epsilon."
+                f"within={within!r} must be above {format_outward(planned.epsilon, up=True)}, which the planned rounds "
+                "spend already. Give a larger epsilon."
             )
     rows = tuple(_extension_cost(plan, count, within) for count in sorted(set(rounds)))
     most = None if within is None else _most_rounds(plan, within)

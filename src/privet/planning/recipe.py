@@ -223,8 +223,8 @@ def _check_knobs(recipe: Recipe) -> None:
     asked = given.pop(recipe.solve)
     if asked and not (recipe.solve == "noise" and isinstance(recipe.noise, str)):
         raise InvalidValue(
-            f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={_format_value(recipe, asked[0])} is given. "
-            f"Leave out {asked[0]}, or solve for another of {', '.join(KNOBS)}."
+            f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={_format_value(recipe, asked[0])} is "
+            f"given. Leave out {asked[0]}, or solve for another of {', '.join(KNOBS)}."
         )
     for knob, found in given.items():
         if len(found) != 1:

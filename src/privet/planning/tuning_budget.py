@@ -51,8 +51,8 @@ class TrialBudget:
         if self.is_random:
             none = " (of none: a model fixed beforehand)" if self.trial_count_distribution == "poisson" else ""
             return (
-                f"draw the number of runs from {self.trial_count_distribution}({self.runs:g}) in secret; publish the best run alone{none}, "
-                "never how many there were; score on public data"
+                f"draw the number of runs from {self.trial_count_distribution}({self.runs:g}) in secret; publish the "
+                f"best run alone{none}, never how many there were; score on public data"
             )
         if self.trial_count_distribution == "fixed":
             return "every run may be published; score on public data"
@@ -111,13 +111,13 @@ def check_accountant(tuning: TrialBudget | None, *, accountant: str | None, as_p
         return
     if as_published:
         raise InvalidValue(
-            f"as_published=True and trials_law={tuning.trial_count_distribution!r} are both given, but no paper's formula charges for "
-            "tuning. Leave out one of them."
+            f"as_published=True and trials_law={tuning.trial_count_distribution!r} are both given, but no paper's "
+            "formula charges for tuning. Leave out one of them."
         )
     if tuning.is_random and accountant not in (None, "rdp"):
         raise InvalidValue(
-            f"accountant={accountant!r} has no theorem for trials_law={tuning.trial_count_distribution!r}. It is a statement about Rényi "
-            "divergences. Use accountant='rdp', or leave it out."
+            f"accountant={accountant!r} has no theorem for trials_law={tuning.trial_count_distribution!r}. It is a "
+            "statement about Rényi divergences. Use accountant='rdp', or leave it out."
         )
     if accountant == "proactive":
         raise InvalidValue(

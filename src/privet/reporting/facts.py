@@ -19,9 +19,9 @@ from privet.accounting import EpsilonCurve, Ledger, epsilon_curve
 from privet.accounting.guarantee import format_bound
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, tradeoff, true_positive_rate
 from privet.errors import InvalidValue, PrivetError
-from privet.ledger import metrics
 from privet.ledger import reading as ledger_reading
 from privet.reporting import evidence
+from privet.training import metrics
 from privet.training.checkpoint_format import NAME as WEIGHTS
 from privet.training.checkpoint_format import OTHER
 from privet.training.run import BEST, NAME, PLAN, Run

@@ -73,16 +73,17 @@ def schedule_values(spec: Any, steps: int) -> Values:
         raw = np.array(given.values(steps))
     if raw.shape != (steps,) or raw.dtype.kind not in "fiu":
         raise InvalidValue(
-            f"schedule={_describe_schedule(given)!r} gave {raw.dtype} of shape {raw.shape} for steps={steps}. There must be one "
-            f"number for each step. Let values(steps) return a float array of shape ({steps},)."
+            f"schedule={_describe_schedule(given)!r} gave {raw.dtype} of shape {raw.shape} for steps={steps}. There "
+            f"must be one number for each step. Let values(steps) return a float array of shape ({steps},)."
         )
     values = raw.astype(np.float64, copy=False)
     good = np.isfinite(values) & (values > 0)
     if not good.all():
         bad = int(np.argmin(good))
         raise InvalidValue(
-            f"schedule={_describe_schedule(given)!r} is {values[bad]:.6g} at step {bad} (of 0 to {steps - 1}); values must be "
-            "finite and > 0. Neither noise nor clip can be that. Use a slower decay, an end > 0, or fewer steps."
+            f"schedule={_describe_schedule(given)!r} is {values[bad]:.6g} at step {bad} (of 0 to {steps - 1}); values "
+            "must be finite and > 0. Neither noise nor clip can be that. Use a slower decay, an end > 0, or fewer "
+            "steps."
         )
     return values
 

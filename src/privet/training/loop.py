@@ -13,10 +13,10 @@ from torch import Tensor
 from privet.accounting import Guarantee
 from privet.accounting.sampling import Shuffled
 from privet.ledger.meter import Meter
-from privet.ledger.metrics import Metrics, scores_of_weights
 from privet.per_example.independence.model import check_losses
 from privet.training import checkpoint
 from privet.training.evaluation import Interrupt, Scores, evaluate, move_to
+from privet.training.metrics import Metrics, scores_of_weights
 from privet.training.processes import Group
 from privet.training.progress import Progress
 from privet.training.resume import save

@@ -25,7 +25,6 @@ from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
-from privet.ledger import metrics
 from privet.ledger import reading as ledger_reading
 from privet.ledger.account import guarantee_of, mark_uncertified, preprocessing_reason, qualify, uncertified_reason
 from privet.ledger.assumptions import LoopFacts
@@ -33,7 +32,7 @@ from privet.ledger.format import Header, make_header
 from privet.ledger.reading import RUN, is_federation, resume_command
 from privet.planning import Plan
 from privet.planning.plan_file import check_table, parse_plan_file, plan_text
-from privet.training import checkpoint, checkpoint_format
+from privet.training import checkpoint, checkpoint_format, metrics
 from privet.training.settings import Settings
 
 PLAN, NAME, BEST = "plan.json", RUN, "best"
@@ -282,8 +281,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     file = folder / NAME
     if not file.exists() and is_federation(folder):
         raise InvalidValue(
-            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{resume_command(folder)}` goes on "
-            "with it, and says what it has spent."
+            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{resume_command(folder)}` goes "
+            "on with it, and says what it has spent."
         )
     if not file.exists():
         rest = "Give the folder of a run." if not (folder / ledger_reading.NAME).exists() else (

@@ -16,13 +16,12 @@ from privet.data.files import Where
 from privet.data.task import Task, dataset_name_of
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
-from privet.ledger import metrics
 from privet.ledger import reading as ledger_reading
 from privet.ledger.reading import is_federation, resume_command
 from privet.ledger.total import check_total, set_total
 from privet.noise.randomness import Randomness, seeded
 from privet.planning import Plan
-from privet.training import checkpoint, checkpoint_format, processes
+from privet.training import checkpoint, checkpoint_format, metrics, processes
 from privet.training.checks import check_preprocessing
 from privet.training.evaluation import catch_interrupts
 from privet.training.loop import TrainingLoop

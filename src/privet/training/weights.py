@@ -238,7 +238,9 @@ class Weights:
                 "optimizer are for those. Freeze or change layers first, then make a Training."
             )
         if self._is_lent:
-            raise InvalidValue("model: it holds its averaged weights. A step on them would be lost. Leave ema_weights().")
+            raise InvalidValue(
+                "model: it holds its averaged weights. A step on them would be lost. Leave ema_weights()."
+            )
 
     def _trainable(self) -> dict[str, tuple[int, torch.Size]]:
         with torch._C.DisableTorchFunctionSubclass():  # they may be tracked, and this is no use of them

@@ -22,12 +22,12 @@ from privet.data.files import Where
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, Unsupported
-from privet.ledger.metrics import BOARD
 from privet.ledger.total import refuse_within
 from privet.planning import Plan
 from privet.planning.recipe_file import override
 from privet.training import processes
 from privet.training.checks import count_records
+from privet.training.metrics import BOARD
 from privet.training.progress import NOT_PRIVATE, Progress
 from privet.training.run import Run
 from privet.training.settings import Settings

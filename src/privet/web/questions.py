@@ -55,7 +55,8 @@ def recipe_from_controls(given: Any) -> Recipe:
 def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as a TOML file that `privet plan` reads.
 
-    >>> print(recipe_to_toml(recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60, "method": "noisy-sgd"})))
+    >>> controls = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60, "method": "noisy-sgd"}
+    >>> print(recipe_to_toml(recipe_from_controls(controls)))
     # privet plan recipe.toml --out plan.json
     epsilon = 1.2
     delta = 1e-05
@@ -74,7 +75,8 @@ def recipe_to_toml(recipe: Recipe) -> str:
 def recipe_to_command(recipe: Recipe) -> str:
     """The command line that makes the same plan.
 
-    >>> recipe_to_command(recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60})).partition(" --size ")[0]
+    >>> recipe = recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60})
+    >>> recipe_to_command(recipe).partition(" --size ")[0]
     'privet plan --epsilon 1.2 --delta 1e-05 --relation zero-out'
     """
     words = ["privet", "plan"]

@@ -25,10 +25,9 @@ from privet.auditing.one_run import one_run
 from privet.data.task import ACCURACY, Task
 from privet.errors import InvalidValue, Unsupported
 from privet.federated.federate import federate
-from privet.ledger import metrics
 from privet.ledger.file import LedgerFile
 from privet.ledger.reading import read_ledger
-from privet.training import checkpoint, loop
+from privet.training import checkpoint, loop, metrics
 from privet.training.evaluation import Scores, evaluate
 from privet.training.progress import NoProgress
 from privet.training.resume import resume, save
@@ -267,7 +266,7 @@ def test_a_run_that_is_over_is_given_back(tmp_path):
 
 def test_a_run_that_was_killed_at_its_very_end_is_ended(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingLoop, "_arrive", lambda self: (_ for _ in ()).throw(MemoryError("killed")))
+        patch.setattr(loop.TrainingLoop, "_finish", lambda self: (_ for _ in ()).throw(MemoryError("killed")))
         with pytest.raises(MemoryError):
             train(planned(4), "tiny_task:task", out=tmp_path / "a", save_every=1)
     run = resume_run(tmp_path / "a")

@@ -16,8 +16,8 @@ import tiny_task
 from privet.accounting import Ledger
 from privet.data.task import RMSE, Measure, Task
 from privet.errors import InvalidValue, Unsupported
-from privet.ledger import metrics
 from privet.ledger.reading import read_ledger
+from privet.training import metrics
 from privet.training.progress import NoProgress
 from privet.tuning import job
 from privet.tuning.tune import tune

@@ -17,10 +17,10 @@ from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, PrivetError
 from privet.federated.federate import Federated
-from privet.ledger import metrics
 from privet.ledger.account import guarantee_of
 from privet.ledger.reading import NAME as LEDGER
 from privet.planning import Plan
+from privet.training import metrics
 from privet.training.baseline import train_plainly
 from privet.training.progress import Progress
 from privet.training.run import NAME as ABOUT

@@ -83,11 +83,11 @@ class LoopMemory:
 
     def remember(self, seen: Seen, step: int) -> None:
         """Remember what a step has seen that was found in order."""
-        for kind, checksum, name, reference in seen.constants:
-            self._constants.setdefault(kind, {}).setdefault(checksum, step)
+        for kind, bits, name, reference in seen.constants:
+            self._constants.setdefault(kind, {}).setdefault(bits, step)
             self.outside.setdefault(name)
             if (storage := reference()) is not None:
-                self._held[storage.data_ptr()] = reference, checksum
+                self._held[storage.data_ptr()] = reference, bits
         if len({rows for rows, _ in self._numbers} - {seen.rows}) < SIZES:
             self._numbers.append((seen.rows, seen.numbers))
         if len(self._ways) < ENOUGH:

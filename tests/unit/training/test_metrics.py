@@ -8,8 +8,8 @@ import types
 import pytest
 
 from privet.errors import InvalidValue
-from privet.ledger import metrics
-from privet.ledger.metrics import NAME, Metrics, evaluation_lines, read
+from privet.training import metrics
+from privet.training.metrics import NAME, Metrics, evaluation_lines, read
 
 LOST = '{"step": 1, "event": "resumed", "weights_of": "1"}'  # of no weights
 
