@@ -208,7 +208,7 @@ FLAGS = {
     "rule that is a function": ("--rule os.path:join", "rule='os.path:join' must be a class with groups, factors"),
     "rule that is not there": ("--rule no.such.module:Thing", "rule='no.such.module:Thing' cannot be imported"),
     "rule that is a schedule": ("--rule outside_parts:Halves", "It is a class without groups, factors, norm_bound"),
-    "accountant that is a rule": ("--accountant outside_parts:NoOp", "It is a class without refuses, bounds, label"),
+    "accountant that is a rule": ("--accountant outside_parts:NoOp", "a class without unsupported_reason, bounds"),
     "accountant below the truth": ("--accountant outside_parts:Cheap", "but 'pld' proves that"),
     "sampling by an address": ("--sampling os.path:join", "sampling='os.path:join' is not known"),
     "sampling misspelt": ("--sampling posson", "Did you mean 'poisson'"),

@@ -220,7 +220,7 @@ def test_ctrl_c_saves_and_a_kill_loses_nothing_that_was_spent(tmp_path):
     stopped.send_signal(signal.SIGINT)
     out, _ = stopped.communicate(timeout=120)
     assert stopped.returncode == 130
-    assert "the run was stopped" in out
+    assert "the run stopped" in out
     assert "next      privet train --resume runs/a" in out
     done = read_ledger("runs/a").ledger.steps
     assert json.loads(Path("runs/a/run.json").read_text())["end"] is None

@@ -129,7 +129,7 @@ def test_a_run_ends_cleanly_when_asked_and_only_one_process_may_go_on(tmp_path: 
         os.kill(started.pid, asked)
         (place / HOLD).unlink()
         assert started.ended() == 130, (place / "stderr").read_text()
-        assert "the run was stopped" in (place / "stdout").read_text()
+        assert "the run stopped" in (place / "stdout").read_text()
         assert check_covered(place, p) == read_ledger(place / FOLDER).ledger.steps  # a clean stop wastes nothing
         line = RESUME
     moved = tmp_path / "there"

@@ -100,9 +100,11 @@ class Clipper:
         norms = torch.zeros(0, device=some.device, dtype=_float_dtype(some))
         bound = self.rule.bound(clip, len(self.groups))
         self.rule.factors(norms.new_zeros(0, len(self.groups)), clip, bound=bound, dtype=norms.dtype)  # it may fail
+        zeros = {
+            name: torch.zeros_like(p, dtype=_float_dtype(p), requires_grad=False) for name, p in self.named.items()
+        }
         return ClippedSum(
-            grads={name: torch.zeros_like(p, dtype=_float_dtype(p), requires_grad=False) for name, p in self.named.items()},
-            norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
+            grads=zeros, norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
         )  # fmt: skip
 
     def _sum_huge_in_float64(
