@@ -4,7 +4,7 @@ Nothing that is recorded is stored, since the last bits differ between instructi
 names.toml says what is called otherwise now. This folder is deleted with the last commit of the redesign.
 
     pytest tests/freeze -m prove -k quick     about a minute
-    pytest tests/freeze -m prove              some minutes
+    pytest tests/freeze -m prove              a quarter of an hour
 """
 
 import shutil
@@ -64,7 +64,7 @@ CHANGES = {  # a file of the base, what stands there, what is put there; in whic
         "training/checkpoint_file.py", '{"format": FORMAT, "version": VERSION} | dict(document)',
         'dict(document) | {"format": FORMAT, "version": VERSION}', "runs", "resumed quantile/files",
     ),
-    "a search that ends early": ("accounting/rdp.py", "range(18)", "range(17)", "ledgers", "ledger 12/rdp/bounds"),
+    "a search that ends early": ("accounting/rdp.py", "range(18)", "range(17)", "ledgers", "ledger 0/rdp/bounds"),
     "an epsilon by its last bit": (
         "accounting/guarantee.py", "return asdict(self) | {",
         'return asdict(self) | {"epsilon": self.epsilon * (1 + 2**-52), ', "commands",
