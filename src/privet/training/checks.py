@@ -58,7 +58,7 @@ def check_group(model: nn.Module, plan: Plan, group: Group) -> None:
     if "DistributedDataParallel" in kinds:
         raise Unsupported(
             "model=DistributedDataParallel averages gradients between ranks as they are, before clipping and noise. "
-            "Nothing of that is private. Give the model itself, and group=distributed.group()."
+            "Nothing of that is private. Give the model itself, and group=processes.group()."
         )
     sharded = [name for name, p in model.named_parameters() if p.requires_grad and is_sharded(p)]
     if sharded or "FullyShardedDataParallel" in kinds:
@@ -70,7 +70,7 @@ def check_group(model: nn.Module, plan: Plan, group: Group) -> None:
     if group.size == 1 and _is_one_of_many():
         raise InvalidValue(
             "group=None in one of several processes: each would train a model of its own on the same records, and the "
-            "budget would be spent once for each. Give group=distributed.group()."
+            "budget would be spent once for each. Give group=processes.group()."
         )
     if group.size > 1 and plan.is_unsound:
         raise Unsupported(

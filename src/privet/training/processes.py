@@ -1,6 +1,6 @@
 """Many processes that train one model: who they are, and the few words they exchange. Nothing is pickled.
 
-    group = distributed.group()     # under torchrun; a process that is alone has a group of one
+    group = processes.group()     # under torchrun; a process that is alone has a group of one
     training = Training(model, optimizer, dataset, plan, out="runs/a", group=group)
 
 Ranks trust each other: each holds the records, and what goes between them is neither private nor encrypted.

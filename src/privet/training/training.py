@@ -67,7 +67,7 @@ class Training:
         not_private: what of the dataset was read off its records without noise: a vocabulary, say. See `as_published`.
         own_loop: False where Privet's own loop calls this one, so that its guarantee needs no assumption on a loop.
         dataset_name: the name of the records: what all runs on them cost is found by it. docs/howto-budget.md.
-        group: the processes that make each step together, from `distributed.group()`; each is given all of the above.
+        group: the processes that make each step together, from `processes.group()`; each is given all of the above.
 
     >>> import torch
     >>> from privet import plan
