@@ -111,11 +111,9 @@ class AttackReport:
     truth: list[list[list[int]]]  # the first victim's image, 0 to 255
 
     def outcome(self, method: str, attack: str, *, step: int = 1) -> Outcome:
-        """The outcome of one attack on one method, at a step from 1."""
         return next(o for o in self.outcomes if (o.method, o.attack, o.step) == (method, attack, step))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         rows = []
         for outcome in self.outcomes:
             beside = (

@@ -110,11 +110,7 @@ register = registry.register
 
 
 def resolve_attack(spelling: Any) -> Attack:
-    """The attack that a user wrote: a name with options, an address, or the attack itself.
-
-    >>> attack_for("invert-l2:iterations=50").iterations
-    50
-    """
+    """The attack that a user wrote: a name with options, an address, or the attack itself."""
     if isinstance(spelling, str):
         name, options = registry.split(spelling)
         return registry.make(name, **registry.options(name, options))
@@ -125,7 +121,6 @@ def resolve_attack(spelling: Any) -> Attack:
 
 
 def attack_names() -> str:
-    """The names of all attacks."""
     return ", ".join(registry.names())
 
 

@@ -211,7 +211,6 @@ class Memberships:
     methods: tuple[Membership, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {"task": self.task, "settings": self.settings, "methods": [one.as_dict() for one in self.methods]}
 
     def __str__(self) -> str:

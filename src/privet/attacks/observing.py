@@ -53,12 +53,7 @@ class TargetRecords:
 def choose_targets(
     task: Task, *, examples: int, batch: int = 1, candidates: int = 1000, seed: int = 0
 ) -> TargetRecords:
-    """`examples` victims of `batch` records each, all different, drawn evenly from K candidates of the training set.
-
-    Raises:
-        Unsupported: the task is not one of images with classes.
-        InvalidValue: there are not as many records.
-    """
+    """`examples` victims of `batch` records each, all different, drawn evenly from K candidates of the training set."""
     _check.whole(examples=examples, batch=batch)
     _check.whole(least=2, candidates=candidates)
     shape, classes = task.facts.get("shape"), task.facts.get("classes")
@@ -105,11 +100,7 @@ class AttackedStep:
 
 
 def parse_step_numbers(words: Sequence["str | int"], length: int) -> list[int]:
-    """Step numbers from 0, of `first`, `middle`, `last` or numbers from 1.
-
-    >>> numbers_of(["first", "middle", "last", 7], 100)
-    [0, 50, 99, 6]
-    """
+    """Step numbers from 0, of `first`, `middle`, `last` or numbers from 1."""
     named = {"first": 0, "middle": length // 2, "last": length - 1}
     found = []
     for word in words:

@@ -21,11 +21,7 @@ SEEN = 0.9  # SSIM above this: one would say that it is the same picture
 
 
 def mse(found: Tensor, true: Tensor) -> Tensor:
-    """The mean squared error of each image, (N,), with what was found brought to [0, 1], as a viewer would.
-
-    >>> mse(torch.full((1, 1, 2, 2), 7.0), torch.zeros(1, 1, 2, 2))
-    tensor([1.])
-    """
+    """The mean squared error of each image, (N,), with what was found brought to [0, 1], as a viewer would."""
     return (_to_pixel_range(found) - true).flatten(1).square().mean(1)
 
 
@@ -41,10 +37,6 @@ def ssim(found: Tensor, true: Tensor) -> Tensor:
 
     with means m, variances v and covariance s under a Gaussian window of 11 x 11 with spread 1.5 (or the whole image,
     where it is smaller), channels averaged. Source: Wang, Bovik, Sheikh, Simoncelli 2004, section III-B.
-
-    >>> x = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    >>> round(float(ssim(x, x)), 6), abs(float(ssim(x, 1 - x))) > 0.5
-    (1.0, True)
     """
     a, b = _to_pixel_range(found).double(), true.double()
     channels, window = a.shape[1], _gaussian_window(a.shape[-2:]).to(a)
@@ -108,9 +100,6 @@ def rate_interval(count: int, trials: int, confidence: float = CONFIDENCE) -> tu
     """An interval that holds the true rate of `count` out of `trials` with this confidence.
 
     Source: Clopper and Pearson 1934; exact.
-
-    >>> [round(limit, 4) for limit in rate_limits(0, 100)]
-    [0.0, 0.0362]
     """
     _check.whole(trials=trials)
     tail = (1 - confidence) / 2
@@ -216,7 +205,6 @@ class Outcome:
 
     @property
     def difference(self) -> float:
-        """Success minus the control's."""
         return self.found.success - self.control.success
 
     @property
@@ -231,7 +219,6 @@ class Outcome:
         return rate_interval(self.found.top1, self.found.records, 1 - 2 * ALARM)[0] > self.ceiling
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         low, high = self.limits
         return {
             "method": self.method, "attack": self.attack, "step": self.step or "all", "rule": self.rule,
@@ -331,7 +318,6 @@ def _printed_lines(task: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def format_count(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

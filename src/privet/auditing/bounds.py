@@ -129,11 +129,7 @@ def has_power(claimed: float, mu: float, *, samples: int, alarm: float) -> bool:
 
 
 def samples_to_detect(claimed: float, mu: float, *, least: int, alarm: float) -> int | None:
-    """Samples per world at which `would_see` is true, `least` or that doubled; None beyond a billion.
-
-    >>> samples_to_see(1.0, 1.5, least=1000, alarm=1e-3), samples_to_see(20.0, 30.0, least=1000, alarm=1e-3)
-    (1000, None)
-    """
+    """Samples per world at which `would_see` is true, `least` or that doubled; None beyond a billion."""
     samples = least
     while samples <= MOST_SAMPLES:
         if has_power(claimed, mu, samples=samples, alarm=alarm):

@@ -34,7 +34,6 @@ def control_names() -> list[str]:
 
 
 def clip_rows(grads: Tensor, clip: float = CLIP) -> Tensor:
-    """Each row clipped."""
     norms: Tensor = grads.norm(dim=1, keepdim=True)
     return grads * (clip / norms.clamp(min=clip))
 

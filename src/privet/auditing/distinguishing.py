@@ -75,14 +75,7 @@ def distinguish(
     mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, samples: int = 2000, alarm: float = ALARM,
     delta: float = 1e-5, generator: Randomness | None = None, progress: Progress | None = None,
 ) -> Finding:  # fmt: skip
-    """`samples` releases of each world in each scene; together a false alarm has the chance `alarm`.
-
-    >>> from privet.accounting import Step
-    >>> from privet.auditing.neighbours import neighbouring_pairs
-    >>> from privet.auditing.engine_mechanisms import EngineStep
-    >>> step(EngineStep(rule="flat", step=Step(noise=1.0)), scenes()[:1], samples=200).verdict
-    'inconclusive'
-    """
+    """`samples` releases of each world in each scene; together a false alarm has the chance `alarm`."""
     _check.whole(least=20, samples=samples)
     _check.between(0, 1, alarm=alarm)
     _check.delta(delta)

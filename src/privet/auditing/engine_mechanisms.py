@@ -41,13 +41,7 @@ class Overheard:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EngineStep:
-    """One step of a rule by `clipped_sum` and `release`; `batch` is the public divisor.
-
-    >>> mechanism = EngineStep(rule="flat", step=Step(noise=1.0))
-    >>> found = mechanism(scenes()[0].with_, Randomness(0))
-    >>> len(found), round(mechanism.declared.std, 6)
-    (4, 0.083333)
-    """
+    """One step of a rule by `clipped_sum` and `release`; `batch` is the public divisor."""
 
     rule: str
     step: Step

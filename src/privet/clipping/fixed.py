@@ -14,7 +14,6 @@ LEAST_GAMMA = 1e-12
 
 
 def one_group(names: Sequence[str]) -> list[list[str]]:
-    """One group."""
     return [list(names)]
 
 

@@ -155,7 +155,6 @@ def _read_pictures(root: Path, names: list[str], *, side: int, colours: int) -> 
 
 
 def import_pillow() -> ModuleType:
-    """The module PIL.Image."""
     try:
         from PIL import Image
     except ImportError:
@@ -166,11 +165,7 @@ def import_pillow() -> ModuleType:
 def decode_picture(
     content: bytes, *, name: str, colours: int = 3, side: int | None = None, box: Box | None = None
 ) -> NDArray[np.uint8]:
-    """One picture as (colours, height, width): cut to `box`, then made `side` x `side`.
-
-    Raises:
-        InvalidValue: it is no picture, is damaged, or is larger than any dataset's.
-    """
+    """One picture as (colours, height, width): cut to `box`, then made `side` x `side`."""
     image = import_pillow()
     try:
         with warnings.catch_warnings():

@@ -35,7 +35,6 @@ READ = "the list of classes was read from the records: it is taken as public"
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss for each example, of outputs (B, 1)."""
     return nn.functional.mse_loss(outputs.view(-1), targets, reduction="none")
 
 

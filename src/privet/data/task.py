@@ -43,7 +43,6 @@ RMSE = Measure(name="rmse", each=_squared_error, finish=lambda mean: mean**0.5, 
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss for each example."""
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
@@ -79,7 +78,6 @@ class Task:
 
     @property
     def size(self) -> int:
-        """The number of training records."""
         return len(self.train[0]) if isinstance(self.train, tuple) else len(self.train)
 
     def network(self, spelling: str | None = None) -> nn.Module:
@@ -194,11 +192,7 @@ def split(size: int, held_out: int) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def one_in(every: int, size: int) -> NDArray[np.int64]:
-    """One place in each whole run of `every` places, by the same hash: spread evenly, and in step with nothing.
-
-    >>> one_in(5, 23).tolist()
-    [4, 7, 10, 19]
-    """
+    """One place in each whole run of `every` places, by the same hash: spread evenly, and in step with nothing."""
     runs = size // every
     shares = (_hash_places(runs) >> np.uint64(11)) * 2.0**-53  # from 0 to below 1, exact
     return every * np.arange(runs) + (shares * every).astype(np.int64)

@@ -49,7 +49,6 @@ class Estimate:
     fits: bool = True  # False if one record alone is above the limit
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 

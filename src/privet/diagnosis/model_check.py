@@ -32,7 +32,6 @@ class ModelIssue:
     way_out: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 
@@ -54,11 +53,7 @@ def sort_by_severity(found: "list[ModelIssue] | tuple[ModelIssue, ...]") -> tupl
 
 
 def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] = ()) -> ModelIssue:
-    """What a gate refuses, as a finding: the last sentence of a message says what to do, the first words may be a name.
-
-    >>> of_error("plan", PrivetError("batch=9 is too large. A record takes part once. Use less."))
-    Finding(severity='stop', where='plan', why='batch=9 is too large. A record takes part once.', way_out='Use less.')
-    """
+    """What a gate refuses, as a finding: the last sentence of a message says what to do, the first words may be a name."""
     head, _, rest = str(error).partition(": ")
     where, text = (head, rest) if rest and head in names else (where, str(error))
     why, stop, way_out = text.rpartition(". ")

@@ -41,7 +41,6 @@ class PluginReport:
         return all(outcome.passes for outcome in self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         rows = [asdict(outcome) | {"passes": outcome.passes} for outcome in self.outcomes]
         return {"plugin": self.address, "kind": self.kind, "passes": self.passes, "checks": rows}
 
@@ -52,9 +51,6 @@ def check_plugin(address: str, *, more: Sequence[Contract] = (), make: Any = Non
     Args:
         more: contracts of layers above this one.
         make: (model, loss_fn, batch) that uses a layer rule, for its comparison with autograd.
-
-    Raises:
-        InvalidValue: nothing is there, or it has the methods of no kind of plug-in.
     """
     head = ":".join(address.split(":")[:2])
     thing = import_address(head, kind="plugin")

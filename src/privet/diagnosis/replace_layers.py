@@ -27,7 +27,6 @@ class LayerReplacement:
     weights: str
 
     def as_dict(self) -> dict[str, str]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 

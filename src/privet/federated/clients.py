@@ -108,9 +108,5 @@ class InProcess:
 
 
 def client_folder(folder: Path, client: int) -> Path:
-    """Where a client keeps its ledger.
-
-    >>> client_folder(Path("runs"), 7).as_posix()
-    'runs/clients/00007'
-    """
+    """Where a client keeps its ledger."""
     return folder / "clients" / f"{client:05d}"

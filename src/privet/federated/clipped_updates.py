@@ -34,13 +34,6 @@ def clipped_updates(updates: Iterable[Update], named: Named, rule: ClippingRule,
     """The sum over clients of what `rule` leaves of each update; they are read a few at a time.
 
     An update that `plain` cannot use counts as zero: its client has dropped out.
-
-    >>> from privet.clipping.rule import clipping_rule
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> named = dict(model.named_parameters())
-    >>> found = clipped_updates([{"weight": torch.tensor([[3.0, 4.0]])}], named, rule_for("flat"), 1.0)
-    >>> found.grads["weight"].round(decimals=3), found.norm_bound
-    (tensor([[0.6000, 0.8000]]), 1.0)
     """
     return sum_dense_updates(
         (kept for update in updates if (kept := _try_dense_update(update, named))), named, rule, clip
@@ -72,11 +65,7 @@ def log_dropout(number: int, client: int, fault: str) -> None:
 
 
 def to_dense_update(update: object, named: Named) -> dict[str, Tensor]:
-    """An update as dense finite tensors in float32 or better, on the devices of the model's parameters.
-
-    Raises:
-        Unusable: it is something else. Whatever it does when it is read, nothing else is raised.
-    """
+    """An update as dense finite tensors in float32 or better, on the devices of the model's parameters."""
     try:
         given = _read(update, named)
         return {name: _to_dense_tensor(given[name], p, name) for name, p in named.items()}
@@ -91,10 +80,6 @@ def average_updates(updates: Sequence[tuple[float, Update]], named: Named) -> di
 
     The median is of their norms, the lower of the two in the middle. So as long as fewer than half of them are made to
     harm, one moves the average by at most its weight's share of `WIDEST` honest updates. All were private before.
-
-    >>> named = {"w": nn.Parameter(torch.zeros(1))}
-    >>> averaged([(1, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 1e30)], named)["w"]
-    tensor([2.3333])
     """
     norms = [_update_norm(update) for _, update in updates]
     most = WIDEST * sorted(norms)[(len(norms) - 1) // 2]

@@ -40,21 +40,13 @@ def standing_row(spent: Guarantee | None, *, planned: float | None, left: int | 
 
 
 def worst_row(standing: Standing) -> Row | None:
-    """Where the client stands that has spent most; None if nobody has spent anything.
-
-    >>> worst({0: {"epsilon": 1.0}, 1: {"epsilon": 2.0}, 2: {"epsilon": None}})
-    {'epsilon': 2.0}
-    """
+    """Where the client stands that has spent most; None if nobody has spent anything."""
     known = [row for row in standing.values() if row["epsilon"] is not None]
     return max(known, key=lambda row: float(row["epsilon"])) if known else None
 
 
 def weakest_label(standing: Standing) -> Label:
-    """The label of a figure that is said of all clients: certified if that of each is.
-
-    >>> weakest({0: {"epsilon": 2.0, "label": "certified"}, 1: {"epsilon": 1.0, "label": "claimed"}})
-    'claimed'
-    """
+    """The label of a figure that is said of all clients: certified if that of each is."""
     labels: dict[str, Label] = {row["label"]: row["label"] for row in standing.values() if row["epsilon"] is not None}
     return next((labels[name] for name in WEAK if name in labels), "certified")
 
@@ -84,12 +76,7 @@ def overall_guarantee(plan: Plan, standing: Standing) -> Guarantee:
 
 
 def epsilon_distribution(standing: Standing) -> dict[str, float | int]:
-    """How epsilon is spread over the clients: least, quartiles, most; how many took part, stopped, or refused.
-
-    >>> rows = {k: {"epsilon": 1.0 + k, "left": k, "why": ""} for k in range(5)}
-    >>> distribution(rows)["median"], distribution(rows)["stopped"]
-    (3.0, 1)
-    """
+    """How epsilon is spread over the clients: least, quartiles, most; how many took part, stopped, or refused."""
     known = [float(row["epsilon"]) for row in standing.values() if row["epsilon"] is not None]
     found: dict[str, float | int] = {
         "clients": len(known), "stopped": sum(row["left"] == 0 for row in standing.values()),
@@ -225,9 +212,6 @@ def client_plan(plan: Plan, size: int) -> Plan:
     >>> q = plan_for(p, 50)
     >>> q.recipe.size, q.guarantee.epsilon <= 2.0, q.steps[0].noise > p.steps[0].noise
     (50, True, True)
-
-    Raises:
-        NoSolution: the budget cannot be met with so few records.
     """
     return plan if size == plan.recipe.size else _plan_for_size(plan, size)
 

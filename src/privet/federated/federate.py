@@ -77,11 +77,7 @@ class Federated:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Federated":
-        """The federation in a folder, going on or not.
-
-        Raises:
-            InvalidValue: it is not the folder of one, or a file of it is damaged.
-        """
+        """The federation in a folder, going on or not."""
         place = Path(folder)
         chosen, about = description.read(place)
         plan = Plan.load(place / PLAN)
@@ -204,7 +200,6 @@ class _Parts:
         return self.plan.recipe.budget.unit == "client"
 
     def new_server(self) -> "Server | Records":
-        """A new one."""
         if not self.by_client:
             make_folder(self.folder)
             return self._example_level_server(0, {})

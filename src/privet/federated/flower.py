@@ -46,11 +46,7 @@ POLL = 0.2  # seconds between two looks at who is connected
 
 
 def import_flower() -> Any:
-    """Flower itself.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """Flower itself."""
     try:
         import flwr.app
         import flwr.clientapp
@@ -228,22 +224,14 @@ def _check_plan(given: str, folder: Path) -> None:
 
 
 def settings_from_config(config: Mapping[str, Any]) -> Settings:
-    """The settings in a run config; an empty word counts as not given.
-
-    >>> settings_of({"clients": 3, "local-lr": 0.5, "model": "", "plan": "plan.json"}).local_lr
-    0.5
-    """
+    """The settings in a run config; an empty word counts as not given."""
     known = {field.name for field in fields(Settings)}
     table = {key.replace("-", "_"): value for key, value in config.items() if value != ""}
     return Settings.of({key: value for key, value in table.items() if key in known})
 
 
 def sizes_from_config(config: Mapping[str, Any]) -> list[int] | None:
-    """The records of each client, `sizes = "600,580"`, client 0 first; None if the config has none.
-
-    >>> sizes_of({"sizes": "600,580"}), sizes_of({"sizes": ""})
-    ([600, 580], None)
-    """
+    """The records of each client, `sizes = "600,580"`, client 0 first; None if the config has none."""
     text = str(config.get("sizes", ""))
     if not text:
         return None

@@ -189,11 +189,7 @@ def _spending_line(server: "Server | Records") -> dict[str, Any]:
 
 
 def check_rounds(settings: Settings, guarantee: Guarantee, planned: int) -> int:
-    """How many rounds to make: as asked, else all that are planned.
-
-    Raises:
-        InvalidValue: more are asked for than the plan pays for.
-    """
+    """How many rounds to make: as asked, else all that are planned."""
     if settings.rounds is not None and settings.rounds > planned:
         raise InvalidValue(
             f"rounds={settings.rounds} must be at most {planned}, those of the plan. Its epsilon of "

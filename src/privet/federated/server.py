@@ -230,9 +230,6 @@ def resume(
     """The federation in a folder, at the ledger's next round, with the weights of its last checkpoint, and its `extra`.
 
     Rounds that were charged after that checkpoint stay charged and are never done again; coins and noise are fresh.
-
-    Raises:
-        InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint.
     """
     folder = Path(out)
     kept = checkpoint.peek(folder) if (folder / checkpoint_format.NAME).exists() else None

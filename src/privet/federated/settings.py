@@ -110,11 +110,7 @@ def write(folder: Path, settings: Settings, **more: Any) -> None:
 
 
 def read(folder: Path) -> tuple[Settings, dict[str, Any]]:
-    """The settings of a federation, and what else its description says.
-
-    Raises:
-        InvalidValue: there is none, or it is damaged, or of another version.
-    """
+    """The settings of a federation, and what else its description says."""
     file = folder / NAME
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

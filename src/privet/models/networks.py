@@ -23,9 +23,6 @@ def model(spelling: str, **facts: Any) -> nn.Module:
 
     >>> model("cnn", shape=(1, 28, 28), classes=10, words=1000)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
-
-    Raises:
-        InvalidValue: there is no such network, it has no such option, or your own is not a class of networks.
     """
     name, text = registry.split(spelling)
     maker = registry.maker(name)

@@ -42,9 +42,6 @@ def rounded_gaussian(count: int, *, spread: float, generator: Randomness) -> NDA
     """Independent whole numbers with P[Z = j] = Phi((j + 1/2) / s) - Phi((j - 1/2) / s), s = `spread`.
 
     Their law is within 2^-270 of that in total variation.
-
-    >>> rounded_gaussian(5, spread=3.0, generator=Randomness(0)).dtype
-    dtype('int64')
     """
     _check.whole(least=0, count=count)
     _check.positive(spread=spread)

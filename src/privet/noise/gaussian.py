@@ -25,11 +25,7 @@ BLOCK = 3 << 14  # values at a time: they stay in the cache
 
 
 def sensitivity(norm_bound: float, relation: Relation = "zero-out") -> float:
-    """How far one record moves the clipped sum: its share's norm bound, or twice that if it is replaced.
-
-    >>> sensitivity(0.5), sensitivity(0.5, "replace")
-    (0.5, 1.0)
-    """
+    """How far one record moves the clipped sum: its share's norm bound, or twice that if it is replaced."""
     _check.positive(norm_bound=norm_bound)
     _check.one_of(RELATIONS, relation=relation)
     return 2 * norm_bound if relation == "replace" else norm_bound

@@ -61,8 +61,6 @@ class Ranks(Protocol):
 
 
 class Alone:
-    """One process."""
-
     size = 1
     is_first = True
 

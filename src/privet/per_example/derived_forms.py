@@ -294,7 +294,6 @@ def _count_equal_pairs(index: Tensor) -> Tensor:
 
 
 def _sort_rows(index: Tensor) -> Tensor:
-    """Each row of whole numbers in order."""
     if index.device.type != "cpu":
         return index.sort(dim=1).values
     return torch.from_numpy(np.sort(index.numpy().astype(np.int32), axis=1))  # ten times as fast, for short rows

@@ -246,10 +246,7 @@ class _Shuffled:
 def _is_likely_count(size: int, rate: float, count: int) -> bool:
     """Whether `count` of `size` independent coins of this rate may come up, by Chernoff's bound on each tail.
 
-        P[K >= k] or P[K <= k] <= exp(-n KL(k / n, q)),   KL(p, q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))
-
-    >>> _of_coins(60000, 0.01, 600), _of_coins(60000, 0.01, 900), _of_coins(10, 1.0, 9)
-    (True, False, False)
+    P[K >= k] or P[K <= k] <= exp(-n KL(k / n, q)),   KL(p, q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))
     """
     rest = size - count
     if rate >= 1 or not size:

@@ -134,11 +134,7 @@ def user_sampler(
 
 
 def number_users(users: UserIds) -> Indices:
-    """The users as 0, 1, 2, ...: one number for each record.
-
-    >>> numbered(["bob", "ann", "bob"]).tolist()
-    [0, 1, 0]
-    """
+    """The users as 0, 1, 2, ...: one number for each record."""
     given = users.numpy(force=True) if isinstance(users, Tensor) else users
     if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "iu":
         return np.unique(given, return_inverse=True)[1].astype(np.int64)

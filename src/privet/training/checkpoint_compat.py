@@ -17,7 +17,6 @@ _ENTRYWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Ad
 
 
 def class_name(thing: object) -> str | None:
-    """The name of a thing's class."""
     return None if thing is None else type(thing).__qualname__
 
 

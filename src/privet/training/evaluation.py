@@ -122,12 +122,10 @@ class EarlyStopping:
         return None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
         best = None if self.best is None else [self.best.loss, self.best.measure]
         return {"best": best, "worse": self.worse}
 
     def restore(self, state: Any) -> None:
-        """Go on from what a checkpoint kept."""
         best, self.worse = state["best"], int(state["worse"])
         found, kept = None if best is None else self._make_scores(*best), self.best
         self.best = kept if kept is not None and kept.is_better(found) else found  # `beat` may have been before

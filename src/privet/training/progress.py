@@ -119,12 +119,7 @@ class LiveProgress(NoProgress):
 
 
 def format_epsilon(spent: Guarantee) -> str:
-    """Epsilon with its label, in a few characters.
-
-    >>> from privet import Guarantee
-    >>> shown(Guarantee(epsilon=1.23456, epsilon_lower=None, delta=1e-5, label="certified", method="pld"))
-    'epsilon <= 1.235 certified'
-    """
+    """Epsilon with its label, in a few characters."""
     if uncertified_reason(spent):
         return f"guarantee: none, {NOT_PRIVATE}"
     side = "<= " if spent.label == "certified" else ""

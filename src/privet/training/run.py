@@ -133,7 +133,6 @@ class Run:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What made the run."""
         return dict(self.about["versions"])
 
     @property
@@ -144,11 +143,7 @@ class Run:
         return folder if (folder / checkpoint_format.NAME).exists() else None
 
     def check_weights(self) -> None:
-        """Raise if saved weights cannot be read back.
-
-        Raises:
-            InvalidValue: a checkpoint is damaged, or a link. What was spent is in the ledger all the same.
-        """
+        """Raise if saved weights cannot be read back."""
         for folder in (self.folder, self.folder / BEST):
             if (folder / checkpoint_format.NAME).exists():
                 checkpoint_format.check(folder / checkpoint_format.NAME)
@@ -163,11 +158,7 @@ class Run:
         return metrics.scores_of_weights(found[-1]) if found else None
 
     def task(self, *, where: Where | None = None) -> Task:
-        """The task that it was trained on, loaded again.
-
-        Raises:
-            InvalidValue: it was given as an object in Python, so that nothing says how to make it.
-        """
+        """The task that it was trained on, loaded again."""
         if self.about["own_task"]:
             raise InvalidValue(
                 f"{self.folder}: task={self.settings.task!r} was given as an object, and is not in a file. It cannot "
@@ -179,9 +170,6 @@ class Run:
         """The trained model: its weights averaged if they were to be, frozen what did not train.
 
         `task` is needed where it makes the network.
-
-        Raises:
-            InvalidValue: no weights were saved, or they do not fit.
         """
         kept = self.checkpoint
         if kept is None:
@@ -251,7 +239,6 @@ def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_privat
 
 
 def versions() -> dict[str, str]:
-    """What makes a run."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -273,11 +260,7 @@ def write_about(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """The content of run.json.
-
-    Raises:
-        InvalidValue: there is none, it is torn, or of another version.
-    """
+    """The content of run.json."""
     file = folder / NAME
     if not file.exists() and is_federation(folder):
         raise InvalidValue(
@@ -324,7 +307,6 @@ def _check_about(found: Mapping[str, Any]) -> None:
 
 
 def read_settings(folder: Path, about: Mapping[str, Any]) -> Settings:
-    """The settings in run.json."""
     try:
         return Settings.of(about["settings"])
     except InvalidValue as error:

@@ -88,11 +88,7 @@ class Settings:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> "Settings":
-        """The settings in a table; a key that is not known is refused, with the nearest one.
-
-        Raises:
-            InvalidValue: a key is not known, or a value is not what it must be.
-        """
+        """The settings in a table; a key that is not known is refused, with the nearest one."""
         known = [field.name for field in fields(cls)]
         for key in table:
             if key not in known:
@@ -117,11 +113,7 @@ def changed_keys(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str
 
 
 def parse_target(text: str) -> tuple[str, float]:
-    """`accuracy=0.97` as a name and a number.
-
-    >>> target("accuracy=0.97")
-    ('accuracy', 0.97)
-    """
+    """`accuracy=0.97` as a name and a number."""
     name, equals, given = (word.strip() for word in text.partition("="))
     try:
         found = float(parse_number(given))

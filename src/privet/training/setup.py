@@ -74,9 +74,6 @@ def build_optimizer(settings: Settings, plan: Plan, model: nn.Module) -> Optimiz
     >>> p = plan(epsilon=2.0, size=1000, batch=10, steps=5, method="noisy-adam")
     >>> type(optimizer_for(Settings(lr=0.01), p, nn.Linear(2, 1))).__name__
     'Adam'
-
-    Raises:
-        InvalidValue: there is no such optimizer, or it has no such option.
     """
     spelling = settings.optimizer or ("adam" if plan.recipe.method == "noisy-adam" else "sgd")
     name, options = _resolve_spelling(optimizers, spelling, Optimizer)
@@ -129,11 +126,7 @@ class LearningRateSchedule:
 
 
 def learning_rate_schedule(settings: Settings, plan: Plan, optimizer: Optimizer) -> LearningRateSchedule:
-    """The scheduler that the settings name, told how long the plan is where it has to know.
-
-    Raises:
-        InvalidValue: there is no such scheduler, or it has no such option.
-    """
+    """The scheduler that the settings name, told how long the plan is where it has to know."""
     if settings.scheduler is None:
         return LearningRateSchedule(None)
     name, options = _resolve_spelling(schedulers, settings.scheduler, LRScheduler)
@@ -234,9 +227,6 @@ def build_setup(
     """The parts of a run, fresh: the network's first weights come from `weights_seed`, which is public, or from a file.
 
     Of a run that has `begun` the file is not read: its checkpoint has all weights.
-
-    Raises:
-        InvalidValue: the task is not of the plan's size, or a setting does not fit.
     """
     check_size(plan, task)
     device = choose_device(settings, group)

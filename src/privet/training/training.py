@@ -167,7 +167,6 @@ class Training:
 
     @property
     def average(self) -> "WeightAverage | None":
-        """The moving average of the weights, if there is one."""
         return self._weights.average
 
     @property
@@ -230,11 +229,7 @@ class Training:
             yield
 
     def accept_state(self) -> None:
-        """What the model holds before the first batch is right: a checkpoint was loaded.
-
-        Raises:
-            InvalidValue: a batch was handed out already; what moves weights then is among the assumptions.
-        """
+        """What the model holds before the first batch is right: a checkpoint was loaded."""
         if self._has_begun:
             raise InvalidValue(
                 "accept_state() was called after a batch. Weights could be moved by records, and the guarantee would "
@@ -251,11 +246,7 @@ class Training:
         self._loop.update_facts(durably=True)
 
     def close(self) -> None:
-        """Let another process have the ledger; no step can be made any more.
-
-        Raises:
-            InvalidValue: the model was changed by something else than private steps; then its run has no guarantee.
-        """
+        """Let another process have the ledger; no step can be made any more."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -40,7 +40,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def add(self) -> None:
-        """Take in the weights as they are now."""
         self.steps += 1
         weight = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, p in self._named.items():

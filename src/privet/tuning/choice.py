@@ -28,9 +28,6 @@ def correct_counts(model: nn.Module, task: Task, judges: Any) -> int:
 
     A measure of the user's own that is called accuracy may count in percent, or each place of a record. Here a record
     counts as one or as none, whatever the measure gives for it.
-
-    Raises:
-        Unsupported: the measure does not have one value for each record.
     """
 
     def each(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -89,9 +86,6 @@ def best_index(scores: Sequence[float | None], *, higher_is_better: bool) -> int
     """The place of the best score; one that is not finite is never better. Of equals the first.
 
     Trials are drawn alike and independently, so the first of equals is as good as a fair draw among them.
-
-    >>> best([None, 0.2, 0.9, 0.9], higher_is_better=True)
-    2
     """
     sign = 1.0 if higher_is_better else -1.0
     values = [-math.inf if s is None or not math.isfinite(s) else sign * s for s in scores]
@@ -103,9 +97,6 @@ def exponential_mechanism(right: Sequence[int], *, epsilon: float, source: Rando
 
     One record moves each number of right answers by one at most, so the draw is epsilon-private. Source: McSherry,
     Talwar 2007, as used by Chaudhuri et al. 2011 and Auto DP-SGD, appendix D.
-
-    >>> drawn_by_merit([10, 500, 20], epsilon=1.0, source=Randomness())
-    1
     """
     logs = epsilon * (np.asarray(right, dtype=np.float64) - max(right)) / 2
     chances = np.exp(logs)
@@ -113,10 +104,6 @@ def exponential_mechanism(right: Sequence[int], *, epsilon: float, source: Rando
 
 
 def draw_run_count(law: str, mean: float, source: Randomness) -> int:
-    """A number from the law: geometric from 1 on, or Poisson from 0 on, with this mean.
-
-    >>> number_of_runs("geometric", 1.0, Randomness())
-    1
-    """
+    """A number from the law: geometric from 1 on, or Poisson from 0 on, with this mean."""
     numbers = source.numpy_generator()
     return int(numbers.geometric(1 / mean) if law == "geometric" else numbers.poisson(mean))

@@ -116,7 +116,6 @@ class TuningJob:
 
     @property
     def size(self) -> int:
-        """How many records a trial trains on."""
         return count_records(self.parts[0].train)
 
     def part(self, number: int) -> Task:
@@ -188,11 +187,7 @@ def build_job(
     space: Space, *, out: Path, spelling: str, law: str | None, trials: float | None, task: Task,
     public: Task | None, judges: float, seed: int | None, given: Mapping[str, Any],
 ) -> TuningJob:  # fmt: skip
-    """A job that can be done, and whose guarantee will hold.
-
-    Raises:
-        InvalidValue: something does not fit, or would void the guarantee.
-    """
+    """A job that can be done, and whose guarantee will hold."""
     recipe = {key: value for key, value in given.items() if value is not None}
     training = dict(recipe.pop("training", {}))
     check_preprocessing(task.not_private)

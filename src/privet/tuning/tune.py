@@ -180,7 +180,6 @@ def _check_fit(job: TuningJob, model: nn.Module) -> None:
 
 
 def _runs_folder(job: TuningJob) -> Path:
-    """Where the runs of trials are."""
     return job.out / (SECRET if job.is_secret else TRIALS)
 
 

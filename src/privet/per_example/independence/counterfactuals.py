@@ -147,13 +147,11 @@ class Mirrors:
         return known
 
     def close(self) -> None:
-        """Forget everything."""
         for reference in self._storages:
             if (storage := reference()) is not None and hasattr(storage, self._slot):
                 delattr(storage, self._slot)
 
     def count(self) -> int:
-        """How many pieces of memory are known and still there."""
         return len({id(storage) for reference in self._storages if (storage := reference()) is not None})
 
     def read(self, known: Known, t: Tensor, variant: int) -> Tensor:

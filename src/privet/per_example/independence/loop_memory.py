@@ -141,7 +141,6 @@ class OwnMemory:
         return storage.data_ptr() in self._places
 
     def accept(self) -> None:
-        """What the model holds now is right."""
         self._sums = {name: checksum(storage) for name, storage in self._storages()}
 
     def find_changed(self) -> str:

@@ -51,7 +51,6 @@ class RecurrentPass:
         return value.detach().to(self.dtype)
 
     def _bias_sum(self) -> Tensor | None:
-        """The sum of both biases."""
         b, c = self.given.ih_bias, self.given.hh_bias
         return None if b is None or c is None else self._widen(b) + self._widen(c)
 
