@@ -376,8 +376,8 @@ def _print_one(one: "Best", line: "Line") -> None:
     plan = f"{recipe.count} steps, batch {recipe.batch:g} of {recipe.size:,}, clip {recipe.clip}"
     lines = {
         "what": one.says,
-        "budget": f"epsilon {format_bound(budget.epsilon, up=True)} at delta {format_bound(budget.delta, up=True, digits=3)}, "
-        "certified by pld from the run's ledger",
+        "budget": f"epsilon {format_bound(budget.epsilon, up=True)} at delta "
+        f"{format_bound(budget.delta, up=True, digits=3)}, certified by pld from the run's ledger",
         "plan": plan,
         "training": ", ".join(f"{key} {value}" for key, value in training.items()),
         "reached": f"{one.measure} {_said(one, line)}" + (f" over {seeds} seeds" if seeds else ""),

@@ -13,17 +13,9 @@ from privet import _check
 from privet._files import write_new
 from privet._registry import import_published
 from privet.accounting.tradeoff import tradeoff
+from privet.attacks import observing
 from privet.attacks.base import Attack, Reconstruction, resolve_attack
 from privet.attacks.identification import identify_from_run, one_step_ceiling, run_ceiling
-from privet.attacks.observing import (
-    AttackedStep,
-    TargetRecords,
-    attacked_step_of_run,
-    attacked_steps_of_plan,
-    choose_targets,
-    observe,
-    parse_step_numbers,
-)
 from privet.attacks.outcome import Measures, Outcome, baselines, format_table, measure_reconstruction
 from privet.data.files import Where
 from privet.data.task import Task
@@ -172,7 +164,7 @@ def attack(
     attacks = (("invert-l2", "prior") if batch == 1 else ("invert-l2",)) if attacks is None else attacks
     made = {spelling: resolve_attack(spelling) for spelling in attacks}
     _check_request(made, at_steps)
-    victims = choose_targets(loaded, examples=examples, batch=batch, candidates=candidates, seed=seed)
+    victims = observing.choose_targets(loaded, examples=examples, batch=batch, candidates=candidates, seed=seed)
     k = len(victims.candidates[0])
     settings = {
         "examples": examples, "batch": batch, "candidates": k, "seed": seed, "model": model,
@@ -186,7 +178,7 @@ def attack(
     shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings}, plans[0])
     outcomes: list[Outcome] = []
     for name, source in sources.items():
-        moments: dict[int, AttackedStep] = {}
+        moments: dict[int, observing.AttackedStep] = {}
         for _, number, spelling in (cell for cell in cells if cell[0] == name):
             if progress is not None:
                 progress(f"{name}, step {number + 1 or 'all'}, {spelling}", len(outcomes), len(cells))
@@ -214,7 +206,7 @@ def attack(
 def _step_numbers(plans: list[Plan], source: Source, at_steps: "Sequence[str | int]") -> list[int]:
     if isinstance(source, Run):
         return [min(source.steps, len(source.plan.steps) - 1)]
-    found = parse_step_numbers([word for word in at_steps if word != "all"], len((source or plans[0]).steps))
+    found = observing.parse_step_numbers([word for word in at_steps if word != "all"], len((source or plans[0]).steps))
     return found + [ALL] * ("all" in at_steps)
 
 
@@ -227,11 +219,11 @@ def _check_request(made: "Mapping[str, Attack]", at_steps: "Sequence[str | int]"
 
 def _attacked_steps(
     source: Source, task: Task, numbers: list[int], plans: list[Plan], model: str | None, seed: int
-) -> dict[int, AttackedStep]:
+) -> dict[int, observing.AttackedStep]:
     if isinstance(source, Run):
-        return {numbers[0]: attacked_step_of_run(source, task)}
+        return {numbers[0]: observing.attacked_step_of_run(source, task)}
     settings = attack_settings(source or plans[0], model=model, otherwise=MODEL)
-    made = attacked_steps_of_plan(source, task, numbers, sampled=plans[0], settings=settings, seed=seed)
+    made = observing.attacked_steps_of_plan(source, task, numbers, sampled=plans[0], settings=settings, seed=seed)
     return {moment.number: moment for moment in made}
 
 
@@ -241,17 +233,17 @@ def _attacked_steps(
 def _run_attack(
     name: str,
     source: Source,
-    moment: AttackedStep,
+    moment: observing.AttackedStep,
     task: Task,
-    victims: TargetRecords,
+    victims: observing.TargetRecords,
     spelling: str,
     made: Any,
     seed: int,
 ) -> Outcome:
     """An attack on all victims of a moment, and on as many controls."""
     plan = source.plan if isinstance(source, Run) else source
-    seen = observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
-    empty = observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
+    seen = observing.observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
+    empty = observing.observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
     found, control = made.run(seen), made.run(empty)
     is_covered = not (isinstance(source, Run) and source.not_private)
     ceilings = _identification_ceilings(plan if is_covered else None, moment, victims)
@@ -266,7 +258,7 @@ def _run_attack(
 
 
 def _attack_whole_run(
-    name: str, plan: Plan, task: Task, victims: TargetRecords, settings: Settings, seed: int
+    name: str, plan: Plan, task: Task, victims: observing.TargetRecords, settings: Settings, seed: int
 ) -> Outcome:
     """Identification from a whole run of a plan."""
     found, control = identify_from_run(plan, task, victims, settings=settings, seed=seed)
@@ -280,7 +272,7 @@ def _attack_whole_run(
 
 
 def _identification_ceilings(
-    plan: Plan | None, moment: AttackedStep, victims: TargetRecords
+    plan: Plan | None, moment: observing.AttackedStep, victims: observing.TargetRecords
 ) -> tuple[float | None, float | None]:
     """The most that any attack can identify: from this step, and from the whole run.
 

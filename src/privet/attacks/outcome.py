@@ -253,8 +253,8 @@ def format_table(
 ) -> str:  # fmt: skip
     """Everything that one wants to read at a glance."""
     lines = [
-        f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from {task}, "
-        f"{settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
+        f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from "
+        f"{task}, {settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
     ]
     lines += align_columns(
         [_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, found) for n, found in baselines.items())]

@@ -273,8 +273,8 @@ class _Outside(BoundedRule):
         groups = super().groups(names)
         if sorted(name for group in groups for name in group) != sorted(names):
             raise InvalidValue(
-                f"rule={_rule_name(self.rule)} must put each of the {len(names)} parameters into one group. Else a group's "
-                "norm is not that of what is added. Let groups(names) return every name once."
+                f"rule={_rule_name(self.rule)} must put each of the {len(names)} parameters into one group. Else a "
+                "group's norm is not that of what is added. Let groups(names) return every name once."
             )
         return groups
 
@@ -407,9 +407,9 @@ def _map_rows(rule: ClippingRule, word: str, one: Callable[[Tensor], Tensor], ro
         raise
     except Exception as error:
         raise InvalidValue(
-            f"rule={_rule_name(rule)} fails in {word} on one example, with a {type(error).__name__}: {one_line(error)}. It "
-            "is mapped over the examples: no random numbers, no `if` and no number taken out of a tensor. Use "
-            "torch.where."
+            f"rule={_rule_name(rule)} fails in {word} on one example, with a {type(error).__name__}: "
+            f"{one_line(error)}. It is mapped over the examples: no random numbers, no `if` and no number taken out "
+            "of a tensor. Use torch.where."
         ) from None
     return torch.cat([_map_single_row(rule, word, one, row, zero) for row in torch.split(rows, 1)])
 

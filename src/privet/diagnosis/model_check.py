@@ -53,7 +53,7 @@ def sort_by_severity(found: "list[ModelIssue] | tuple[ModelIssue, ...]") -> tupl
 
 
 def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] = ()) -> ModelIssue:
-    """What a gate refuses, as a finding: the last sentence of a message says what to do, the first words may be a name."""
+    """What a gate refuses: the last sentence of a message says what to do, the first words may be a name."""
     head, _, rest = str(error).partition(": ")
     where, text = (head, rest) if rest and head in names else (where, str(error))
     why, stop, way_out = text.rpartition(". ")

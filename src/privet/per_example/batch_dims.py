@@ -98,8 +98,8 @@ def _compare_shapes(few: TrialPass, many: TrialPass) -> tuple[dict[Key, list[Cal
             wrong[(b.key, b.turn)] = fact.is_use
         elif not fact.is_use and any(places[0]):
             raise Unsupported(
-                f"{function_name(b.key[0])} of {', '.join(b.key[1])} sums over the examples of a batch, so one example's "
-                "share cannot be told from the others'. Keep one row per example."
+                f"{function_name(b.key[0])} of {', '.join(b.key[1])} sums over the examples of a batch, so one "
+                "example's share cannot be told from the others'. Keep one row per example."
             )
     return facts, wrong
 

@@ -121,8 +121,8 @@ class ParameterUse:
         for value, version in zip(self.plain, self.versions, strict=True):
             if value._version != version:
                 raise Unsupported(
-                    f"{function_name(self.name[0])} of {self.name[1][0]}: its input was changed in place after use, so its "
-                    "gradient cannot be had; PyTorch refuses this too. Leave out inplace=True there."
+                    f"{function_name(self.name[0])} of {self.name[1][0]}: its input was changed in place after use, "
+                    "so its gradient cannot be had; PyTorch refuses this too. Leave out inplace=True there."
                 )
 
 

@@ -73,8 +73,8 @@ def check_model(found: object, model: nn.Module, state: Mapping[str, Any]) -> No
             continue
         if _describe_value(saved[name]) != _describe_value(now):
             raise InvalidValue(
-                f"model.{name} is {_describe_value(saved[name])}, the model's is {_describe_value(now)}. It is of another model. "
-                "Make the model as for that run."
+                f"model.{name} is {_describe_value(saved[name])}, the model's is {_describe_value(now)}. It is of "
+                "another model. Make the model as for that run."
             )
     if _tied_names(saved) != _tied_names(state):
         raise InvalidValue("other parameters are tied in it than in the model. Make the model as for that run.")
@@ -102,7 +102,8 @@ def check_average(average: Mapping[str, Any], model: nn.Module, state: Mapping[s
         of = state.get(name)
         if not isinstance(value, Tensor) or not isinstance(of, Tensor) or of.shape != value.shape:
             raise InvalidValue(
-                f"average.{format_place(str(name))} is {_describe_value(value)}, the model's is {_describe_value(of)}. {advice}"
+                f"average.{format_place(str(name))} is {_describe_value(value)}, the model's is "
+                f"{_describe_value(of)}. {advice}"
             )
     check_finite(average, model, "average", advice)
 

@@ -264,8 +264,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     file = folder / NAME
     if not file.exists() and is_federation(folder):
         raise InvalidValue(
-            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{resume_command(folder)}` goes on "
-            "with it, and says what it has spent."
+            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{resume_command(folder)}` "
+            "goes on with it, and says what it has spent."
         )
     if not file.exists():
         rest = "Give the folder of a run." if not (folder / ledger_reading.NAME).exists() else (

@@ -313,8 +313,9 @@ class Training:
             yield piece.data
             if not self._is_done:
                 raise InvalidValue(
-                    f"step={self.steps_done} was not made: its batch was passed over, or `step` failed. Leaving batches "
-                    "out changes the sampling that the guarantee is for. Call training.step once for each batch."
+                    f"step={self.steps_done} was not made: its batch was passed over, or `step` failed. Leaving "
+                    "batches out changes the sampling that the guarantee is for. Call training.step once for each "
+                    "batch."
                 )
 
     def _next_physical_batch(self, pieces: "Iterator[PhysicalBatch[Any]]", end: int) -> "PhysicalBatch[Any] | None":
