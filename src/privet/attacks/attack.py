@@ -54,9 +54,7 @@ def resolve_sources(
     if isinstance(what, Plan):
         return loaded, {REFERENCE: None, "plan": what}, [what]
     names = [what] if isinstance(what, str) else list(what or [])
-    made = {
-        name: method_plan(name, loaded.size, as_published=as_published, **given) for name in names if name != REFERENCE
-    }
+    made = {one: method_plan(one, loaded.size, as_published=as_published, **given) for one in names if one != REFERENCE}
     plans = list(made.values()) or [method_plan("noisy-sgd", loaded.size, as_published=False, **given)]
     return loaded, {REFERENCE: None, **made}, plans
 
@@ -109,7 +107,9 @@ class AttackReport:
         rows = []
         for outcome in self.outcomes:
             beside = (
-                import_published("figures_printed").printed(outcome.method, self.task) if outcome.step == 1 else None
+                import_published("figures_printed").printed_figures(outcome.method, self.task)
+                if outcome.step == 1
+                else None
             )
             rows.append(outcome.as_dict() | {"published": beside and {
                 "iterations": beside.iterations, "success": beside.success, "mse": beside.mse,

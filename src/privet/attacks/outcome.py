@@ -256,9 +256,7 @@ def format_table(
         f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from "
         f"{task}, {settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
     ]
-    lines += align_columns(
-        [_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, found) for n, found in baselines.items())]
-    )
+    lines += align_columns([_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, m) for n, m in baselines.items())])
     lines += [
         f"  success: SSIM > 0.9 or identified, of victims; control: the same noise on no gradient. * {TRIVIAL}.",
         "  ceiling: the most that any attack on this step can identify (top-1); run: on the whole run. Both follow "
@@ -306,7 +304,7 @@ def _printed_lines(task: str, outcomes: Sequence[Outcome]) -> list[str]:
     """The paper's figures beside ours, for the same attack on the first step."""
     rows, theirs_of = [], import_published("figures_printed")
     for o in outcomes:
-        beside = theirs_of.printed(o.method, task)
+        beside = theirs_of.printed_figures(o.method, task)
         if beside is not None and o.step == 1 and o.attack.startswith("invert-l2"):
             theirs = (f"{beside.iterations:g}", f"{beside.success:g}", f"{beside.mse:.2e}")
             ours = (f"{o.iterations:.1f}", f"{o.found.paper / o.found.records:.2f}", f"{o.found.mse:.2e}")

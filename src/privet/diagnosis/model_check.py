@@ -92,9 +92,7 @@ def examine_model(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) 
         return Checkup(findings=(issue_from_failure(error, model),))
     found = [_replacement_issue(change) for change in changes]
     found += _static_issues(model)
-    left = [
-        _manual_replacement_issue(name, module) for name, module in mended.named_modules() if mixes_examples(module)
-    ]
+    left = [_manual_replacement_issue(name, m) for name, m in mended.named_modules() if mixes_examples(m)]
     if left or not trainable_parameters(mended):
         return Checkup(findings=sort_by_severity(found + left), changes=changes)
     more, explanation = _trial_issues(mended, loss_fn, batch)

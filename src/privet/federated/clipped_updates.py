@@ -35,9 +35,7 @@ def clipped_updates(updates: Iterable[Update], named: Named, rule: ClippingRule,
 
     An update that `plain` cannot use counts as zero: its client has dropped out.
     """
-    return sum_dense_updates(
-        (kept for update in updates if (kept := _try_dense_update(update, named))), named, rule, clip
-    )
+    return sum_dense_updates((kept for u in updates if (kept := _try_dense_update(u, named))), named, rule, clip)
 
 
 def sum_dense_updates(updates: Iterable[Update], named: Named, rule: ClippingRule, clip: float) -> ClippedSum:

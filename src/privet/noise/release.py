@@ -33,9 +33,7 @@ class Release:
     grads: Mapping[str, Tensor]  # the noisy average, one for each parameter
     clip: float  # in force in this step
     batch: float  # the divisor
-    std: (
-        float | None
-    )  # of the noise on each entry of the clipped sum; None where a published rule reads it off the data
+    std: float | None  # of the noise on each entry of the sum; None where a published rule reads it off the data
 
 
 class Ranks(Protocol):

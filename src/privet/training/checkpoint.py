@@ -161,9 +161,7 @@ def _read_sections(file: Path) -> tuple[dict[str, Any], Checkpoint]:
         if set(document) != {"format", "version", "kinds", "order", *_SECTIONS}:
             raise InvalidValue(f"it does not have the sections of a checkpoint. {OTHER}")
         used: set[str] = set()
-        found = {
-            name: decode_state(document[name], name, tensors if name != "extra" else {}, used) for name in _SECTIONS
-        }
+        found = {key: decode_state(document[key], key, tensors if key != "extra" else {}, used) for key in _SECTIONS}
         if used != set(tensors):
             raise InvalidValue(
                 f"it holds {checkpoint_compat.describe_names(set(tensors) - used)}, which nothing in it speaks of. "

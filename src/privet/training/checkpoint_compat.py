@@ -39,9 +39,7 @@ def check_finite(state: Mapping[str, Any], model: nn.Module, place: str, advice:
 def check_own_memory(state: Mapping[str, Any]) -> None:
     """Raise if a tensor has one number in several places: torch saves it, and cannot load it."""
     for name, value in state.items():
-        if isinstance(value, Tensor) and any(
-            n > 1 and not step for n, step in zip(value.shape, value.stride(), strict=True)
-        ):
+        if isinstance(value, Tensor) and any(n > 1 and not s for n, s in zip(value.shape, value.stride(), strict=True)):
             raise InvalidValue(
                 f"model.{name} is an expanded tensor, which torch cannot load into. The checkpoint would be useless. "
                 "Use `.contiguous()` where the model makes it."

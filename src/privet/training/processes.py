@@ -123,9 +123,7 @@ class Group:
             for speak in words:
                 speak(flat)
             parts = torch.split(flat, [t.numel() for t in some.values()])
-            found |= {
-                name: part.view(t.shape).to(t.device) for (name, t), part in zip(some.items(), parts, strict=True)
-            }
+            found |= {name: p.view(t.shape).to(t.device) for (name, t), p in zip(some.items(), parts, strict=True)}
         return {name: found[name] for name in tensors}
 
 

@@ -102,9 +102,7 @@ class Training:
         self._batches = Batches(
             dataset, plan, self.group, users=users, most=max_physical_batch, workers=workers, views=views
         )
-        self._batches.make_sampler(
-            generator, start=0 if ledger is None else ledger.next_step
-        )  # checks dataset and plan
+        self._batches.make_sampler(generator, start=0 if ledger is None else ledger.next_step)  # it checks the dataset
         settings = (views, self._batches.rows, secure, average, reserve, not_private)
         self._generator = join_run(self.group, self._inner, optimizer, plan, dataset, generator, users, settings)
         self._clipper = Clipper(rule, named)

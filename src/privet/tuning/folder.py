@@ -166,9 +166,7 @@ def check_trials(folder: Path, count: int) -> None:
 def write_recipe(file: Path, recipe: Mapping[str, Any], training: Mapping[str, Any]) -> None:
     """A recipe as TOML; of numbers and words alone."""
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in recipe.items()]
-    lines += ["", "[training]"] + [
-        f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in training.items()
-    ]
+    lines += ["", "[training]"] + [f"{key} = {json.dumps(v, ensure_ascii=False)}" for key, v in training.items()]
     write_new(file, ("\n".join(lines) + "\n").encode())
 
 

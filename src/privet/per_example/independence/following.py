@@ -99,9 +99,7 @@ class Following(FollowedBatch):  # type: ignore[no-untyped-call]
             storage = storage_of(args[0])
             self._mirrors.learn(storage, Known(checksum(storage)))
         knowns = [self._lookup(t) for t in entering]
-        work = _Work(
-            name, _written_tensors(func, args, kwargs) if is_plain else [], any(known.is_data for known in knowns)
-        )
+        work = _Work(name, _written_tensors(func, args, kwargs) if is_plain else [], any(k.is_data for k in knowns))
         work.reason = next((known.reason for known in knowns if known.reason), "")
         work.numbers = numbers_of(knowns)
         if work.is_data:

@@ -1,6 +1,6 @@
 """Normalisations that stay within an example: group, layer, RMS and instance norm."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -8,16 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privet.errors import Unsupported
-from privet.per_example.forms import Dense, PerExampleGradient, widen
-from privet.per_example.layers.base import Function, Ran, bind_arguments, register, run_plain
+from privet.per_example.forms import Dense, widen
+from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind_arguments, register
 
 if TYPE_CHECKING:
     from privet.per_example.forward_record import ParameterUse
 
 
-def _affine_gradients(
-    use: "ParameterUse", g: Tensor, scaled: Tensor, weight: Any, bias: Any
-) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+def _affine_gradients(use: "ParameterUse", g: Tensor, scaled: Tensor, weight: Any, bias: Any) -> Shares:
     """Shares from g and g xhat, (B, *shape of the parameters)."""
     if use.is_tracked(weight):
         yield weight, Dense(scaled.reshape(use.batch, *weight.shape))
@@ -41,7 +39,7 @@ class LayerNorm:
         out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, 1e-5 if eps is None else eps)
         return out, [out], (mean, scale)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, shape, weight, bias, _ = bind_arguments(
             ("input", "normalized_shape", "weight", "bias", "eps"), use.args, use.kwargs
         )
@@ -54,7 +52,7 @@ class LayerNorm:
 
 
 @register(*([F.rms_norm] if hasattr(F, "rms_norm") else []))
-class RmsNorm:
+class RmsNorm(PlainRun):
     """weight: sum over positions of g x / rms(x)."""
 
     name = "rms norm"
@@ -62,10 +60,7 @@ class RmsNorm:
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return True
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, shape, weight, eps = bind_arguments(("input", "normalized_shape", "weight", "eps"), use.args, use.kwargs)
         xhat = use.put_examples_first(F.rms_norm(widen(x).detach(), shape, eps=eps), use.fact.inputs[0])
         g = widen(use.output(grads[0])).flatten(1, -len(shape) - 1)
@@ -89,7 +84,7 @@ class GroupNorm:
         )
         return out, [out], (mean, scale)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, groups, weight, bias, _ = bind_arguments(
             ("input", "num_groups", "weight", "bias", "eps"), use.args, use.kwargs
         )
@@ -117,7 +112,7 @@ _INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_inpu
 
 
 @register(F.instance_norm)
-class InstanceNorm:
+class InstanceNorm(PlainRun):
     """As a group norm with one channel per group."""
 
     name = "instance norm"
@@ -132,9 +127,9 @@ class InstanceNorm:
                 "track_running_stats=True: the instance norm writes averages of the batch into the model, without "
                 "noise. Use track_running_stats=False."
             )
-        return run_plain(func, args, kwargs)
+        return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         given = dict(zip(_INSTANCE, bind_arguments(_INSTANCE, use.args, use.kwargs), strict=True))
         x, eps = given["input"], given["eps"]
         n, c = x.shape[:2]
@@ -146,7 +141,7 @@ class InstanceNorm:
 
 
 @register(F.batch_norm)
-class BatchNorm:
+class BatchNorm(PlainRun):
     """Refused in training: it mixes the examples. In evaluation it is a fixed scale and shift for each channel."""
 
     name = "batch norm"
@@ -161,9 +156,9 @@ class BatchNorm:
                 "batch_norm mixes the examples of a batch, so no clip bounds what one of them does. "
                 "Use nn.GroupNorm(min(32, channels), channels) in its place."
             )
-        return run_plain(func, args, kwargs)
+        return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
         given = dict(zip(names, bind_arguments(names, use.args, use.kwargs), strict=True))
         x, eps = given["input"], given["eps"]
