@@ -231,15 +231,9 @@ def _attacked_steps(
 
 
 def _run_attack(
-    name: str,
-    source: Source,
-    moment: observing.AttackedStep,
-    task: Task,
-    victims: observing.TargetRecords,
-    spelling: str,
-    made: Any,
-    seed: int,
-) -> Outcome:
+    name: str, source: Source, moment: observing.AttackedStep, task: Task, victims: observing.TargetRecords,
+    spelling: str, made: Any, seed: int,
+) -> Outcome:  # fmt: skip
     """An attack on all victims of a moment, and on as many controls."""
     plan = source.plan if isinstance(source, Run) else source
     seen = observing.observe(moment, task, victims, generator=seeded(seed, 2, moment.number))

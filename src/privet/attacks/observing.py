@@ -226,14 +226,9 @@ def _sum_gradients(model: nn.Module, state: Grads, names: Grads, victims: Target
 
 
 def _private_updates(
-    moment: AttackedStep,
-    task: Task,
-    victims: TargetRecords,
-    parameters: Any,
-    generator: Randomness,
-    *,
+    moment: AttackedStep, task: Task, victims: TargetRecords, parameters: Any, generator: Randomness, *,
     is_control: bool,
-) -> tuple[dict[str, Tensor], "float | None"]:
+) -> tuple[dict[str, Tensor], "float | None"]:  # fmt: skip
     assert moment.rule is not None
     assert moment.step is not None
     rows, std = [], None

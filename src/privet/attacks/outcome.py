@@ -289,11 +289,8 @@ def _baseline_row(name: str, found: Measures) -> tuple[str, ...]:
 def _measure_cells(found: Measures) -> tuple[str, ...]:
     counts = (found.top1, found.top10, found.labels)
     return (
-        f"{found.psnr:.1f}",
-        f"{found.ssim:.3f}",
-        *(f"{c / found.records:.2f}" for c in counts),
-        f"{found.success:.2f}",
-    )
+        f"{found.psnr:.1f}", f"{found.ssim:.3f}", *(f"{c / found.records:.2f}" for c in counts), f"{found.success:.2f}",
+    )  # fmt: skip
 
 
 def _format_share(value: float | None) -> str:

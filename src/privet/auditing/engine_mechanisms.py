@@ -115,13 +115,9 @@ class EngineStep:
     def _clipped_sum(self, records: Records, chosen: Tensor) -> ClippedSum:
         batch = records[0][chosen], records[1][chosen]
         return clipped_sum(
-            self._model,
-            logistic_losses,
-            batch,
-            rule=getattr(self._rule, "inner", self._rule),
-            clip=self.step.clip,
+            self._model, logistic_losses, batch, rule=getattr(self._rule, "inner", self._rule), clip=self.step.clip,
             as_published=self.as_published,
-        )
+        )  # fmt: skip
 
     def _release(self, whole: ClippedSum, step: Step, generator: Randomness) -> Released:
         found = release(

@@ -144,16 +144,9 @@ def zero_clipped_sum(named: Named, rule: ClippingRule, clip: float) -> ClippedSu
 
 
 def clipped_sum(
-    model: nn.Module,
-    loss_fn: "Loss | Tensor",
-    batch: Sequence[Any],
-    rule: "str | ClippingRule" = "flat",
-    clip: float = 1.0,
-    *,
-    views: int = 1,
-    force: Force = "auto",
-    as_published: bool = False,
-) -> ClippedSum:
+    model: nn.Module, loss_fn: "Loss | Tensor", batch: Sequence[Any], rule: "str | ClippingRule" = "flat",
+    clip: float = 1.0, *, views: int = 1, force: Force = "auto", as_published: bool = False,
+) -> ClippedSum:  # fmt: skip
     """The sum over the batch of per-example gradients, each clipped by `rule` to `clip`.
 
     `batch` is (inputs, targets), every tensor with its examples along dimension 0; inputs may be a tensor, a tuple

@@ -255,15 +255,11 @@ def make_own_task(
         spread = f"one in each {every} records, by a fixed hash of their places"
     name = existing_path(path).resolve().name
     return Task(
-        name=name,
-        train=train,
-        held_out=held_out,
+        name=name, train=train, held_out=held_out,
         evaluation=f"{spread}, {len(held_out[0]):,} that are never trained on; they are the user's, and may be private",
-        model=model,
-        facts={"shape": tuple(x.shape[1:]), "classes": classes},
-        source="; ".join(filter(None, (f"the user's own {kind}, {name}", note))),
-        **more,
-    )
+        model=model, facts={"shape": tuple(x.shape[1:]), "classes": classes},
+        source="; ".join(filter(None, (f"the user's own {kind}, {name}", note))), **more,
+    )  # fmt: skip
 
 
 def existing_path(path: object) -> Path:

@@ -243,13 +243,13 @@ def _refusals_have_a_reason(name: str) -> str:
         except Unsupported as error:
             if reason in str(error):
                 continue
-        return f"{case} is refused by refuses() and not by spent()"
+        return f"{case} is refused by unsupported_reason() and not by spent()"
     return ""
 
 
 ACCOUNTANT = Contract(
     kind="accountant",
-    needs=("refuses", "bounds", "label"),
+    needs=("unsupported_reason", "bounds", "label"),
     checks={
         "it covers Gaussian steps": _covers_something,
         "an empty ledger costs nothing": _empty_costs_nothing,

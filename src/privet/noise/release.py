@@ -239,17 +239,9 @@ class IndependentGaussian:
 
 
 def release(
-    clipped: ClippedSum,
-    rule: "str | ClippingRule",
-    *,
-    step: Step,
-    batch: float,
-    generator: Randomness,
-    relation: Relation = "zero-out",
-    as_published: bool = False,
-    secure: bool = False,
-    in_place: bool = False,
-) -> Release:
+    clipped: ClippedSum, rule: "str | ClippingRule", *, step: Step, batch: float, generator: Randomness,
+    relation: Relation = "zero-out", as_published: bool = False, secure: bool = False, in_place: bool = False,
+) -> Release:  # fmt: skip
     """(clipped sum + N(0, std^2)) / batch, with std = step.noise * sensitivity: what the optimizer may see.
 
     Call it once for each step that is charged, with the sum over all pieces of its batch, also when that is empty. An

@@ -85,13 +85,9 @@ class LoopRecord:
         try:
             named = self.named
             signature = (
-                "recorded",
-                model.training,
-                tuple(named),
-                tuple(sorted(self.forced)),
-                tensor_kinds((args, kwargs)),
+                "recorded", model.training, tuple(named), tuple(sorted(self.forced)), tensor_kinds((args, kwargs)),
                 rows > MANY,
-            )
+            )  # fmt: skip
 
             def run(model: nn.Module, take: Callable[[Tensor], Tensor]) -> Tensor:
                 return _probe_loss(

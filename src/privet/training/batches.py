@@ -27,16 +27,9 @@ class Batches:
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        plan: Plan,
-        group: Group,
-        *,
-        users: UserIds | None,
-        most: int | None,
-        workers: int,
+        self, dataset: Any, plan: Plan, group: Group, *, users: UserIds | None, most: int | None, workers: int,
         views: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._dataset, self._plan, self._group = dataset, plan, group
         self._users, self._workers, self._views = users, workers, views
         self.rows = physical_batch_rows(most, views)

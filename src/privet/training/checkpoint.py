@@ -35,15 +35,9 @@ class Checkpoint:
 
 
 def save(
-    folder: str | Path,
-    *,
-    model: nn.Module,
-    optimizer: Optimizer,
-    scheduler: LRScheduler | None = None,
-    rule_state: object = None,
-    average: Mapping[str, Tensor] | None = None,
-    extra: Mapping[str, object],
-) -> str:
+    folder: str | Path, *, model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None = None,
+    rule_state: object = None, average: Mapping[str, Tensor] | None = None, extra: Mapping[str, object],
+) -> str:  # fmt: skip
     """Replace the checkpoint in a folder, once the new one is on the disk; gives its checksum.
 
     A crash at any moment, or an error, leaves the old one or the new one, whole.

@@ -37,13 +37,11 @@ def join_run(
     if group.size == 1:
         return generator
     facts = {
-        "plan": plan.hash,
-        "dataset": (count_records(dataset), _row_checksums(dataset)),
+        "plan": plan.hash, "dataset": (count_records(dataset), _row_checksums(dataset)),
         "model": [(name, p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters()],
         "optimizer": (type(optimizer).__name__, [sorted(_plain_settings(g).items()) for g in optimizer.param_groups]),
-        "generator": str(generator),
-        "settings": (None if users is None else [str(user) for user in users], settings),
-    }
+        "generator": str(generator), "settings": (None if users is None else [str(user) for user in users], settings),
+    }  # fmt: skip
     told = group.all_gather([zlib.crc32(repr(value).encode()) for value in facts.values()])
     for name, found in zip(facts, told.T, strict=True):
         if (found != found[0]).any():

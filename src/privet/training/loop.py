@@ -151,10 +151,8 @@ class TrainingLoop:
         self._saved, self._saved_at = self._training.steps_done, time.monotonic()
         if self._metrics is not None:
             more = {
-                "seconds": self._elapsed_seconds(),
-                "evaluated": self._evaluated,
-                "judge": self._parts.judge.state(),
-            }
+                "seconds": self._elapsed_seconds(), "evaluated": self._evaluated, "judge": self._parts.judge.state(),
+            }  # fmt: skip
             save(self._training, scheduler=self._parts.pace.scheduler, extra=more)
 
     def _save_best(self, line: Mapping[str, Any]) -> None:

@@ -64,11 +64,8 @@ class LogProgress(NoProgress):
         done, taken = line["step"] - self._begun, time.monotonic() - self._start
         left = (self._steps - line["step"]) * taken / max(done, 1)
         parts = [
-            f"step {line['step']}/{self._steps}",
-            format_epsilon(spent),
-            *format_scores(line),
-            f"lr {line['lr']:.3g}",
-        ]
+            f"step {line['step']}/{self._steps}", format_epsilon(spent), *format_scores(line), f"lr {line['lr']:.3g}",
+        ]  # fmt: skip
         parts += [f"{line['examples_per_second']:,.0f} examples/s", f"{format_duration(left)} left"]
         self.note("  ".join(parts))
 

@@ -60,15 +60,9 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
 
 
 def resume(
-    model: nn.Module,
-    optimizer: Optimizer,
-    dataset: Any,
-    plan: Plan,
-    *,
-    out: str | Path,
-    scheduler: LRScheduler | None = None,
-    **options: Any,
-) -> Training:
+    model: nn.Module, optimizer: Optimizer, dataset: Any, plan: Plan, *, out: str | Path,
+    scheduler: LRScheduler | None = None, **options: Any,
+) -> Training:  # fmt: skip
     """The run in the folder `out`, at the ledger's next step, with the weights of its last checkpoint.
 
     Make model, optimizer and scheduler as for a new run; `options` are those of `Training`. Without a checkpoint the

@@ -35,20 +35,11 @@ from privet.training.training import Training
 
 
 def train(
-    plan: Plan,
-    task: "str | Task | None" = None,
-    *,
-    out: str | Path,
-    seed: int | None = None,
-    as_published: bool = False,
-    secure: bool = False,
-    show_private: bool = False,
-    total_epsilon: float | None = None,
-    ledger_dir: "str | Path | None" = None,
-    where: Where | None = None,
-    watcher: Progress | None = None,
+    plan: Plan, task: "str | Task | None" = None, *, out: str | Path, seed: int | None = None,
+    as_published: bool = False, secure: bool = False, show_private: bool = False, total_epsilon: float | None = None,
+    ledger_dir: "str | Path | None" = None, where: Where | None = None, watcher: Progress | None = None,
     **settings: Any,
-) -> Run:
+) -> Run:  # fmt: skip
     """A run of `plan` on a task, in a folder of its own: trained, evaluated on the held-out set, saved.
 
     Settings are those of the plan's [training] table; what is given here wins. Under torchrun all ranks call it.
@@ -115,13 +106,9 @@ def train(
 
 
 def resume_run(
-    out: "str | Path | Run",
-    *,
-    task: Task | None = None,
-    show_private: bool | None = None,
-    where: Where | None = None,
+    out: "str | Path | Run", *, task: Task | None = None, show_private: bool | None = None, where: Where | None = None,
     watcher: Progress | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """The run in a folder, taken up at the ledger's next step with the weights of its last checkpoint, and ended.
 
     Everything but `show_private` is as it began. A run that is over is given back as it is.

@@ -23,12 +23,10 @@ TRAINING = ("model", "optimizer", "lr", "momentum", "weight_decay", "scheduler",
 RANGED = ("lr", "weight_decay", "clip", "rho_noise", "rho_clip", "epochs", "batch")
 MOST = 10_000  # candidates of a grid
 _FIXED = {
-    "epsilon": "candidates are compared at one budget",
-    "delta": "candidates are compared at one budget",
-    "size": "it is that of the part that is trained on",
-    "seed": "the seed is not a hyperparameter",
+    "epsilon": "candidates are compared at one budget", "delta": "candidates are compared at one budget",
+    "size": "it is that of the part that is trained on", "seed": "the seed is not a hyperparameter",
     "task": "candidates are compared on one task",
-}
+}  # fmt: skip
 
 Candidate = dict[str, Any]
 

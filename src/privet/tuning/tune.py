@@ -43,20 +43,10 @@ Watch = Callable[[int, int | None, str], Progress]  # (trial from 1, how many or
 
 
 def tune(
-    space: "Mapping[str, Any] | Space",
-    *,
-    out: str | Path,
-    task: "str | Task | None" = None,
-    charge: str | None = None,
-    trials: float | None = None,
-    judges: float = JUDGES,
-    public: "str | Task | None" = None,
-    seed: int | None = None,
-    where: Where | None = None,
-    watch: Watch | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-    **recipe: Any,
-) -> Tuned:
+    space: "Mapping[str, Any] | Space", *, out: str | Path, task: "str | Task | None" = None, charge: str | None = None,
+    trials: float | None = None, judges: float = JUDGES, public: "str | Task | None" = None, seed: int | None = None,
+    where: Where | None = None, watch: Watch | None = None, tell: Callable[[str], None] = lambda _: None, **recipe: Any,
+) -> Tuned:  # fmt: skip
     """The best of the candidates in a space. Called again with the same arguments it goes on where it stopped.
 
     Args:

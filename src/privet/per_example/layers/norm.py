@@ -95,12 +95,9 @@ class GroupNorm:
         scaled = (gx.view(n, groups, -1) - by_group * mean[..., None]) * scale[..., None]
         where = use.fact.outputs[0]
         yield from _affine_gradients(
-            use,
-            use.put_examples_first(g, where).sum(1),
-            use.put_examples_first(scaled.reshape(n, c), where).sum(1),
-            weight,
-            bias,
-        )
+            use, use.put_examples_first(g, where).sum(1), use.put_examples_first(scaled.reshape(n, c), where).sum(1),
+            weight, bias,
+        )  # fmt: skip
 
 
 def _moments(g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
