@@ -78,7 +78,6 @@ def attack_settings(plan: Plan, *, model: str | None, otherwise: str | None = No
 
 
 def guarantee_text(source: Source) -> str:
-    """What a source guarantees, in words."""
     return "none" if source is None else str(source.guarantee)
 
 
@@ -234,7 +233,6 @@ def _run_attack(
     name: str, source: Source, moment: observing.AttackedStep, task: Task, victims: observing.TargetRecords,
     spelling: str, made: Any, seed: int,
 ) -> Outcome:  # fmt: skip
-    """An attack on all victims of a moment, and on as many controls."""
     plan = source.plan if isinstance(source, Run) else source
     seen = observing.observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
     empty = observing.observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
@@ -292,7 +290,6 @@ def _picture_frames(found: Reconstruction, control: Reconstruction) -> dict[str,
 
 
 def to_pixels(image: Tensor) -> list[list[list[int]]]:
-    """An image (C, H, W) as whole numbers 0 to 255, (H, W, C)."""
     shown = image.nan_to_num(0.5).clamp(0, 1).mul(255).round().int().movedim(0, -1)
     found: list[list[list[int]]] = shown.tolist()
     return found

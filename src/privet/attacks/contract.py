@@ -13,7 +13,6 @@ SHAPE, CLASSES, VICTIMS = (1, 6, 6), 3, 6
 
 
 def network(kind: str = "sigmoid", seed: int = 0) -> nn.Module:
-    """A first linear layer for `analytic`; smooth unless asked otherwise."""
     bend = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU}[kind]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -39,7 +38,6 @@ def observation(model: nn.Module, x: Tensor, y: Tensor, *, batch: int = 1, **mor
 
 
 def seen() -> Observation:
-    """Six targets at once."""
     return observation(network(), *records(VICTIMS))
 
 

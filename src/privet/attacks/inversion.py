@@ -20,8 +20,6 @@ PATTERN = 4  # the seed is a random patch, so many times along each side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Try:
-    """One run from one seed, of some victims."""
-
     inputs: Tensor
     labels: Tensor
     loss: Tensor
@@ -264,7 +262,6 @@ class Analytic:
 
 
 def _first_layer(observation: Observation) -> tuple[Tensor, Tensor]:
-    """The updates of the first layer's weight (N, O, I) and bias (N, O)."""
     first, update = next(iter(observation.update)), observation.update
     bias = first.removesuffix("weight") + "bias"
     if first.endswith("weight") and bias in update and update[first].shape[2:] == (math.prod(observation.shape),):

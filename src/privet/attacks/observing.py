@@ -150,7 +150,6 @@ def attacked_steps_of_plan(
 
 
 def simulate_training(plan: Plan, task: Task, *, settings: Settings, seed: int) -> Training:
-    """The steps of a plan, simulated: nothing is written."""
     parts = build_setup(plan, task, settings, weights_seed=seed, group=None)
     return Training(
         parts.model, parts.optimizer, task.train, plan, generator=seeded(seed, 1), as_published=plan.is_unsound,

@@ -117,8 +117,6 @@ def difference_interval(count: int, control: int, trials: int) -> tuple[float, f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What reconstructions are worth; means over records, and counts over victims."""
-
     victims: int
     records: int
     mse: float
@@ -143,7 +141,6 @@ class Measures:
 
 
 def measure_reconstruction(found: Reconstruction, victims: TargetRecords) -> Measures:
-    """The measures of a reconstruction; within a victim, each record is held against what fits it best."""
     return measure_images(found.inputs, found.labels, victims, scores=found.scores)
 
 
@@ -251,7 +248,6 @@ def format_table(
     task: str, settings: Mapping[str, Any], baselines: Mapping[str, Measures], outcomes: Sequence[Outcome],
     guarantees: Mapping[str, str],
 ) -> str:  # fmt: skip
-    """Everything that one wants to read at a glance."""
     lines = [
         f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from "
         f"{task}, {settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
@@ -317,7 +313,6 @@ def format_count(number: int, noun: str) -> str:
 
 
 def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows as lines: words to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     is_word = [not any(row[i] and row[i][0] in "+-0123456789" for row in rows[1:]) for i in range(len(rows[0]))]
     return [

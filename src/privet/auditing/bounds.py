@@ -105,7 +105,6 @@ def choose_tests(
 
 
 def _candidate_thresholds(without: Floats, with_: Floats, alarm: float) -> tuple[Floats, Floats, Floats]:
-    """Thresholds, and the limits above both errors at each."""
     pooled = np.sort(np.concatenate([without, with_]))
     at = np.unique(np.linspace(0, len(pooled) - 1, THRESHOLDS).astype(int))
     values = pooled[at]

@@ -165,7 +165,6 @@ class RealisedBatch(Control):
 def sample_steps(
     there: Tensor, generator: Randomness, *, rate: float, steps: int, kind: Sampling = POISSON
 ) -> Iterator[Tensor]:
-    """Who takes part in each step, null records left out."""
     planned = PlannedSteps(length=steps, rate=rate, sampling=kind)
     return (chosen[there[chosen]] for chosen in Sampler(size=len(there), steps=planned, generator=generator))
 
@@ -316,6 +315,5 @@ def control(name: str) -> Mechanism:
 
 
 def describe_fault(name: str) -> str:
-    """What is wrong with a control."""
     found: Callable[..., Any] = registry.maker(name)
     return " ".join((found.__doc__ or "").split())

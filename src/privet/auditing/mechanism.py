@@ -52,7 +52,6 @@ class MechanismClaim:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether coins decide who takes part."""
         return any(step.rate < 1 for step in self.steps)
 
     @property

@@ -189,7 +189,6 @@ def sum_batch(
 
 
 def check_clip(clip: float) -> None:
-    """Raise unless gradients can be clipped to this."""
     _check.positive(clip=clip)
     if clip < LEAST_CLIP:
         raise InvalidValue(
@@ -213,7 +212,6 @@ def _stack_groups(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
 def _group_squared_norms(
     shares: Mapping[str, PerExampleGradient], groups: list[list[str]], size: int, named: Named
 ) -> list[Tensor]:
-    """The squared norms of each group, (B,) each; what no example touched is zero."""
     columns: list[Tensor] = []
     for group in groups:
         total: Tensor | None = None

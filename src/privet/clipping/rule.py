@@ -160,7 +160,6 @@ class BoundedRule:
         return clip
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Which parameters are clipped together, each in one group."""
         return self.rule.groups(list(names))
 
     def bound(self, clip: float, groups: int) -> float:
@@ -171,13 +170,11 @@ class BoundedRule:
         return found
 
     def bit_noise(self, noise: float, batch: float) -> float:
-        """The noise multiplier of the bits, in a step charged at `noise`."""
         return math.inf  # there are none
 
     # --- of each example ---
 
     def transform(self, shares: Shares, named: Grads) -> Shares:
-        """The gradients as they are to be clipped."""
         return shares
 
     def unbounded_factors(self, norms: Tensor, clip: float) -> Tensor:

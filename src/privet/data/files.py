@@ -118,7 +118,6 @@ def read_content(path: Path, *, most: int = LARGEST, advice: str = "Use a smalle
 
 
 def missing_file_message(where: Where, dataset: str, name: str, *, source: str) -> str:
-    """What to say when a file is nowhere: what to put where."""
     looked = ", ".join(str(folder) for folder in where.folders())
     return (
         f"task={dataset!r} needs {name}, which is in none of: {looked}. "
@@ -171,5 +170,4 @@ def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[
 
 
 def damaged(error: Exception, kind: str, name: str) -> InvalidValue:
-    """What to say of a file that cannot be unpacked."""
     return InvalidValue(f"{name}: is not a whole {kind}: {shorten(one_line(error), 200)}. Fetch or make it again.")

@@ -88,7 +88,6 @@ def _find_shipped_file(package: str, name: str) -> Path:
 
 
 def _interleave_classes(by_class: Pixels) -> Pixels:
-    """(classes, N, ...) as (N * classes, ...): one of each class, then the next of each."""
     return by_class.swapaxes(0, 1).reshape(-1, *by_class.shape[2:])
 
 
@@ -133,7 +132,6 @@ def _list_classes(root: Path) -> list[str]:
 
 
 def _read_pictures(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:
-    """The pictures and classes below `root`, where each folder that is there has some."""
     files = []
     for label, name in enumerate(names):
         found = [file for file in sorted((root / name).glob("[!.]*")) if file.suffix.lower() in _SUFFIXES]

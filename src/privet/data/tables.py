@@ -78,7 +78,6 @@ def own_csv(
 
 
 def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows, all as long as it."""
     try:
         _check_text(existing_path(path), path)
         content = read_content(existing_path(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
@@ -131,7 +130,6 @@ def _parse_numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64
 
 
 def _scale_columns(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
-    """Scale columns to [0, 1] by the ranges given, in place."""
     for part in _split_words(ranges):
         name, low, high = _parse_range(part)
         if name not in used:
@@ -274,5 +272,4 @@ def _split_words(text: object) -> list[str]:
 
 
 def _printable_names(names: Iterable[str]) -> str:
-    """Names from a file, for a message of one line."""
     return shorten("".join(c if c.isprintable() else "?" for c in ", ".join(names)))

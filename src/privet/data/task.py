@@ -81,7 +81,6 @@ class Task:
         return len(self.train[0]) if isinstance(self.train, tuple) else len(self.train)
 
     def network(self, spelling: str | None = None) -> nn.Module:
-        """A fresh network: the task's own, or another by its spelling."""
         wanted = self.model if spelling is None else spelling
         return models.model(wanted, **self.facts) if isinstance(wanted, str) else wanted()
 
@@ -155,7 +154,6 @@ Pixels = NDArray[np.uint8]
 
 
 def tensors(pixels: Pixels, labels: NDArray[np.integer]) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) as float32 in [0, 1], by 1/255, and their labels."""
     scaled = torch.tensor(pixels, dtype=torch.float32).div_(255)
     return scaled, torch.tensor(labels, dtype=torch.int64)
 

@@ -136,7 +136,6 @@ class _Trial:
                        as_published=self.as_published)  # fmt: skip
 
     def run_plain(self, count: int) -> Any:
-        """Forward and backward."""
         work = prepare_work(self.model, self.loss_fn, self.rows(count))
         return torch.autograd.grad(work.losses().mean(), list(work.named.values()), allow_unused=True)
 
@@ -261,7 +260,6 @@ def repeat_rows(batch: Any) -> Rows:
 
 
 def free_memory() -> int | None:
-    """Bytes that this process may still take: what the system has left, or the container if that is less."""
     found = [_system_memory(), _container_memory()]
     known = [size for size in found if size is not None]
     return min(known) if known else None

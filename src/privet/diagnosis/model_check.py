@@ -48,7 +48,6 @@ class Checkup:
 
 
 def sort_by_severity(found: "list[ModelIssue] | tuple[ModelIssue, ...]") -> tuple[ModelIssue, ...]:
-    """The gravest first, else in the order they were found."""
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
 
@@ -61,7 +60,6 @@ def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] =
 
 
 def issue_from_failure(error: Exception, model: nn.Module) -> ModelIssue:
-    """What a trial ended with, as a finding."""
     if isinstance(error, PrivetError):
         kinds = (model.named_modules(), model.named_parameters(), model.named_buffers())
         return issue_from_error("model", error, names={name for kind in kinds for name, _ in kind} - {""})
@@ -115,7 +113,6 @@ def _manual_replacement_issue(name: str, module: nn.Module) -> ModelIssue:
 
 
 def _static_issues(model: nn.Module) -> list[ModelIssue]:
-    """What is seen without running the model."""
     return [*_parameter_issues(model), *_mode_issues(model)]
 
 
@@ -176,7 +173,6 @@ def _join_names(names: list[str], most: int = 4) -> str:
 
 
 def _trial_issues(model: nn.Module, loss_fn: Any, batch: Any) -> tuple[list[ModelIssue], Explanation | None]:
-    """What is seen when the model runs on a few rows."""
     try:
         work = prepare_work(model, loss_fn, batch)
         found = list(_buffer_issues(work))

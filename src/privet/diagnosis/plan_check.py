@@ -73,7 +73,6 @@ def examine_plan(
 
 
 def _gate_issues(plan: Plan, records: int | None, users: UserIds | None, rows: int | None) -> Iterator[ModelIssue]:
-    """The gates of `Training`."""
     try:
         check_rule(bounded(clipping_rule(plan.rule)).is_uncertified, plan)
     except PrivetError as error:

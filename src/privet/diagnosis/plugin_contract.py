@@ -49,7 +49,6 @@ class Outcome:
 
 
 def outcome_of(name: str, check: Check, thing: Any) -> Outcome:
-    """The outcome of a check; a plug-in may fail in any way."""
     try:
         return Outcome(check=name, why=check(thing))
     except PrivetError as error:
@@ -115,7 +114,6 @@ SCHEDULE = Contract(
 
 
 def ledger_of(noise: float = 3.0, rate: float = 0.01, count: int = 10) -> Ledger:
-    """A ledger of equal Poisson-sampled steps."""
     ledger = Ledger()
     ledger.add(Step(noise=noise, rate=rate), count)
     return ledger

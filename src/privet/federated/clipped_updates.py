@@ -58,7 +58,6 @@ def usable_updates(answers: Iterable[tuple[int, object]], named: Named, *, numbe
 
 
 def log_dropout(number: int, client: int, fault: str) -> None:
-    """Write down that a client has dropped out of a round, and by which kind of fault."""
     log.warning("round %d: client %d has dropped out: %s", number, client, fault)
 
 

@@ -66,12 +66,10 @@ class Federated:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rounds that were asked for are made."""
         return self.rounds >= (self.settings.rounds or self.planned)
 
     @property
     def scores(self) -> dict[str, Any] | None:
-        """The last evaluation on the held-out set."""
         found = metrics.evaluation_lines(self.metrics)
         return found[-1] if found else None
 
@@ -209,7 +207,6 @@ class _Parts:
         )  # fmt: skip
 
     def resume_server(self, rounds: int) -> "tuple[Server | Records, int]":
-        """The one that goes on, and the round that its weights are of."""
         kept = _checkpoint_extra(self.folder)
         if self.by_client:
             server, _ = resume(

@@ -199,7 +199,6 @@ def server_app() -> "ServerApp":
 
 
 def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
-    """The rounds of a federation over a grid, from a run config."""
     settings, folder = settings_from_config(config), Path(str(config["out"]))
     fleet = FlowerFleet(
         grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1)),
@@ -277,7 +276,6 @@ def client_app(records: Records | None = None) -> "ClientApp":
 
 
 def run_client(content: "RecordDict", context: "Context", records: Records) -> ClientReply:
-    """The client's answer to a model, on its own records."""
     config, client = context.run_config, client_number(context)
     settings = settings_from_config(config)
     task = _load_task(settings.task)
@@ -291,7 +289,6 @@ def run_client(content: "RecordDict", context: "Context", records: Records) -> C
 
 
 def client_number(context: "Context") -> int:
-    """Which client a node is."""
     found = context.node_config.get("partition-id")
     if type(found) is not int or found < 0:
         raise InvalidValue(
@@ -302,7 +299,6 @@ def client_number(context: "Context") -> int:
 
 
 def client_part(context: "Context", task: Task) -> Any:
-    """The client's part of a task whose records are cut up for a trial."""
     settings = settings_from_config(context.run_config)
     return gather(task.train, partition(task, settings.clients, way=settings.split, seed=settings.split_seed)[
         client_number(context)

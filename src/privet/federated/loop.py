@@ -122,7 +122,6 @@ class FederatedLoop:
         self._metrics = Metrics(folder)
 
     def run(self) -> None:
-        """Make the rounds that are left."""
         try:
             if self._server.steps_done < self._until:
                 self._run_client_rounds(self._server) if isinstance(self._server, Server) else self._run_example_rounds(
@@ -133,7 +132,6 @@ class FederatedLoop:
             self._metrics.close()
 
     def record_resume(self, weights_of: int) -> None:
-        """Write down that the federation goes on, and from the weights of which round."""
         self._metrics.add({"step": self._server.steps_done, "event": "resumed", "weights_of": weights_of})
 
     def _run_client_rounds(self, server: Server) -> None:

@@ -66,7 +66,6 @@ class Settings:
 
     @property
     def local(self) -> LocalTraining:
-        """The work of a client in a round of client-level privacy."""
         return LocalTraining(
             algorithm=self.algorithm, epochs=self.local_epochs, batch=self.local_batch, lr=self.local_lr
         )  # fmt: skip
@@ -104,7 +103,6 @@ def check_read(given: Mapping[str, Any], unit: str) -> None:
 
 
 def write(folder: Path, settings: Settings, **more: Any) -> None:
-    """Put the description in a folder, whole or not at all."""
     text = json.dumps({"format": FORMAT, "version": VERSION, "settings": asdict(settings), **more}, indent=1)
     write_new(folder / NAME, text.encode() + b"\n")
 

@@ -43,13 +43,11 @@ def _check_own(name: str, maker: Any) -> None:
 
 
 def output_width(body: nn.Module, shape: tuple[int, ...]) -> int:
-    """How many values `body` makes of one input."""
     with torch.no_grad():
         return int(body(torch.zeros(1, *shape)).numel())
 
 
 def check_image(name: str, shape: tuple[int, ...], *, least: int) -> None:
-    """Raise unless `shape` is (channels, height, width) with sides of at least `least`."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise InvalidValue(
             f"shape={tuple(shape)!r} does not suit the model {name!r}. It reads images (channels, height, width) of at "

@@ -133,7 +133,6 @@ def _group_by_precision(grads: Mapping[str, Tensor]) -> dict[tuple[torch.device,
 
 
 def check_real(name: str, grad: Tensor) -> None:
-    """Raise unless noise can go on every entry of a sum."""
     if not grad.is_floating_point() or grad.layout != torch.strided:
         raise Unsupported(
             f"grads[{name!r}] is a {grad.layout} tensor of {grad.dtype}. Noise goes on every entry of a real one. "

@@ -194,7 +194,6 @@ def releaser_for(
     rule: BoundedRule, like: Mapping[str, Tensor], *, randomness: Randomness, relation: Relation, secure: bool = False,
     ranks: Ranks | None = None, in_place: bool = True,
 ) -> Releaser:  # fmt: skip
-    """A releaser of sums of tensors like these, with independent Gaussian noise."""
     mechanism = resolve_mechanism(GAUSSIAN, secure=secure)
     return Releaser(
         rule=rule, groups=len(rule.groups(list(like))), randomness=randomness, relation=relation, mechanism=mechanism,

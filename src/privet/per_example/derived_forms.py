@@ -19,7 +19,6 @@ from privet.per_example import forms
 def gradient_of_parameter(
     parameter: Tensor, pairs: Sequence[tuple[Tensor, forms.PerExampleGradient]], batch: int
 ) -> forms.PerExampleGradient:
-    """The share of a parameter from those of the tensors it was used through."""
     if len(pairs) == 1 and pairs[0][0] is parameter:
         return pairs[0][1]
     direct = [share for tensor, share in pairs if tensor is parameter]

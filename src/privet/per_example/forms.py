@@ -216,8 +216,6 @@ def sum_in_float64(share: PerExampleGradient, felt: Tensor, weights: Tensor) -> 
 
 @dataclass(slots=True)
 class Reshaped:
-    """The same share for a tensor of another shape with as many elements."""
-
     inner: PerExampleGradient
     shape: tuple[int, ...]
 
@@ -255,7 +253,6 @@ class Permuted:
 
 
 def squared_row_norms(t: Tensor) -> Tensor:
-    """The squared norm of each row, (B, D) -> (B,)."""
     found: Tensor
     if t.shape[1] <= BLOCK:
         found = torch.linalg.vecdot(t, t)

@@ -39,8 +39,6 @@ Force = Mapping[str, str] | str
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model, a loss and a batch of examples, `views` rows each."""
-
     model: nn.Module
     loss_fn: Loss
     inputs: Any
@@ -145,7 +143,6 @@ def loss_signature(loss_fn: Any) -> Any:
 
 
 def check_losses(losses: Any, rows: int) -> None:
-    """Raise unless there is one loss for each row, and a parameter enters it."""
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise InvalidValue(

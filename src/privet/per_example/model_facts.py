@@ -82,7 +82,6 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def per_example_gradients(
     uses: list[forward_record.ParameterUse], losses: Tensor, named: Mapping[str, nn.Parameter], size: int
 ) -> dict[str, PerExampleGradient]:
-    """The share of each parameter that was used; parameters' own gradients are never computed."""
     _check_counts(uses)
     _check_first_derivatives(losses, uses, named)
     _request_gradients(uses)

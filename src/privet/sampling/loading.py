@@ -83,8 +83,6 @@ def physical_batches(
 
 
 class _Pieces:
-    """(indices, is it the last of its step), over all steps."""
-
     def __init__(self, sampler: BatchSampler, physical: int | None) -> None:
         self._sampler, self._physical = sampler, physical
 
@@ -131,7 +129,6 @@ def _read(dataset: Any, wanted: list[int]) -> list[Any]:
 
 
 def _empty_rows(dataset: Any) -> Any:
-    """Zero rows, shaped like the first record; none of its values is kept."""
     try:
         one = dataset[0]
     except (IndexError, KeyError):

@@ -84,7 +84,6 @@ class Sampler:
 
     @property
     def noise_is_secret(self) -> bool:
-        """False for a seeded sampler: reproducible, not private."""
         return self.generator.noise_is_secret
 
     def __len__(self) -> int:
@@ -99,7 +98,6 @@ class Sampler:
             yield torch.from_numpy(found)
 
     def _check_batch(self, drawing: Drawing, found: Indices, rate: float) -> None:
-        """Raise unless this is a batch that the accountant takes it for."""
         is_batch = found.dtype == np.int64 and found.ndim == 1
         if is_batch and len(found):
             is_batch = bool(found[0] >= 0 and found[-1] < self.size and (found[1:] > found[:-1]).all())
@@ -262,7 +260,6 @@ def _fixed_batch_size(size: int, rate: float) -> int:
 
 
 def _epoch_length(rate: float) -> int:
-    """The steps of an epoch, as the accountants count them."""
     return math.ceil(1 / rate - 1e-9)
 
 

@@ -151,7 +151,6 @@ def number_users(users: UserIds) -> Indices:
 
 
 def _limit_per_owner(records: Indices, owner: Indices, most: int, numbers: np.random.Generator) -> Indices:
-    """At most `most` records of each owner, uniformly: the first ones after a shuffle. Owners stay together."""
     shuffled = numbers.permutation(len(records))
     by_owner = shuffled[np.argsort(owner[shuffled], kind="stable")]
     sorted_owner = owner[by_owner]

@@ -50,7 +50,6 @@ class Batches:
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
     def load(self, generator: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:
-        """The physical batches from a step on, by coins that all ranks share."""
         chosen = self.make_sampler(coins(generator, self._group, start), start=start)
         return physical_batches(self._dataset, chosen, workers=self._workers, physical=self.rows)
 

@@ -149,7 +149,6 @@ def _name_file_in_errors(file: Path) -> Iterator[None]:
 
 
 def _read_sections(file: Path) -> tuple[dict[str, Any], Checkpoint]:
-    """The sections of a file: every tensor in it is one of theirs."""
     document, tensors, digest = read(file)
     with _name_file_in_errors(file):
         if set(document) != {"format", "version", "kinds", "order", *_SECTIONS}:
@@ -189,7 +188,6 @@ def _restore(found: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, s
 
 
 def _snapshot(model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> Callable[[], None]:
-    """A function that puts back what is there now."""
     weights = [(now, now.clone()) for now in model.state_dict().values() if isinstance(now, Tensor)]
     state, groups = optimizer.state, optimizer.param_groups  # torch replaces these, and leaves their content alone
     plan = None if scheduler is None else scheduler.state_dict()

@@ -269,7 +269,6 @@ def _order_tensors(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    """The header of the file that holds these tensors: there is only one."""
     entries: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
     end = 0
     for name, tensor in _order_tensors(tensors):
@@ -291,7 +290,6 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
 
 
 def read_bytes(file: Path) -> bytes:
-    """The content of a plain file, not proven to be whole."""
     return _read(file, lambda stream: stream.read())
 
 

@@ -67,7 +67,6 @@ def _row_checksums(dataset: Any, most: int = 256) -> list[int]:
 
 @torch.no_grad()
 def broadcast_weights(group: Group, model: nn.Module) -> None:
-    """Give every rank the weights and buffers of rank 0; a sharded weight is one already."""
     everything = dict(model.named_parameters()) | dict(model.named_buffers())
     held = {name: value for name, value in everything.items() if not is_sharded(value)}
     for name, value in group.broadcast(held).items():
@@ -87,7 +86,6 @@ class Standing:
 
 
 def make_account(group: Group, plan: Plan, make: Callable[[], Account], standing: Standing) -> Account:
-    """The account that `make` gives, of all ranks together."""
     return make() if group.size == 1 else DistributedAccount(group, plan, make, standing)
 
 

@@ -29,13 +29,11 @@ class Scores:
     higher_is_better: bool
 
     def is_better(self, than: "Scores | None") -> bool:
-        """Whether the measure is better; NaN never is."""
         if than is None or than.measure != than.measure:
             return self.measure == self.measure
         return self.measure > than.measure if self.higher_is_better else self.measure < than.measure
 
     def reaches(self, name: str, value: float) -> bool:
-        """Whether `loss` or the measure is at least as good as `value`."""
         if name == "loss":
             return self.loss <= value
         return self.measure >= value if self.higher_is_better else self.measure <= value
@@ -71,7 +69,6 @@ def evaluate(model: nn.Module, task: Task, *, rows: int = ROWS, device: torch.de
 
 
 def move_to(data: object, device: torch.device | None) -> "torch.Tensor":
-    """`data` on a device: a tensor, or a list or tuple or table of them."""
     if device is None:
         return data  # type: ignore[return-value]
     if isinstance(data, (list, tuple)):
@@ -106,7 +103,6 @@ class EarlyStopping:
         self.worse = 0  # evaluations in a row that were not better
 
     def observe(self, scores: Scores) -> bool:
-        """Take in an evaluation; whether it is the best so far."""
         if scores.is_better(self.best):
             self.best, self.worse = scores, 0
             return True

@@ -147,7 +147,6 @@ class TrainingLoop:
         return self._evaluated == number > self._saved and time.monotonic() - self._saved_at >= SAVE_SECONDS
 
     def _save(self) -> None:
-        """Replace the checkpoint; rank 0 has it."""
         self._saved, self._saved_at = self._training.steps_done, time.monotonic()
         if self._metrics is not None:
             more = {
@@ -168,7 +167,6 @@ class TrainingLoop:
         self._parts.judge.restore(more["judge"])
 
     def record_resume(self, weights_of: int) -> None:
-        """Write down that the run goes on, and from which weights."""
         if self._metrics is not None:
             self._metrics.add({"step": self._first, "event": "resumed", "weights_of": weights_of})
         lost = self._first - weights_of

@@ -242,7 +242,6 @@ def _decode_error(rank: int, words: Sequence[Tensor]) -> PrivetError:
 
 
 def checksum(tensors: Sequence[Tensor]) -> int:
-    """One number for the bits of all tensors."""
     found = 0
     for t in tensors:
         found = zlib.crc32(t.detach().flatten().contiguous().view(torch.uint8).cpu().numpy().tobytes(), found)
@@ -250,5 +249,4 @@ def checksum(tensors: Sequence[Tensor]) -> int:
 
 
 def is_sharded(p: Tensor) -> bool:
-    """Whether only a slice of it is on this rank."""
     return any(kind.__name__ == "DTensor" for kind in type(p).__mro__)

@@ -36,8 +36,6 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Shows nothing."""
-
     def begin(self, *, number: int, steps: int) -> None: ...
 
     def step(self, number: int, spent: Callable[[], Guarantee], speed: float) -> None: ...

@@ -112,7 +112,6 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is to come: the plan is spent, or the run was stopped by its own rule."""
         return self.end is not None
 
     @property
@@ -185,7 +184,6 @@ class Run:
 
 
 def build_network(task: Task, settings: Settings) -> nn.Module:
-    """A fresh network for a task: its own, or the one that the settings name; what does not train is frozen."""
     return _freeze_untrained(task.network(settings.model), settings)
 
 
@@ -227,7 +225,6 @@ def _guarantees(
 
 
 def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_private: str = "") -> Guarantee:
-    """The same, marked as a claim if the run has no guarantee."""
     if plan.is_unsound:
         return mark_uncertified(guarantee, f"rule {plan.rule!r} is unsound")
     if not_private:
@@ -249,12 +246,10 @@ def versions() -> dict[str, str]:
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """Put the plan into a run's folder, whole or not at all."""
     write_new(folder / PLAN, plan_text(plan.as_dict()).encode())
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Replace run.json, whole or not at all."""
     text = json.dumps({"format": FORMAT, "version": VERSION} | dict(about), indent=1, allow_nan=False) + "\n"
     write_new(folder / NAME, text.encode())
 

@@ -147,7 +147,6 @@ def learning_rate_schedule(settings: Settings, plan: Plan, optimizer: Optimizer)
 
 
 def steps_per_epoch(plan: Plan) -> int:
-    """The steps of an epoch: 1 / rate, rounded."""
     return max(1, round(1 / plan.steps[0].rate))
 
 
@@ -243,7 +242,6 @@ def build_setup(
 
 
 def load_first_weights(model: nn.Module, settings: Settings) -> str | None:
-    """Put the weights that the settings name in place; gives their file's SHA-256, None if they name none."""
     if settings.weights is None:
         return None
     path = expand_user(settings.weights)
@@ -251,7 +249,6 @@ def load_first_weights(model: nn.Module, settings: Settings) -> str | None:
 
 
 def check_sound(plan: Plan, *, as_published: bool) -> None:
-    """Raise if the plan's rule has no guarantee, unless that was asked for."""
     if plan.is_unsound and not as_published:
         raise Unsupported(
             f"rule={plan.rule!r} of the plan has no guarantee, and neither has a run with it. Plan the method without "
@@ -260,7 +257,6 @@ def check_sound(plan: Plan, *, as_published: bool) -> None:
 
 
 def check_size(plan: Plan, task: Task) -> None:
-    """Raise unless the task has the plan's number of records, where that is public."""
     budget = plan.recipe.budget
     if budget.relation == "add-remove" or budget.unit != "example":
         return
@@ -273,7 +269,6 @@ def check_size(plan: Plan, task: Task) -> None:
 
 
 def choose_device(settings: Settings, group: Group | None) -> torch.device:
-    """Where to compute: the rank's own device, or the one asked for, or a GPU if there is one."""
     if group is not None and group.size > 1:
         return group.device
     name = settings.device

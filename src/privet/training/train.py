@@ -148,7 +148,6 @@ def _run_loop(
     training: Training, parts: TrainingSetup, about: dict[str, Any], *, folder: Path, reserve: int, group: Group,
     watcher: Progress | None, kept: Mapping[str, Any] | None = None, resumed: bool = False,
 ) -> Run:  # fmt: skip
-    """All rounds, then the run as it lies in its folder."""
     first = group.is_first
     seed = about["seed"]
     told = NoProgress() if watcher is None or not first else watcher
@@ -167,7 +166,6 @@ def _run_loop(
 
 
 def _describe_run(parts: TrainingSetup, *, own: bool) -> dict[str, Any]:
-    """What run.json says of the parts."""
     task, settings = parts.task, parts.settings
     spelling = settings.model or (task.model if isinstance(task.model, str) else None)
     facts = {key: list(value) if isinstance(value, tuple) else value for key, value in task.facts.items()}
@@ -246,7 +244,6 @@ def _resolve_dataset_name(task: "str | Task | None", chosen: Settings) -> str | 
 
 
 def _check_on_first(group: Group, check: Callable[[], None]) -> None:
-    """Check on rank 0; what is raised there is raised on every rank."""
 
     def checked() -> tuple[int, ...]:
         if group.is_first:
@@ -283,7 +280,6 @@ def _admit_within_total(
 
 
 def _check_new(folder: Path, plan: Plan) -> None:
-    """Raise unless a run may begin there: nothing in it would pass for the run's, and nothing be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InvalidValue(f"out={str(folder)!r} is a file. A run has a folder of its own. Choose another name.")
     if (folder / ledger_reading.NAME).exists():

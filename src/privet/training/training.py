@@ -150,7 +150,6 @@ class Training:
 
     @property
     def noise_is_secret(self) -> bool:
-        """False for a seeded run: reproducible, not private."""
         return self._generator.noise_is_secret
 
     @property
@@ -236,7 +235,6 @@ class Training:
         self._weights.accept()
 
     def check_state(self) -> None:
-        """Raise if the model was changed by something else than private steps: before a checkpoint, say."""
         self._weights.check(deep=True)
 
     def note(self) -> None:

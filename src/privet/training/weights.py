@@ -47,7 +47,6 @@ class WeightAverage:
 
     @contextmanager
     def swap_weights(self) -> Iterator[None]:
-        """The model with the averaged weights inside, with its own again after it."""
         own = {name: p.detach().clone() for name, p in self._named.items()}
         try:
             self._copy_weights(self.mean)

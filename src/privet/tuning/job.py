@@ -127,18 +127,15 @@ class TuningJob:
 
     @property
     def judged_by(self) -> str:
-        """The records that judge, in words."""
         count = f"{count_records(self.judging):,}"
         if self.public is not None:
             return f"{count} public records of {self.public.name}"
         return f"{count} of the training records, by a fixed shuffle: to choose settings by"
 
     def randomness(self, *path: int) -> Randomness:
-        """The system's randomness, or the seed's."""
         return Randomness() if self.seed is None else seeded(self.seed, *path)
 
     def draw_candidates(self) -> list[Candidate]:
-        """The candidates that are tried, drawn now."""
         numbers = self.randomness(0).numpy_generator()
         if not self.is_secret:
             return self.space.draw_some(int(self.trials), numbers)
@@ -179,7 +176,6 @@ class TuningJob:
 
     @property
     def tuning(self) -> TrialBudget | None:
-        """The law, as planning has it."""
         return None if self.law is None else TrialBudget(trial_count_distribution=self.law, runs=float(self.trials))
 
 
@@ -281,7 +277,6 @@ def _check_public(job: TuningJob) -> None:
 
 
 def _check_charged(job: TuningJob) -> None:
-    """Raise for what would void the guarantee of the whole."""
     recipe = job.recipe_of(next(job.space.grid()))
     spending = job.space.spending_keys()
     if spending and job.law != "disjoint":

@@ -158,7 +158,6 @@ def _check_candidates(job: TuningJob, drawn: list[Candidate]) -> None:
 
 
 def _check_fit(job: TuningJob, model: nn.Module) -> None:
-    """Raise unless the network can judge by the public records."""
     assert job.public is not None
     try:
         exact_scores(model, job.task, select_records(job.judging, torch.arange(min(2, count_records(job.judging)))))
@@ -184,7 +183,6 @@ def _scores_folder(job: TuningJob) -> Path:
 def _run_trial(
     job: TuningJob, number: int, candidate: Candidate, *, where: Where | None, watcher: Progress | None
 ) -> None:
-    """Begin a trial or go on with it, to its end, and score it. One that has a score is over."""
     file = _scores_folder(job) / f"{number:03}.json"
     if tuning_folder.read(file) is not None:
         return
@@ -233,7 +231,6 @@ def _score_trial(job: TuningJob, run: Run, number: int) -> float | None:
 
 
 def _describe_outcome(job: TuningJob, number: int) -> str:
-    """The score of a trial in words, if it may be seen."""
     score = None if job.law == "disjoint" else tuning_folder.read_score(_scores_folder(job), number)
     not_private = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
     return "" if score is None else f": {job.task.measure.name} {score:.4f}{not_private}"
@@ -243,7 +240,6 @@ def _describe_outcome(job: TuningJob, number: int) -> str:
 
 
 def _choose_trial(job: TuningJob, drawn: list[Candidate]) -> dict[str, Any]:
-    """Choose, and write down what came of it: the choice is made once."""
     scores = [tuning_folder.read_score(_scores_folder(job), number) for number in range(1, len(drawn) + 1)]
     choice: int | None = None
     if job.law == "disjoint":

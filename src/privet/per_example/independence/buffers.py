@@ -44,7 +44,6 @@ class BufferGuard:
             }
 
     def check(self) -> None:
-        """Raise if the pass wrote where it must not."""
         with torch._C.DisableTorchFunctionSubclass():
             for name, p, mark in self._parameters:
                 if _tensor_mark(p) != mark:

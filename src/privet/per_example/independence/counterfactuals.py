@@ -50,7 +50,6 @@ class Counterfactuals:
         return self._order if variant in ORDERS else torch.where(self._exchanged, -1, torch.arange(self.rows))
 
     def exchange_batch(self, t: Tensor, variant: int) -> Tensor:
-        """A tensor of the batch, with its rows along dimension 0."""
         t = t.detach()
         if variant in ORDERS:
             return t[self._order.to(t.device)]
@@ -136,12 +135,10 @@ class Mirrors:
         self._storages: list[weakref.ref[Any]] = []
 
     def lookup(self, storage: Any) -> Known | None:
-        """What is known, if anything."""
         found: Known | None = getattr(storage, self._slot, None)
         return found
 
     def learn(self, storage: Any, known: Known) -> Known:
-        """Keep what is known, in place of what was."""
         setattr(storage, self._slot, known)
         self._storages.append(weakref.ref(storage))
         return known
@@ -192,7 +189,6 @@ class Mirrors:
 
 
 def storage_of(t: Tensor) -> Any:
-    """The memory of a tensor; None if it has none of its own that holds its numbers as they are."""
     try:
         if t.layout != torch.strided or t.is_conj() or t.is_neg():
             return None

@@ -45,8 +45,6 @@ _ARITHMETIC = {"mul", "div", "add", "sub", "rsub", "pow", "mul_", "div_", "add_"
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """One operation on its way."""
-
     name: str
     written: list[Tensor]
     is_data: bool = False
@@ -253,7 +251,6 @@ def _is_made_of_shapes(t: Tensor, known: Known) -> bool:
 
 
 def _written_tensors(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that an operation writes into, by its schema."""
     found: list[Tensor] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

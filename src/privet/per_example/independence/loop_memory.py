@@ -30,8 +30,6 @@ class Unknown(str):
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """What one checked step has seen; kept once it has passed."""
-
     rows: int = 0
     taken_out: bool = False  # a number was taken out of the batch
     shapes_tell: bool = False  # and so are lengths that depend on the records: of x[x > 0], say
@@ -144,7 +142,6 @@ class OwnMemory:
         self._sums = {name: checksum(storage) for name, storage in self._storages()}
 
     def find_changed(self) -> str:
-        """The name of something that holds other bits by now; empty if there is none."""
         now = {name: checksum(storage) for name, storage in self._storages()}
         return next((name for name in now | self._sums if now.get(name) != self._sums.get(name)), "")
 

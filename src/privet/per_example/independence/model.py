@@ -99,7 +99,6 @@ def check_path(base: trial_pass.TrialPass) -> None:
 def check_independent(
     few: trial_pass.TrialPass, base: trial_pass.TrialPass, other: trial_pass.TrialPass, which: int
 ) -> None:
-    """Raise if a change of one example moved a row of another."""
     for small, big, changed in zip(few.modules, base.modules, other.modules, strict=True):
         name = big[0]
         if _other_rows_moved(small[2], big[2], changed[2], which) and not _other_rows_moved(
@@ -159,7 +158,6 @@ def _is_noisy(model: nn.Module, run: trial_pass.Run, *, is_random: bool) -> bool
 
 @contextmanager
 def _disable_dropout(model: nn.Module, *, wanted: bool) -> Iterator[None]:
-    """Dropout off, if wanted."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         if wanted:

@@ -52,7 +52,6 @@ def register(*functions: Function) -> Callable[[type[LayerRule]], type[LayerRule
 
 
 def functions_of(kind: type) -> list[Function]:
-    """The functions that a class of rules is registered for."""
     return [func for func, rule in _rules.items() if type(rule) is kind]
 
 

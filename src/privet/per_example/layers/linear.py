@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def flatten_positions(value: Tensor) -> Tensor:
-    """(B, T, D) from (B, rows, ..., D)."""
     return widen(value).flatten(1, -2)
 
 

@@ -144,7 +144,6 @@ class Cell:
 
 
 def _layer_gradients(use: "ParameterUse", grads: list[Tensor], batch_dim: int) -> Shares:
-    """The shares of every weight and bias of the sweeps that were differentiated."""
     where = use.fact.outputs[0]
     if where is None or where.dim != batch_dim:
         raise Unsupported(
