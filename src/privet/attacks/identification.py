@@ -154,14 +154,10 @@ def _step_log_likelihoods(
     return torch.cat(
         [
             _mix_log_ratio(log_likelihood_ratio(update, flat) / std**2, step.rate)
-            for flat in _gradient_blocks(seen, victims)
+            for flat in flat_gradients(seen, *victims.candidates)
         ],
         1,
     )
-
-
-def _gradient_blocks(seen: Observation, victims: TargetRecords) -> Iterator[Tensor]:
-    return flat_gradients(seen, *victims.candidates)
 
 
 def _mix_log_ratio(ratio: Tensor, rate: float) -> Tensor:

@@ -89,7 +89,7 @@ def examine_model(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) 
     except PrivetError as error:
         return Checkup(findings=(issue_from_failure(error, model),))
     found = [_replacement_issue(change) for change in changes]
-    found += _static_issues(model)
+    found += [*_parameter_issues(model), *_mode_issues(model)]
     left = [_manual_replacement_issue(name, m) for name, m in mended.named_modules() if mixes_examples(m)]
     if left or not trainable_parameters(mended):
         return Checkup(findings=sort_by_severity(found + left), changes=changes)
@@ -110,10 +110,6 @@ def _manual_replacement_issue(name: str, module: nn.Module) -> ModelIssue:
         why=f"{type(module).__name__} is a batch norm: it mixes the examples of a batch, and has no exact counterpart.",
         way_out="Replace it by hand with a norm within an example (nn.GroupNorm, nn.LayerNorm), or leave it out.",
     )  # fmt: skip
-
-
-def _static_issues(model: nn.Module) -> list[ModelIssue]:
-    return [*_parameter_issues(model), *_mode_issues(model)]
 
 
 def _parameter_issues(model: nn.Module) -> Iterator[ModelIssue]:

@@ -71,7 +71,7 @@ class Records:
         """The optimizer's step along the average of the updates; who sends none that can be used adds nothing."""
         named = trainable_parameters(self.model)
         kept = [
-            (self._client_weight(client), update) for client,
+            ((1 if self.sizes is None else self.sizes[client]), update) for client,
             update in usable_updates(self._accept_answers(answers), named, number=self.steps_done)
         ]  # fmt: skip
         if sum(weight for weight, _ in kept) > 0:
@@ -79,9 +79,6 @@ class Records:
             if all(bool(value.isfinite().all()) for value in average.values()):
                 apply_update(self.optimizer, named, average)
         self.steps_done += 1
-
-    def _client_weight(self, client: int) -> int:
-        return 1 if self.sizes is None else self.sizes[client]
 
     def _accept_answers(self, answers: Iterable[ClientReply]) -> Iterator[tuple[int, Update]]:
         """What each client sent, once, and only with word of what it has spent."""

@@ -90,7 +90,7 @@ class TrainingLoop:
             self._save()
         if self.end is not None:
             return True
-        return self._can_stop() and self._any_rank(self._interrupt.asked)
+        return self._can_stop() and self._group.any(self._interrupt.asked)
 
     def _finish(self) -> None:
         """Evaluate the weights at hand, if that is not done yet, and save them."""
@@ -192,9 +192,6 @@ class TrainingLoop:
         if isinstance(steps.sampling, Shuffled) and number % math.ceil(1 / steps[0].rate):
             return False
         return self._charged_steps_at(number) == number
-
-    def _any_rank(self, flag: bool) -> bool:
-        return self._group.any(flag)
 
     def _elapsed_seconds(self) -> float:
         return self._before + time.monotonic() - self._start
