@@ -99,7 +99,9 @@ def test_factors_of_a_row_are_the_same_to_the_bit_in_any_batch(kind):
 def test_without_the_projection_the_same_contributions_are_far_above_the_bound(monkeypatch):
     """So the tests above do see a rule that is not held."""
     rule = made(NoOp)
-    monkeypatch.setattr(type(bounded(rule)), "factors", lambda held, norms, *_, **__: held.say(norms, CLIP).float())
+    monkeypatch.setattr(
+        type(bounded(rule)), "factors", lambda held, norms, *_, **__: held.unbounded_factors(norms, CLIP).float()
+    )
     total, found = summed(torch.full((1, 8), 7.0), rule)
     assert float(total.norm()) > 30 * found.norm_bound
 
@@ -222,7 +224,7 @@ def test_training_with_a_hostile_rule_keeps_every_contribution_within_the_bound(
 
     def watched(clipper, shares, size, clip):
         for i in range(size):
-            part = {name: share.part(torch.tensor([i]), torch.float32) for name, share in shares.items()}
+            part = {name: share.select(torch.tensor([i]), torch.float32) for name, share in shares.items()}
             alone = add_up(clipper, part, 1, clip)
             seen.append(float(sum(grad.square().sum() for grad in alone.grads.values()) ** 0.5))
         return add_up(clipper, shares, size, clip)

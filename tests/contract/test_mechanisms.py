@@ -131,7 +131,9 @@ def test_a_charge_comes_from_an_account_alone():
             copied(charge)
 
 
-@pytest.mark.parametrize(("name", "files"), [("issue", {"account.py", "joint.py"}), ("uncharged", {"release.py"})])
+@pytest.mark.parametrize(
+    ("name", "files"), [("issue", {"account.py", "distributed.py"}), ("issue_uncharged", {"release.py"})]
+)
 def test_charges_are_made_in_few_places(name, files):
     """Accounts make those of a ledger; the only other ones are of `release`, whose caller charges."""
     source = Path(privet.__file__).parent

@@ -71,7 +71,7 @@ def test_each_method_trains_as_published(method, tmp_path):
 @pytest.mark.parametrize("method", UNSOUND)
 def test_what_has_no_guarantee_refuses_unless_it_is_asked_for(method, tmp_path):
     made = planned(method, published=True)
-    with pytest.raises(Unsupported, match=r"has no guarantee.*--as-published"):
+    with pytest.raises(Unsupported, match=r"has no guarantee.*--uncertified"):
         trained(made, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     with pytest.raises(Unsupported, match="has no guarantee"):

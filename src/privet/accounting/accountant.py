@@ -42,7 +42,7 @@ NAMES = (
     "zcdp", "tcdp", "pld",
 )  # fmt: skip
 registry: Registry[Accountant] = Registry(
-    "accountant", needs=("refuses", "bounds", "label"), order=NAMES, published="accountants"
+    "accountant", needs=("unsupported_reason", "bounds", "label"), order=NAMES, published="accountants"
 )
 register = registry.register
 

@@ -87,7 +87,7 @@ def audit(
     """Test a claim by attack: does this mechanism give away no more than it is charged for?
 
     `what` is a method's name (`privet list methods`), a negative control's, a plan, a run, or your own: an object with
-    `declared` and a call (records, generator) -> {name: tensor}, whose coins and noise all come from `generator`.
+    `claim` and a call (records, generator) -> {name: tensor}, whose coins and noise all come from `generator`.
 
     Args:
         kinds: of replay (deterministic), step (statistical) and one-run (a whole run of a plan); by default all that
@@ -184,10 +184,10 @@ def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mec
             f"what={what!r} is neither a method nor a control.{_check.suggestion(what, known)} "
             f"Methods: {', '.join(METHODS)}. Controls: {', '.join(broken_mechanisms.control_names())}."
         )
-    if not callable(what) or not isinstance(getattr(what, "declared", None), MechanismClaim):
+    if not callable(what) or not isinstance(getattr(what, "claim", None), MechanismClaim):
         raise InvalidValue(
-            f"what={what!r} must be a name, a plan, a run, or an object that can be called and has `declared`. "
-            "It says what is charged. Use auditing.declared(step, norm_bound=, divisor=)."
+            f"what={what!r} must be a name, a plan, a run, or an object that can be called and has `claim`. "
+            "It says what is charged. Use auditing.mechanism_claim(step, norm_bound=, divisor=)."
         )
     return {"": what}, type(what).__name__, None
 

@@ -308,7 +308,7 @@ class RawStep(LoopControl):
 def control(name: str) -> Mechanism:
     """The control called `name`.
 
-    >>> control("quarter-noise").declared.steps[0].noise
+    >>> control("quarter-noise").claim.steps[0].noise
     1.0
     """
     return registry.make(name)

@@ -1,7 +1,7 @@
 """What is audited: a function from records and randomness to what it releases, with what it declares of itself.
 
 class Mine:
-    declared = declared(Step(noise=1.0), norm_bound=1.0, divisor=12)
+    claim = mechanism_claim(Step(noise=1.0), norm_bound=1.0, divisor=12)
     def __call__(self, records, generator): ...   # -> {name: tensor}; all coins and all noise from `generator`
 
 A mechanism whose deterministic part is slow may also have `prepared(records)`, which gives a function of the generator.

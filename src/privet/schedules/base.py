@@ -53,7 +53,7 @@ def schedule(spec: Any) -> Schedule:
 def to_spec(spec: Any) -> str:
     """The text that `schedule` turns into an equal schedule; independent of files, so a plan can keep it.
 
-    >>> spelling({"kind": "exponential", "end": 0.3, "grid": "after"})
+    >>> to_spec({"kind": "exponential", "end": 0.3, "grid": "after"})
     'exponential:end=0.3,grid=after'
     """
     given = schedule(spec)

@@ -80,7 +80,7 @@ def broadcast_weights(group: Group, model: nn.Module) -> None:
 class Standing:
     """Where a rank stands when a step is charged: what must be the same on all, and what rank 0 decides for all."""
 
-    weights: Callable[[], int]  # their checksum
+    weights: Sequence[Tensor]
     sample: int = 0  # checksum of the sample at hand
     is_checked: bool = False  # whether the loop is checked in this step: what this rank wants, then what rank 0 wants
 
@@ -127,7 +127,13 @@ class DistributedAccount:
                 mine = self._own.charge(number, in_force)
             is_due = number % EVERY == 0 or number == len(self._plan.steps) - 1
             here = self._standing
-            return [*self._position(), number, here.sample, here.weights() if is_due else 0, int(here.is_checked)]
+            return [
+                *self._position(),
+                number,
+                here.sample,
+                checksum(here.weights) if is_due else 0,
+                int(here.is_checked),
+            ]
 
         told = self._group.run_on_first(do, 6)
         for name, found in zip(("step", "sample", "model"), told.T[2:5], strict=True):

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from privet._files import MIB, Descriptor, foreign_file_error, read_file, write_all
 from privet.errors import InvalidValue, PrivetError
-from privet.ledger.reading import METRICS as NAME
-from privet.ledger.reading import resume_command
+from privet.ledger.reading import METRICS, resume_command
 
+NAME = METRICS
 MOST_BYTES = 1024 * MIB
 BOARD = "tensorboard"  # the folder of TensorBoard's files
 Line = Mapping[str, Any]

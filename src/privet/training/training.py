@@ -28,7 +28,6 @@ from privet.training.batches import Batches
 from privet.training.checks import check_start, resolve_rule
 from privet.training.distributed import Standing, join_run, make_account
 from privet.training.loop_watch import LoopGuard
-from privet.training.processes import checksum
 from privet.training.weights import Weights
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ class Training:
                 dataset=dataset_name,
             )  # fmt: skip
 
-        self._consistency_digest = Standing(weights=lambda: checksum(list(named.values())))
+        self._consistency_digest = Standing(weights=list(named.values()))
         self._account = make_account(self.group, plan, account, self._consistency_digest)
         self._number = self._account.next_step  # the step at hand
         self._charge: Charge | None = None  # of the step at hand, once its first batch is about to be handed out

@@ -103,7 +103,7 @@ def test_a_mechanism_of_your_own():
         def __call__(self, records, generator):
             x = torch.nan_to_num(records[0]) * (records[1] != 0)[:, None]
             total = nn.functional.normalize(x, dim=1).sum(0)
-            return {"sum": (total + torch.randn(len(total), generator=generator.tensors())) / 12}
+            return {"sum": (total + torch.randn(len(total), generator=generator.torch_generator())) / 12}
 
     found = audit(Mine(), samples=1000, generator=seeded(1))
     assert [one.kind for one in found.findings] == ["replay", "step"]

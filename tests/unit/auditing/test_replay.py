@@ -90,7 +90,7 @@ def test_a_draw_more_is_seen():
         def released(self, grads, there, generator):
             found = super().released(grads, there, generator)
             if int(there.sum()) == SIZE:
-                generator.numbers()
+                generator.numpy_generator()
             return found
 
     assert "changes how often something is drawn" in reasons(Draws())
@@ -319,8 +319,8 @@ def loops():
 @pytest.mark.parametrize("pair", loops(), ids=["chosen batch", "raw step"])
 def test_a_loop_with_the_mistake_is_seen_and_its_sound_twin_is_not(pair):
     bad, twin, planned = pair
-    assert bad.declared == twin.declared
-    assert bad.declared.steps == tuple(planned.steps)
+    assert bad.claim == twin.claim
+    assert bad.claim.steps == tuple(planned.steps)
     assert reasons(bad) != ""
     assert reasons(twin) == ""
     assert reasons(TrainingSteps(plan=planned), SOME[:2]) == ""
@@ -340,6 +340,6 @@ def test_each_loop_is_charged_just_what_it_declares(mechanism):
 
     Charged()(SOME[0].with_, Randomness(1))
     expected = Ledger()
-    for one in mechanism.declared.steps:
+    for one in mechanism.claim.steps:
         expected.add(one)
     assert seen == [expected]

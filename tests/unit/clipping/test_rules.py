@@ -142,7 +142,7 @@ def test_a_transformed_share_is_the_transform_of_its_gradients(kind, monkeypatch
     inner = SHARES[kind]
     mean, scale = torch.randn(4, 3, generator=SEED), torch.rand(4, 3, generator=SEED) + 0.5
     share = Transformed(inner, mean, scale)
-    slow = (inner.dense() - mean) / scale
+    slow = (inner.materialize() - mean) / scale
     weights = torch.rand(6, generator=SEED)
     torch.testing.assert_close(share.materialize(), slow)
     torch.testing.assert_close(share.squared_norms(), slow.flatten(1).square().sum(1), check_dtype=False)

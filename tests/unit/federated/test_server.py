@@ -50,7 +50,7 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def only_divided(grads: Update, *, divisor: float, **_: object) -> Update:
         return {name: grad / divisor for name, grad in grads.items()}
 
-    monkeypatch.setattr("privet.noise.gaussian.add_noise", only_divided)
+    monkeypatch.setattr("privet.noise.release.add_noise", only_divided)
 
 
 # --- what is charged ---------------------------------------------------------------------------------

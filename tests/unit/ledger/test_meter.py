@@ -3,7 +3,7 @@
 import pytest
 
 from privet import plan, spent
-from privet.accounting import epsilon_curve
+from privet.accounting.epsilon_curve import epsilon_curve
 from privet.ledger import meter as module
 from privet.ledger.meter import Meter, choose_steps_per_line, measure_line_seconds
 
@@ -24,8 +24,7 @@ def test_a_short_plan_is_priced_as_asked(steps):
 def test_a_long_plan_is_read_off_one_curve_and_never_below_the_truth(monkeypatch):
     p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, steps=3000, method="growing-mu", rho_noise=3)
     made = []
-    curve = epsilon_curve.epsilon_curve
-    monkeypatch.setattr(module, "epsilon_curve", lambda *a, **k: made.append(1) or curve(*a, **k))
+    monkeypatch.setattr(module, "epsilon_curve", lambda *a, **k: made.append(1) or epsilon_curve(*a, **k))
     meter = Meter(p)
     shown = [meter.quick_guarantee(n, 3000).epsilon for n in range(1, 3001)]
     assert len(made) == 1

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_train_refuses_before_a_record_is_read(tmp_path: Path, monkeypatch: pyte
     train(p, "tiny_task:task", out=tmp_path / "a", total_epsilon=two_plans(p), **given)
     run = train(p, "tiny_task:task", out=tmp_path / "b", **given)
     assert run.dataset == "tiny"
-    monkeypatch.setattr("privet.data.task.task", lambda *_, **__: unread())
+    monkeypatch.setattr(sys.modules["privet.data.task"], "task", lambda *_, **__: unread())
     with pytest.raises(BudgetExceeded):
         train(p, "tiny_task:task", out=tmp_path / "c", **given)
     for wrong, words in (

@@ -237,7 +237,7 @@ def test_nothing_comes_from_another_generator(monkeypatch):
     """Eight bytes of the operating system for each value, and no generator of torch or NumPy."""
     given_out, urandom = [], os.urandom
     monkeypatch.setattr(os, "urandom", lambda count: given_out.append(count) or urandom(count))
-    for other in ("numbers", "tensors", "_entropy"):
+    for other in ("numpy_generator", "torch_generator", "_entropy"):
         monkeypatch.setattr(Randomness, other, None)
     release(a_sum(grads={"w": torch.zeros(1000)}), "flat", step=Step(noise=1.0, clip=0.4), batch=4,
             generator=os_randomness(), secure=True)  # fmt: skip

@@ -23,7 +23,7 @@ class Scripted:
         self.queue = [np.array(first, np.uint64), more]
         self.asked = []
 
-    def words(self, count):
+    def random_words(self, count):
         self.asked.append(count)
         if len(self.asked) == 1:
             return self.queue[0]

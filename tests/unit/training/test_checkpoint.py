@@ -340,7 +340,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(
     with pytest.raises(InvalidValue, match=r"model\.3\.bias has values that are not finite"):
         save(tmp_path, model=model, optimizer=optimizer, extra={"step": 2})
     assert peek(tmp_path).extra == {"step": 1}
-    monkeypatch.setattr("privet.training.checkpoint_compat.check_finite", lambda *_: None)
+    monkeypatch.setattr("privet.training.checkpoint.check_finite", lambda *_: None)
     save(tmp_path, model=model, optimizer=optimizer, extra={"step": 2})
     before = everything(other)
     with pytest.raises(InvalidValue, match=r"model\.3\.bias has values that are not finite"):

@@ -65,7 +65,7 @@ def run(training, most=None):
     for x, y in training:
         rounds += 1
         training.step(LOSS(training.model(x), y))
-        if training.number == most:
+        if training.steps_done == most:
             break
     return weights(training), rounds
 
@@ -197,7 +197,7 @@ def test_a_step_is_charged_once_and_before_any_rank_draws(tmp_path, monkeypatch,
             drawn.clear()
             g.any(False)
             run(training)
-            return training.number, training.spent(), training.mark is None
+            return training.steps_done, training.spent(), training.position is None
 
     one, other = fine(on_ranks(2, work))
     said = ["charge" if word == "charge" else "draw" for word in drawn]
@@ -213,7 +213,7 @@ def test_reserved_steps_are_told_to_all_ranks(tmp_path):
     def work(g):
         with a_training(g, out=tmp_path / "a", reserve=4) as training:
             run(training, most=1)
-            return training.number, training.spent().epsilon
+            return training.steps_done, training.spent().epsilon
 
     one, other = fine(on_ranks(2, work))
     assert one == other
@@ -253,7 +253,7 @@ def test_the_budget_ends_on_every_rank(tmp_path):
             training.step(LOSS(training.model(X), Y))
         with pytest.raises(BudgetExceeded, match="beyond the plan's 6"):
             training._account.charge(6)
-        return training.number
+        return training.steps_done
 
     assert fine(on_ranks(2, work)) == [6, 6]
 
@@ -305,7 +305,7 @@ def test_weights_that_come_apart_stop_every_rank(monkeypatch):
             training.step(LOSS(training.model(x), y))
             if g.rank:
                 training.optimizer.param_groups[0]["lr"] *= 0.5  # a scheduler on one rank only
-        return training.number
+        return training.steps_done
 
     told = on_ranks(2, work)
     assert all("model is not the same on all ranks at step 2" in str(error) for error in told)
@@ -326,14 +326,14 @@ def test_what_fails_on_one_rank_fails_on_all_in_its_own_words():
                 raise Unsupported("x=1 cannot be. Why. What to do.")
             return [g.rank]
 
-        return g.together(do, 1)
+        return g.run_on_first(do, 1)
 
     told = on_ranks(3, work)
     assert all(type(error) is Unsupported for error in told)
     assert [str(error).startswith("rank 1: x=1 cannot be") for error in told] == [True, False, True]
 
     def other(g):
-        return g.together(lambda: [][0] if g.rank == 0 else [1], 1)
+        return g.run_on_first(lambda: [][0] if g.rank == 0 else [1], 1)
 
     told = on_ranks(2, other)
     assert type(told[0]) is IndexError
@@ -349,7 +349,7 @@ def test_a_rank_that_fails_alone_takes_the_others_with_it(monkeypatch, is_checke
         training = a_training(g)
         for x, y in training:
             training.step(LOSS(training.model(x), y)[: None if g.is_first else 1])
-        return training.number
+        return training.steps_done
 
     told = on_ranks(2, work)
     assert isinstance(told[0], InvalidValue)

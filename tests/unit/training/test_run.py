@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_the_network_has_the_averaged_weights_bit_for_bit(whole):
 
 
 def test_the_network_is_made_without_the_data(whole, monkeypatch):
-    monkeypatch.setattr("privet.data.task.task", lambda *_, **__: pytest.fail("the task was loaded"))
+    monkeypatch.setattr(sys.modules["privet.data.task"], "task", lambda *_, **__: pytest.fail("the task was loaded"))
     assert isinstance(Run.load(whole).network(), nn.Module)
 
 

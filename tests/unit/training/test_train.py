@@ -266,7 +266,7 @@ def test_a_run_that_is_over_is_given_back(tmp_path):
 
 def test_a_run_that_was_killed_at_its_very_end_is_ended(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(loop.TrainingLoop, "_arrive", lambda self: (_ for _ in ()).throw(MemoryError("killed")))
+        patch.setattr(loop.TrainingLoop, "_finish", lambda self: (_ for _ in ()).throw(MemoryError("killed")))
         with pytest.raises(MemoryError):
             train(planned(4), "tiny_task:task", out=tmp_path / "a", save_every=1)
     run = resume_run(tmp_path / "a")

@@ -173,10 +173,10 @@ def test_workers_read_and_a_loop_that_is_left_ends_them():
     training = a_training(dataset=Reading(a_dataset()), workers=1, max_physical_batch=8)
     for x, y in training:
         training.step(LOSS(training.model(x), y))
-        if training.number == 2:
+        if training.steps_done == 2:
             break
     run(training)
-    assert training.number == len(training) == 6
+    assert training.steps_done == len(training) == 6
 
 
 def test_the_loss_function_may_be_given_in_place_of_losses():
@@ -242,7 +242,7 @@ def test_an_empty_batch_is_a_step_of_noise_that_is_charged():
     stepped = []
     training.optimizer.register_step_post_hook(lambda *_: stepped.append(weights(training.model)))
     assert not list(training)
-    assert training.number == training.spent().steps == 5
+    assert training.steps_done == training.spent().steps == 5
     assert len({tuple(w.tolist()) for w in stepped}) == 5
     model = a_model()
     assert torch.allclose(stepped[-1], by_hand(model, sgd(model), a_dataset(), planned, seeded(7)), rtol=1e-10)
@@ -349,7 +349,7 @@ def test_a_step_that_fails_after_its_charge_is_not_done_again(tmp_path):
     for wanted in (1, 2):
         with pytest.raises(ZeroDivisionError):
             run(training)
-        assert training.number == read_ledger(tmp_path).ledger.steps == wanted
+        assert training.steps_done == read_ledger(tmp_path).ledger.steps == wanted
 
 
 def test_a_dataset_that_fails_costs_the_step_whose_batch_it_saw(tmp_path):
@@ -364,7 +364,7 @@ def test_a_dataset_that_fails_costs_the_step_whose_batch_it_saw(tmp_path):
     for wanted in (1, 2):
         with pytest.raises(OSError, match="a file is gone"):
             next(iter(training))
-        assert training.number == training.facts.lost == read_ledger(tmp_path).ledger.steps == wanted
+        assert training.steps_done == training.facts.lost == read_ledger(tmp_path).ledger.steps == wanted
     assert any("never released" in text for text in training.spent().assumptions)
 
 
@@ -387,10 +387,10 @@ def test_a_ledger_that_is_open_goes_on_where_it_stands(tmp_path):
     with a_training(out=tmp_path) as training:
         for x, y in training:
             training.step(LOSS(training.model(x), y))
-            if training.number == 2:
+            if training.steps_done == 2:
                 break
     training = a_training(out=tmp_path, ledger=LedgerFile.open(tmp_path, PLAN))
-    assert training.number == 2
+    assert training.steps_done == 2
     run(training)
     assert training.spent().steps == 6
     training.close()
@@ -404,7 +404,7 @@ def test_a_training_that_is_closed_makes_no_step(tmp_path, out):
     training.close()
     with pytest.raises(InvalidValue, match="closed"):
         run(training)
-    assert training.number == 0
+    assert training.steps_done == 0
     assert is_clean(training.model)
 
 
@@ -417,8 +417,8 @@ def test_a_loop_that_is_left_goes_on_in_the_next(order):
         if number == 0:
             break
     assert is_clean(training.model)
-    assert (training.number, training.facts.lost, training.spent().steps, order) == (1, 1, 1, [])
-    while training.number < len(training):
+    assert (training.steps_done, training.facts.lost, training.spent().steps, order) == (1, 1, 1, [])
+    while training.steps_done < len(training):
         for x, y in training:
             if training.step(LOSS(training.model(x), y)):
                 break
@@ -449,7 +449,7 @@ def test_an_error_in_the_loop_leaves_the_model_clean(error, place):
         hook.remove()
     assert is_clean(training.model)
     run(training)
-    assert training.number == 6
+    assert training.steps_done == 6
 
 
 def test_an_iterator_that_is_closed_or_lost_leaves_the_model_clean():
@@ -570,7 +570,7 @@ def test_losses_must_be_those_of_the_batch_at_hand():
     one(lambda x, y: LOSS(training.model(x), y).detach(), "do not come from a call of the model")
     one(lambda x, y: torch.zeros(len(x)), "do not come from a call of the model")
     one(lambda x, y: old.sum() * torch.ones(len(x)), "do not come from a call of the model")
-    assert (training.number, training.facts.steps, training.facts.lost) == (6, 0, 6)
+    assert (training.steps_done, training.facts.steps, training.facts.lost) == (6, 0, 6)
 
 
 @pytest.mark.parametrize("given", [(), (1,), (1, 2, 3)])
@@ -605,7 +605,7 @@ def test_one_step_for_each_batch():
     ):
         with pytest.raises(InvalidValue, match=match):
             each(training, body)
-        assert training.number == 1 + lost  # what was handed out and not made is lost
+        assert training.steps_done == 1 + lost  # what was handed out and not made is lost
         assert training.spent().steps == 1 + lost
         assert training.facts.lost == lost
         assert is_clean(training.model)
@@ -617,7 +617,7 @@ def test_one_loop_at_a_time():
         with pytest.raises(InvalidValue, match="iterated over already"):
             next(iter(training))
         training.step(LOSS(training.model(x), y))
-    assert training.number == 6
+    assert training.steps_done == 6
 
 
 @torch.no_grad()
@@ -647,7 +647,7 @@ def test_a_model_that_was_changed_is_refused(change, inside):
 
     with pytest.raises(InvalidValue, match="not those of the start"):
         each(training, body)
-    assert training.number == training.spent().steps == 1
+    assert training.steps_done == training.spent().steps == 1
     assert training.facts.lost == int(inside)
     assert is_clean(training.model)
 
@@ -663,12 +663,12 @@ def test_a_rule_without_a_guarantee_says_so_everywhere():
 
 def test_a_seeded_run_says_that_it_is_not_private(tmp_path):
     training = a_training(generator=seeded(7), out=tmp_path)
-    assert not training.private
+    assert not training.noise_is_secret
     assert "reproducible, not private" in str(training)
     assert training.spent().label == training.guarantee.label == "claimed"
     assert "not private" in str(training.spent())
     assert read_ledger(tmp_path).header.seeded
-    assert a_training().private
+    assert a_training().noise_is_secret
     assert "not private" not in str(a_training())
     one, other = run(a_training()), run(a_training())
     assert not torch.equal(one, other)
@@ -689,22 +689,22 @@ def test_the_average_of_the_weights():
 
     own = run(training, after)
     assert torch.allclose(own, run(a_training(generator=seeded(7))), rtol=1e-10)  # it changes nothing
-    with training.averaged() as model:
+    with training.ema_weights() as model:
         assert torch.allclose(weights(model), mean, rtol=1e-12)
-        with pytest.raises(InvalidValue, match="twice"), training.averaged():
+        with pytest.raises(InvalidValue, match="twice"), training.ema_weights():
             pass
     assert torch.equal(weights(training.model), own)
 
 
 def test_the_average_is_for_looking_at():
-    with pytest.raises(InvalidValue, match="average=None"), a_training().averaged():
+    with pytest.raises(InvalidValue, match="average=None"), a_training().ema_weights():
         pass
     training = a_training(average=0.9)
     for _ in training:
-        with pytest.raises(InvalidValue, match="inside a batch"), training.averaged():
+        with pytest.raises(InvalidValue, match="inside a batch"), training.ema_weights():
             pass
         break
-    with training.averaged(), pytest.raises(InvalidValue, match="averaged weights"):
+    with training.ema_weights(), pytest.raises(InvalidValue, match="averaged weights"):
         run(training)
     assert run(training).isfinite().all()
 
