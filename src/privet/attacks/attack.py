@@ -103,13 +103,9 @@ class AttackReport:
         return next(o for o in self.outcomes if (o.method, o.attack, o.step) == (method, attack, step))
 
     def as_dict(self) -> dict[str, Any]:
-        rows = []
+        rows, theirs = [], import_published("figures_printed")
         for outcome in self.outcomes:
-            beside = (
-                import_published("figures_printed").printed_figures(outcome.method, self.task)
-                if outcome.step == 1
-                else None
-            )
+            beside = theirs.printed_figures(outcome.method, self.task) if outcome.step == 1 else None
             rows.append(outcome.as_dict() | {"published": beside and {
                 "iterations": beside.iterations, "success": beside.success, "mse": beside.mse,
             }})  # fmt: skip

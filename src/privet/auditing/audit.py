@@ -193,11 +193,7 @@ def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mec
 
 
 def method_plan(name: str, *, as_published: bool = False, steps: int = NAMED_STEPS, noise: float = 1.0) -> Plan:
-    """A short plan of a method at noise 1 and rate 1, where audits see most.
-
-    >>> [round(step.noise, 3) for step in method_plan("growing-mu", steps=2).steps]
-    [0.707, 0.5]
-    """
+    """A short plan of a method at noise 1 and rate 1, where audits see most."""
     row = method(name)
     given: dict[str, Any] = dict.fromkeys(row.needs, RHO)
     return plan(

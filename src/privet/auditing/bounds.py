@@ -27,9 +27,6 @@ def upper_limit(count: ArrayLike, trials: int, alarm: float) -> Floats:
     """Above the true rate of `count` out of `trials`, but for a chance of `alarm`.
 
     Source: Clopper and Pearson 1934; exact, from the beta distribution.
-
-    >>> round(float(upper_limit(0, 1000, 1e-3)), 5)
-    0.00688
     """
     _check.whole(trials=trials)
     _check.between(0, 1, alarm=alarm)
@@ -153,9 +150,6 @@ def pair_p_value(*, canaries: int, guesses: int, right: int, epsilon: float, del
         P[W >= v] <= P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i,   B ~ Binomial(r, 1 / (1 + e^-eps))
 
     Source: Steinke, Nasr, Jagielski 2023, arXiv:2305.08846, Theorem 5.2.
-
-    >>> round(pair_p_value(canaries=100, guesses=100, right=80, epsilon=0.0, delta=0.0), 12)
-    5.58e-10
     """
     _check_counts(canaries, guesses, right)
     _check.non_negative(epsilon=epsilon, delta=delta)
@@ -179,9 +173,6 @@ def curve_p_value(curve: Curve, *, canaries: int, guesses: int, right: int) -> f
     each p_j is the least that its inequality asks for; what needs more than probability 1 is impossible.
     Source: Mahloujifar, Melis, Chaudhuri 2024, arXiv:2410.22235 (two choices per canary). The proof is in
     docs/howto-audit.md, and a linear program is the oracle in tests/unit/auditing/test_bounds_canaries.py.
-
-    >>> round(curve_p_value(Gaussian(mu=1.0), canaries=1000, guesses=1000, right=720), 3)
-    0.853
     """
     _check_counts(canaries, guesses, right)
     if right == 0:

@@ -89,11 +89,9 @@ class EngineStep:
         everyone = select_present(records, torch.arange(len(records[1])))
 
         def run(generator: Randomness) -> Released:
-            chosen = (
-                everyone
-                if self.step.rate == 1
-                else select_present(records, self._draw_batch(len(records[1]), generator))
-            )
+            chosen = everyone
+            if self.step.rate != 1:
+                chosen = select_present(records, self._draw_batch(len(records[1]), generator))
             key = chosen.numpy().tobytes()
             self._restore_rule()
             if key not in sums:

@@ -97,11 +97,11 @@ class Clipper:
     def zero(self, clip: float) -> ClippedSum:
         """No example: nothing is computed, the sum is zero. `clip` is the one in force."""
         some = next(iter(self.named.values()))
-        norms = torch.zeros(0, device=some.device, dtype=_float_dtype(some))
+        norms = torch.zeros(0, device=some.device, dtype=float_dtype(some))
         bound = self.rule.bound(clip, len(self.groups))
         self.rule.factors(norms.new_zeros(0, len(self.groups)), clip, bound=bound, dtype=norms.dtype)  # it may fail
         return ClippedSum(
-            grads={n: torch.zeros_like(p, dtype=_float_dtype(p), requires_grad=False) for n, p in self.named.items()},
+            grads={n: torch.zeros_like(p, dtype=float_dtype(p), requires_grad=False) for n, p in self.named.items()},
             norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
         )  # fmt: skip
 
@@ -221,7 +221,7 @@ def _group_squared_norms(
                 total = found if total is None else total + found
         if total is None:
             some = next(iter(named.values()))
-            total = torch.zeros(size, device=some.device, dtype=_float_dtype(some))
+            total = torch.zeros(size, device=some.device, dtype=float_dtype(some))
         columns.append(total)
     return columns
 
@@ -257,5 +257,5 @@ def _sum_buffers(named: Named) -> dict[str, Tensor]:
     return found if len(kinds) == 1 else {name: found[name] for name in named}
 
 
-def _float_dtype(p: Tensor) -> torch.dtype:
+def float_dtype(p: Tensor) -> torch.dtype:
     return p.dtype if p.dtype in WIDE else torch.float32

@@ -333,12 +333,6 @@ def bounded_factors(rule: ClippingRule, norms: Tensor, clip: float, *, bound: fl
         norms: of the groups of each example, (B, G), finite and never too small, in float32 or float64.
         bound: the rule's, by `BoundedRule.bound`.
         dtype: the precision of the gradients, for the roundings that are allowed for.
-
-    >>> from privet.clipping.rule import clipping_rule
-    >>> norms = torch.tensor([[0.5], [4.0]])
-    >>> bounded_factors(rule_for("flat"), norms, 1.0, bound=1.0, dtype=norms.dtype).round(decimals=4)
-    tensor([[1.0000],
-            [0.2500]])
     """
     return bounded(rule).factors(norms, clip, bound=bound, dtype=dtype)
 

@@ -128,9 +128,6 @@ def dataset_name_of(spelling: str) -> str | None:
     """The name of a task's records, by which runs on them are found; None for a user's own, which only the user knows.
 
     Options choose among the records or change what is made of them: they are the same people.
-
-    >>> dataset_of("mnist:features=scattering"), dataset_of("my_lab.data:task")
-    ('mnist', None)
     """
     name, _ = registry.split(spelling)
     if name not in registry or name in OWN:
@@ -176,9 +173,6 @@ def shuffled(size: int) -> NDArray[np.int64]:
 
     Places are sorted by the splitmix64 hash of the place, so the order depends on nothing of the records: where a
     paper splits at random, this is our draw.
-
-    >>> shuffled(8).tolist()
-    [2, 4, 6, 5, 1, 7, 0, 3]
     """
     return np.argsort(_hash_places(size), kind="stable").astype(np.int64)
 

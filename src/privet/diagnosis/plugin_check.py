@@ -63,11 +63,8 @@ def check_plugin(address: str, *, more: Sequence[Contract] = (), make: Any = Non
 
 def _contract_of(thing: Any, address: str, contracts: Sequence[Contract]) -> Contract:
     for contract in contracts:
-        if (
-            contract.needs
-            and isinstance(thing, type)
-            and all(callable(getattr(thing, m, None)) for m in contract.needs)
-        ):
+        methods = [getattr(thing, name, None) for name in contract.needs]
+        if methods and isinstance(thing, type) and all(map(callable, methods)):
             return contract
         if not contract.needs and callable(thing) and not isinstance(thing, type):
             return contract

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from privet.clipping.clipped_sum import ClippedSum, clip_and_sum, zero_clipped_sum
+from privet.clipping.clipped_sum import ClippedSum, clip_and_sum, float_dtype, zero_clipped_sum
 from privet.clipping.rule import ClippingRule
 from privet.per_example.forms import MOST_HELD, Dense, PerExampleGradient
 
@@ -81,7 +81,7 @@ def average_updates(updates: Sequence[tuple[float, Update]], named: Named) -> di
     norms = [_update_norm(update) for _, update in updates]
     most = WIDEST * sorted(norms)[(len(norms) - 1) // 2]
     whole = math.fsum(weight for weight, _ in updates)
-    total = {name: torch.zeros_like(p, dtype=_update_dtype(p), requires_grad=False) for name, p in named.items()}
+    total = {name: torch.zeros_like(p, dtype=float_dtype(p), requires_grad=False) for name, p in named.items()}
     for (weight, update), norm in zip(updates, norms, strict=True):
         scale = weight / whole * (most / norm if norm > most else 1.0)
         for name, value in update.items():
@@ -127,7 +127,7 @@ def _to_dense_tensor(value: object, p: nn.Parameter, name: str) -> Tensor:
         raise Unusable(f"its {name!r} is not of the parameter's shape")
     if not _has_memory(t):
         raise Unusable(f"its {name!r} has no memory behind it")
-    t = t.to(p.device, _update_dtype(p))
+    t = t.to(p.device, float_dtype(p))
     if not bool(t.isfinite().all()):
         raise Unusable(f"its {name!r} is not finite")
     return t
@@ -144,7 +144,3 @@ def _has_memory(t: Tensor) -> bool:
 def _batch_updates(updates: Iterator[Update], most: int) -> Iterator[list[Update]]:
     while some := list(itertools.islice(updates, most)):
         yield some
-
-
-def _update_dtype(p: Tensor) -> torch.dtype:
-    return torch.float64 if p.dtype == torch.float64 else torch.float32

@@ -152,9 +152,6 @@ class ExampleLevelClient:
         Fewer than `steps` are made if the plan has fewer left, and never more, whatever batches are empty: how many
         were made is told, and must not depend on the coins. They are charged on this client's disk, each before its
         noise is drawn, so a client that is killed goes on after what it had charged.
-
-        Raises:
-            BudgetExceeded: the plan is spent; the client takes no part any more.
         """
         _check.whole(steps=steps)
         if not self.left:
@@ -206,13 +203,7 @@ class ExampleLevelClient:
 
 
 def client_plan(plan: Plan, size: int) -> Plan:
-    """The plan of a client with `size` records: the same recipe and budget, its own rate and noise.
-
-    >>> p = make_plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=20)
-    >>> q = plan_for(p, 50)
-    >>> q.recipe.size, q.guarantee.epsilon <= 2.0, q.steps[0].noise > p.steps[0].noise
-    (50, True, True)
-    """
+    """The plan of a client with `size` records: the same recipe and budget, its own rate and noise."""
     return plan if size == plan.recipe.size else _plan_for_size(plan, size)
 
 

@@ -19,11 +19,7 @@ register = registry.register
 
 
 def model(spelling: str, **facts: Any) -> nn.Module:
-    """The network called `spelling`, told those of the `facts` that it asks for.
-
-    >>> model("cnn", shape=(1, 28, 28), classes=10, words=1000)(torch.zeros(2, 1, 28, 28)).shape
-    torch.Size([2, 10])
-    """
+    """The network called `spelling`, told those of the `facts` that it asks for."""
     name, text = registry.split(spelling)
     maker = registry.maker(name)
     if name not in registry:

@@ -17,6 +17,7 @@ from scipy import special
 from torch import Tensor
 
 from privet import _check
+from privet.clipping.clipped_sum import float_dtype
 from privet.errors import InvalidValue
 from privet.noise.gaussian import check_range, check_real
 from privet.noise.randomness import Randomness
@@ -141,9 +142,6 @@ def rounding_allowance(batch: float, precision: torch.dtype = torch.float32) -> 
     One example more, and the others may be added in another order, or multiplied by another path through a matrix
     product. Then each may come out differently by 2 eps of the bound. In batches up to 4,096 half of that is the most
     that was seen; beyond, it grows as the square root. This is assumed and tested, not proved.
-
-    >>> round(allowance(256), 6), allowance(256, torch.float64) < 1e-12
-    (6.9e-05, True)
     """
     _check.positive(batch=batch)
     return ROUNDINGS * torch.finfo(precision).eps * (batch + SPARE) * max(1.0, math.sqrt(batch / MANY))
@@ -195,18 +193,14 @@ def add_secure_noise(
     """
     _check.positive(divisor=divisor)
     for name, grad in grads.items():
-        check_range(grid.std / divisor, _noise_dtype(grad))
+        check_range(grid.std / divisor, float_dtype(grad))
         if not bool(grad.isfinite().all()):
             raise InvalidValue(f"grads[{name!r}] is not finite. It has no place on a grid. Clip it with clipped_sum.")
     sizes = [grad.numel() for grad in grads.values()]
     drawn = torch.from_numpy(rounded_gaussian(sum(sizes), spread=grid.spread, generator=generator))
     return {
         name: ((round_to_grid(grad, grid.width) + piece.view(grad.shape)).double() * (grid.width / divisor)).to(
-            grad.device, _noise_dtype(grad)
+            grad.device, float_dtype(grad)
         )
         for (name, grad), piece in zip(grads.items(), torch.split(drawn, sizes), strict=True)
     }
-
-
-def _noise_dtype(grad: Tensor) -> torch.dtype:
-    return torch.float64 if grad.dtype == torch.float64 else torch.float32

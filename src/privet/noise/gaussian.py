@@ -151,9 +151,6 @@ def draw(flat: Tensor, *, std: float, generator: "Randomness | torch.Generator")
     step with chance Phi(1/noise - 5.77), near 1e-6 at noise 1. So values beyond 4 are drawn again from the exact law
     there, in double precision. That costs a tenth to a third of the time.
     A generator of torch's goes on where it stands: one, and no more, serves all blocks of a release.
-
-    >>> draw(torch.empty(3), std=2.0, generator=Randomness(0)).shape
-    torch.Size([3])
     """
     _check_drawable(flat, std)
     source = generator.torch_generator(flat.device) if isinstance(generator, Randomness) else generator

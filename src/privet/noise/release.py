@@ -289,11 +289,6 @@ def match_strides(parameter: Tensor, values: Tensor, *, dtype: torch.dtype | Non
     """A gradient, or what an optimizer keeps, with the strides of its parameter: fused steps walk through raw memory.
 
     Its precision is the parameter's, or `dtype`.
-
-    >>> import torch
-    >>> p = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    >>> laid_as(p, torch.ones(2, 3, 4, 4)).stride() == p.stride()
-    True
     """
     dtype = parameter.dtype if dtype is None else dtype
     if values.dtype == dtype and values.stride() == parameter.stride():
@@ -309,9 +304,6 @@ def gradient_noise(noise: float, bit_noise: float) -> float:
     One example moves the pair (sum / std_g, bits / std_b) by at most sqrt(sigma_g^-2 + sigma_b^-2) = 1 / sigma, and
     both come from one sample: one Gaussian step. Charged as two steps they would cost less than the truth.
     Source: Andrew et al. 2021, arXiv:1905.03871, Theorem 1.
-
-    >>> round(gradient_noise(1.0, 12.8), 6)
-    1.003066
     """
     _check.positive(noise=noise)
     if not bit_noise > noise:

@@ -39,10 +39,6 @@ def gather(dataset: Any, indices: Tensor) -> Any:
 
     A tensor, a tuple of tensors and a TensorDataset are read by `index_select`; any other dataset by `__getitems__`
     or `__getitem__`, and stacked by torch's `default_collate`.
-
-    >>> import torch
-    >>> gather((torch.arange(6).reshape(3, 2), torch.tensor([7, 8, 9])), torch.tensor([0, 2]))
-    (tensor([[0, 1], [4, 5]]), tensor([7, 9]))
     """
     if isinstance(dataset, Tensor):
         return dataset.index_select(0, indices.to(dataset.device))

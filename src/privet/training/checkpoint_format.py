@@ -63,9 +63,6 @@ def encode_state(value: object, place: str, tensors: dict[str, Tensor] | None = 
     Args:
         place: what errors call it, and the first word of its tensors' names.
         tensors: None if it must have no tensors.
-
-    Raises:
-        InvalidValue: it holds something else; names the place.
     """
     return _Packing(tensors).pack(value, place, 0)
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from privet import _check
-from privet.data.task import Task
+from privet.data.task import Measure, Task
 from privet.errors import InvalidValue
 from privet.sampling.loading import gather
 from privet.training.settings import Settings, parse_target
@@ -27,6 +27,10 @@ class Scores:
     measure: float
     name: str  # of the measure
     higher_is_better: bool
+
+    @classmethod
+    def of(cls, kind: Measure, loss: float, measure: float) -> "Scores":
+        return cls(loss=loss, measure=measure, name=kind.name, higher_is_better=kind.higher_is_better)
 
     def is_better(self, than: "Scores | None") -> bool:
         if than is None or than.measure != than.measure:
@@ -62,10 +66,7 @@ def evaluate(model: nn.Module, task: Task, *, rows: int = ROWS, device: torch.de
             outputs, targets = model(move_to(inputs, device)), move_to(targets, device)
             loss = loss + task.losses(outputs, targets).double().sum().cpu()
             measure = measure + task.measure.each(outputs, targets).double().sum().cpu()
-    finish, better = task.measure.finish, task.measure.higher_is_better
-    return Scores(
-        loss=float(loss) / size, measure=finish(float(measure) / size), name=task.measure.name, higher_is_better=better
-    )
+    return Scores.of(task.measure, float(loss) / size, task.measure.finish(float(measure) / size))
 
 
 def move_to(data: object, device: torch.device | None) -> "torch.Tensor":
@@ -123,18 +124,14 @@ class EarlyStopping:
 
     def restore(self, state: Any) -> None:
         best, self.worse = state["best"], int(state["worse"])
-        found, kept = None if best is None else self._make_scores(*best), self.best
+        found, kept = None if best is None else Scores.of(self._measure, *best), self.best
         self.best = kept if kept is not None and kept.is_better(found) else found  # `beat` may have been before
 
     def raise_best(self, line: Any) -> None:
         """Weights are kept that had these scores; if they are better than the best so far, they are the best."""
-        kept = self._make_scores(line["held_out_loss"], line[f"held_out_{self._measure.name}"])
+        kept = Scores.of(self._measure, line["held_out_loss"], line[f"held_out_{self._measure.name}"])
         if kept.is_better(self.best):
             self.best = kept
-
-    def _make_scores(self, loss: float, measure: float) -> Scores:
-        of = self._measure
-        return Scores(loss=loss, measure=measure, name=of.name, higher_is_better=of.higher_is_better)
 
 
 class Interrupt:

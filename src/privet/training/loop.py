@@ -135,8 +135,7 @@ class TrainingLoop:
             return found
         text = json.dumps(None if found is None else [found.loss, found.measure]).encode()
         loss, measure = json.loads(self._group.broadcast_bytes(text))
-        kind = parts.task.measure
-        return Scores(loss=loss, measure=measure, name=kind.name, higher_is_better=kind.higher_is_better)
+        return Scores.of(parts.task.measure, loss, measure)
 
     # --- what is kept ---
 

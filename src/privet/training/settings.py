@@ -42,11 +42,7 @@ _WORDS = ("task", "model", "weights", "optimizer", "scheduler", "stop_at", "devi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a plan is trained: everything but what it costs.
-
-    >>> Settings.of({"optimizer": "adam", "lr": 0.01}).lr
-    0.01
-    """
+    """How a plan is trained: everything but what it costs."""
 
     task: str = "digits"
     model: str | None = None  # the task's own

@@ -68,13 +68,7 @@ for _name, _of in _SHORT.items():
 
 
 def build_optimizer(settings: Settings, plan: Plan, model: nn.Module) -> Optimizer:
-    """The optimizer that the settings name, over the trainable parameters of `model`.
-
-    >>> from privet import plan
-    >>> p = plan(epsilon=2.0, size=1000, batch=10, steps=5, method="noisy-adam")
-    >>> type(optimizer_for(Settings(lr=0.01), p, nn.Linear(2, 1))).__name__
-    'Adam'
-    """
+    """The optimizer that the settings name, over the trainable parameters of `model`."""
     spelling = settings.optimizer or ("adam" if plan.recipe.method == "noisy-adam" else "sgd")
     name, options = _resolve_spelling(optimizers, spelling, Optimizer)
     for key in ("lr", "momentum", "weight_decay"):

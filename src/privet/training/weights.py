@@ -24,13 +24,6 @@ class WeightAverage:
     """mean <- d mean + (1 - d) weights after each step, d = min(decay, (1 + t) / (10 + t)) at the t-th.
 
     The smaller d of the first steps lets the starting weights be forgotten. Kept in float32 or better.
-
-    >>> weight = nn.Parameter(torch.zeros(1))
-    >>> average = Average({"w": weight}, decay=0.9)
-    >>> weight.data += 1
-    >>> average.add()
-    >>> average.mean["w"]
-    tensor([0.8182])
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], *, decay: float) -> None:

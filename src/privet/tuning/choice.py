@@ -54,10 +54,6 @@ def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Random
     A record moves a count by one, so that c_t is the sampled Gaussian mechanism of step t with clip 1. A record that
     judges is charged what a record that trains is, by the same ledger; no record does both, so a trial with its score
     costs what a run costs, by every accountant. Public weights: w_t = q_t / (sigma_t^2 + size q_t (1 - q_t) / 4).
-
-    >>> steps = Steps(length=100, rate=1.0, scale=5.0)
-    >>> abs(noisy_share(900, size=1000, steps=steps, source=Randomness(0)) - 0.9) < 0.01
-    True
     """
     rates, noises, weights = _step_weights(size, steps)
     counts = source.numpy_generator().binomial(right, rates).astype(np.float64)
@@ -67,11 +63,7 @@ def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Random
 
 
 def noisy_accuracy_std(size: int, steps: PlannedSteps) -> float:
-    """The standard deviation of `noisy_share` at most, over both sampling and noise: public.
-
-    >>> round(spread_of(1000, Steps(length=100, rate=1.0, scale=5.0)), 6)
-    0.0005
-    """
+    """The standard deviation of `noisy_share` at most, over both sampling and noise: public."""
     rates, noises, weights = _step_weights(size, steps)
     variance = np.dot(weights**2, noises**2 + size * rates * (1 - rates) / 4)
     return float(np.sqrt(variance) / (size * np.dot(weights, rates)))

@@ -32,15 +32,7 @@ JUDGES = 0.1  # the share of the training records that judges
 
 
 def train_validation_split(task: Task, *, judges: float = JUDGES) -> tuple[Task, Any]:
-    """(the task with the rest of its training records, the records that judge).
-
-    >>> from torch import nn
-    >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
-    >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> rest, judging = judged_apart(own)
-    >>> rest.size, len(judging[0])
-    (18, 2)
-    """
+    """(the task with the rest of its training records, the records that judge)."""
     _check.between(0, 1, judges=judges)
     size = count_records(task.train)
     count = int(size * judges)

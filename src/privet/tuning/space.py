@@ -54,12 +54,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """For each key, the values that are tried.
-
-    >>> space = Space.of({"lr": "0.1,0.2", "clip": [1.0, 0.5, 2.0]})
-    >>> space.size, next(space.grid())
-    (6, {'lr': 0.1, 'clip': 1.0})
-    """
+    """For each key, the values that are tried."""
 
     values: Mapping[str, "tuple[Any, ...] | Range"]
 

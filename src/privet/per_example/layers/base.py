@@ -75,7 +75,10 @@ def bind_arguments(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, 
 
 
 class PlainRun:
-    """Rules whose function runs as it is: the gradient of its one output is all that is wanted."""
+    """For all calls of a function, which runs as it is and has one output, unless a rule says otherwise."""
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        return True
 
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         out = func(*args, **kwargs)

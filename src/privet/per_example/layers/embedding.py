@@ -40,9 +40,6 @@ class Embedding(PlainRun):
 
     name = "embedding"
 
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
-
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         _, _, _, max_norm, _, by_frequency, _ = bind_arguments(_EMBEDDING, args, kwargs)
         _check(max_norm, by_frequency)

@@ -14,6 +14,11 @@ from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind
 if TYPE_CHECKING:
     from privet.per_example.forward_record import ParameterUse
 
+_LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
+_GROUP = ("input", "num_groups", "weight", "bias", "eps")
+_INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
+_BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+
 
 def _affine_gradients(use: "ParameterUse", g: Tensor, scaled: Tensor, weight: Any, bias: Any) -> Shares:
     """Shares from g and g xhat, (B, *shape of the parameters)."""
@@ -24,25 +29,18 @@ def _affine_gradients(use: "ParameterUse", g: Tensor, scaled: Tensor, weight: An
 
 
 @register(F.layer_norm)
-class LayerNorm:
+class LayerNorm(PlainRun):
     """weight: sum over positions of g xhat; bias: sum of g."""
 
     name = "layer norm"
 
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
-
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        x, shape, weight, bias, eps = bind_arguments(
-            ("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs
-        )
+        x, shape, weight, bias, eps = bind_arguments(_LAYER, args, kwargs)
         out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, 1e-5 if eps is None else eps)
         return out, [out], (mean, scale)
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
-        x, shape, weight, bias, _ = bind_arguments(
-            ("input", "normalized_shape", "weight", "bias", "eps"), use.args, use.kwargs
-        )
+        x, shape, weight, bias, _ = bind_arguments(_LAYER, use.args, use.kwargs)
         mean, scale = use.kept
         g = widen(use.output(grads[0])).flatten(1, -len(shape) - 1)
         xhat = use.put_examples_first((widen(x.detach()) - mean).mul_(scale), use.fact.inputs[0]).flatten(
@@ -57,9 +55,6 @@ class RmsNorm(PlainRun):
 
     name = "rms norm"
 
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
-
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, shape, weight, eps = bind_arguments(("input", "normalized_shape", "weight", "eps"), use.args, use.kwargs)
         xhat = use.put_examples_first(F.rms_norm(widen(x).detach(), shape, eps=eps), use.fact.inputs[0])
@@ -68,16 +63,13 @@ class RmsNorm(PlainRun):
 
 
 @register(F.group_norm)
-class GroupNorm:
+class GroupNorm(PlainRun):
     """weight: (sum g x - mean sum g) scale for each channel, from two reductions; bias: sum g."""
 
     name = "group norm"
 
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
-
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        x, groups, weight, bias, eps = bind_arguments(("input", "num_groups", "weight", "bias", "eps"), args, kwargs)
+        x, groups, weight, bias, eps = bind_arguments(_GROUP, args, kwargs)
         n, c, inside = x.shape[0], x.shape[1], x[0, 0].numel()
         out, mean, scale = torch.native_group_norm(
             x.contiguous(), weight, bias, n, c, inside, groups, 1e-5 if eps is None else eps
@@ -85,9 +77,7 @@ class GroupNorm:
         return out, [out], (mean, scale)
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
-        x, groups, weight, bias, _ = bind_arguments(
-            ("input", "num_groups", "weight", "bias", "eps"), use.args, use.kwargs
-        )
+        x, groups, weight, bias, _ = bind_arguments(_GROUP, use.args, use.kwargs)
         mean, scale = (widen(t) for t in use.kept)  # (N, G)
         n, c = x.shape[:2]
         gx, g = _moments(widen(grads[0]).reshape(n, c, -1), widen(x).reshape(n, c, -1))
@@ -100,12 +90,17 @@ class GroupNorm:
         )  # fmt: skip
 
 
+def _channel_gradients(use: "ParameterUse", grad: Tensor, xhat: Tensor, weight: Any, bias: Any) -> Shares:
+    n, c = xhat.shape[:2]
+    scaled, g = _moments(widen(grad).reshape(n, c, -1), xhat.reshape(n, c, -1))
+    where = use.fact.outputs[0]
+    shares = use.put_examples_first(g, where).sum(1), use.put_examples_first(scaled, where).sum(1)
+    return _affine_gradients(use, *shares, weight, bias)
+
+
 def _moments(g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """sum g x and sum g over the last dimension."""
     return torch.linalg.vecdot(g, x), g.sum(-1)
-
-
-_INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")
 
 
 @register(F.instance_norm)
@@ -128,13 +123,9 @@ class InstanceNorm(PlainRun):
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         given = dict(zip(_INSTANCE, bind_arguments(_INSTANCE, use.args, use.kwargs), strict=True))
-        x, eps = given["input"], given["eps"]
-        n, c = x.shape[:2]
-        xhat = F.instance_norm(widen(x).detach(), eps=1e-5 if eps is None else eps)
-        scaled, g = _moments(widen(grads[0]).reshape(n, c, -1), xhat.reshape(n, c, -1))
-        where = use.fact.outputs[0]
-        shares = use.put_examples_first(g, where).sum(1), use.put_examples_first(scaled, where).sum(1)
-        yield from _affine_gradients(use, *shares, given["weight"], given["bias"])
+        eps = given["eps"]
+        xhat = F.instance_norm(widen(given["input"]).detach(), eps=1e-5 if eps is None else eps)
+        return _channel_gradients(use, grads[0], xhat, given["weight"], given["bias"])
 
 
 @register(F.batch_norm)
@@ -143,12 +134,8 @@ class BatchNorm(PlainRun):
 
     name = "batch norm"
 
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
-
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        names = ("input", "running_mean", "running_var", "weight", "bias", "training")
-        if bind_arguments(names, args, kwargs)[5]:
+        if bind_arguments(_BATCH, args, kwargs)[5]:
             raise Unsupported(
                 "batch_norm mixes the examples of a batch, so no clip bounds what one of them does. "
                 "Use nn.GroupNorm(min(32, channels), channels) in its place."
@@ -156,13 +143,7 @@ class BatchNorm(PlainRun):
         return super().run(func, args, kwargs)
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
-        names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
-        given = dict(zip(names, bind_arguments(names, use.args, use.kwargs), strict=True))
-        x, eps = given["input"], given["eps"]
-        n, c = x.shape[:2]
-        xhat = F.batch_norm(widen(x).detach(), given["running_mean"], given["running_var"],
-                            eps=1e-5 if eps is None else eps)  # fmt: skip
-        scaled, g = _moments(widen(grads[0]).reshape(n, c, -1), xhat.reshape(n, c, -1))
-        where = use.fact.outputs[0]
-        shares = use.put_examples_first(g, where).sum(1), use.put_examples_first(scaled, where).sum(1)
-        yield from _affine_gradients(use, *shares, given["weight"], given["bias"])
+        given = dict(zip(_BATCH, bind_arguments(_BATCH, use.args, use.kwargs), strict=True))
+        x, mean, var, eps = given["input"], given["running_mean"], given["running_var"], given["eps"]
+        xhat = F.batch_norm(widen(x).detach(), mean, var, eps=1e-5 if eps is None else eps)
+        return _channel_gradients(use, grads[0], xhat, given["weight"], given["bias"])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from privet.errors import Unsupported
 from privet.per_example.forms import Dense, OuterProductSum, gram_squared_norms, prefers_gram
-from privet.per_example.layers.base import Function, Ran, Shares, bind_arguments, register
+from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind_arguments, register
 from privet.per_example.layers.recurrent_sweep import Gru, Lstm, RecurrentPass, ReluRnn, Rnn, Weights, run_recurrent
 
 if TYPE_CHECKING:
@@ -69,13 +69,10 @@ class OverTime(OuterProductSum):
 
 
 @register(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-class Recurrent:
+class Recurrent(PlainRun):
     """Whole sequences: any number of layers, both directions, dropout between layers, projections."""
 
     name = "recurrent"
-
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
 
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         if "batch_sizes" in kwargs or (len(args) > 1 and getattr(args[1], "dtype", None) is torch.int64):
@@ -124,13 +121,10 @@ def _build_layers(
 
 
 @register(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
-class Cell:
+class Cell(PlainRun):
     """One step: a sequence of length one."""
 
     name = "recurrent cell"
-
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
 
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         x, hx, *weights = bind_arguments(_CELL, args, kwargs)
