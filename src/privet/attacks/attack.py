@@ -184,9 +184,8 @@ def attack(
                 outcome = _attack_whole_run(name, source, loaded, victims, settings_, seed)
                 kept = shelf.store(name, source, number, spelling, outcome)
             if kept is None:
-                moments = moments or _attacked_steps(
-                    source, loaded, _step_numbers(plans, source, at_steps), plans, model, seed
-                )
+                numbers = _step_numbers(plans, source, at_steps)
+                moments = moments or _attacked_steps(source, loaded, numbers, plans, model, seed)
                 outcome = _run_attack(name, source, moments[number], loaded, victims, spelling, made[spelling], seed)
                 kept = shelf.store(name, source, number, spelling, outcome)
             outcomes.append(kept)

@@ -20,6 +20,8 @@ PATTERN = 4  # the seed is a random patch, so many times along each side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Try:
+    """One run from one seed, of some victims."""
+
     inputs: Tensor
     labels: Tensor
     loss: Tensor

@@ -117,6 +117,8 @@ def difference_interval(count: int, control: int, trials: int) -> tuple[float, f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
+    """What reconstructions are worth; means over records, and counts over victims."""
+
     victims: int
     records: int
     mse: float

@@ -154,9 +154,8 @@ class RealisedBatch(Control):
 
     def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         grads = grads[there]
-        return {
-            "mean": add_gaussian_noise(clip_rows(grads).sum(0) / max(len(grads), 1), NOISE * CLIP / SIZE, generator)
-        }
+        mean = clip_rows(grads).sum(0) / max(len(grads), 1)
+        return {"mean": add_gaussian_noise(mean, NOISE * CLIP / SIZE, generator)}
 
 
 # --- sampling that is not what is charged -----------------------------------------------------------------

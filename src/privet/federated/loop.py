@@ -120,10 +120,9 @@ class FederatedLoop:
 
     def run(self) -> None:
         try:
-            if self._server.steps_done < self._until:
-                self._run_client_rounds(self._server) if isinstance(self._server, Server) else self._run_example_rounds(
-                    self._server
-                )
+            server = self._server
+            if server.steps_done < self._until:
+                self._run_client_rounds(server) if isinstance(server, Server) else self._run_example_rounds(server)
             self._save()
         finally:
             self._metrics.close()

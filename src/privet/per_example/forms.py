@@ -216,6 +216,8 @@ def sum_in_float64(share: PerExampleGradient, felt: Tensor, weights: Tensor) -> 
 
 @dataclass(slots=True)
 class Reshaped:
+    """The same share for a tensor of another shape with as many elements."""
+
     inner: PerExampleGradient
     shape: tuple[int, ...]
 

@@ -39,6 +39,8 @@ Force = Mapping[str, str] | str
 
 @dataclass(frozen=True, slots=True)
 class Work:
+    """A model, a loss and a batch of examples, `views` rows each."""
+
     model: nn.Module
     loss_fn: Loss
     inputs: Any

@@ -35,6 +35,8 @@ Run = Callable[[nn.Module, Take], Any]  # run(model, which examples) -> losses
 
 @dataclass(slots=True)
 class Call:
+    """One function call that a tracked tensor entered, with copies of what went in and out."""
+
     key: Key
     turn: int
     is_use: bool

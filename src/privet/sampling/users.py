@@ -40,10 +40,8 @@ def bound_contributions(users: UserIds, *, most: int, generator: Randomness | No
     """
     _check.whole(most=most)
     codes = number_users(users)
-    everyone = np.arange(len(codes))
-    return torch.from_numpy(
-        np.sort(_limit_per_owner(everyone, codes, most, (generator or Randomness()).numpy_generator()))
-    )
+    everyone, numbers = np.arange(len(codes)), (generator or Randomness()).numpy_generator()
+    return torch.from_numpy(np.sort(_limit_per_owner(everyone, codes, most, numbers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

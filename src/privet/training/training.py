@@ -98,9 +98,8 @@ class Training:
         rule = resolve_rule(plan, secure=secure, as_published=as_published, not_private=not_private)
         self.rule: Any = rule.rule  # one object: it may learn from releases
         self._not_private, self._views = not_private, views
-        self._batches = Batches(
-            dataset, plan, self.group, users=users, most=max_physical_batch, workers=workers, views=views
-        )
+        rows = max_physical_batch
+        self._batches = Batches(dataset, plan, self.group, users=users, most=rows, workers=workers, views=views)
         self._batches.make_sampler(generator, start=0 if ledger is None else ledger.next_step)  # it checks the dataset
         settings = (views, self._batches.rows, secure, average, reserve, not_private)
         self._generator = join_run(self.group, self._inner, optimizer, plan, dataset, generator, users, settings)

@@ -45,6 +45,8 @@ _ARITHMETIC = {"mul", "div", "add", "sub", "rsub", "pow", "mul_", "div_", "add_"
 
 @dataclass(slots=True, eq=False)
 class _Work:
+    """One operation on its way."""
+
     name: str
     written: list[Tensor]
     is_data: bool = False

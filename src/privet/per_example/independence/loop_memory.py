@@ -30,6 +30,8 @@ class Unknown(str):
 
 @dataclass(slots=True, eq=False)
 class Seen:
+    """What one checked step has seen; kept once it has passed."""
+
     rows: int = 0
     taken_out: bool = False  # a number was taken out of the batch
     shapes_tell: bool = False  # and so are lengths that depend on the records: of x[x > 0], say

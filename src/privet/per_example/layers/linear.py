@@ -14,6 +14,8 @@ from privet.per_example.layers.base import PlainRun, Shares, bind_arguments, reg
 if TYPE_CHECKING:
     from privet.per_example.forward_record import ParameterUse
 
+_LINEAR = ("input", "weight", "bias")
+
 
 def flatten_positions(value: Tensor) -> Tensor:
     return widen(value).flatten(1, -2)
@@ -26,14 +28,12 @@ class Linear(PlainRun):
     name = "linear"
 
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        x, weight, _ = bind_arguments(("input", "weight", "bias"), args, kwargs)
+        x, weight, _ = bind_arguments(_LINEAR, args, kwargs)
         return not is_tracked(x) and weight.dim() == 2
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         found: list[tuple[Tensor, PerExampleGradient]] = []
-        x, weight, bias = (
-            use.args if len(use.args) == 3 else bind_arguments(("input", "weight", "bias"), use.args, use.kwargs)
-        )
+        x, weight, bias = use.args if len(use.args) == 3 else bind_arguments(_LINEAR, use.args, use.kwargs)
         if grads[0].dim() == 2 and use.is_plain:  # one row for each example
             x, g = x.detach(), grads[0]
             bias_share = Dense(g if g.dtype in WIDE else g.float())
