@@ -150,12 +150,10 @@ def measure_images(inputs: Tensor, labels: Tensor, victims: TargetRecords, *, sc
     order = match_records(inputs, victims.inputs)
     rows = torch.arange(victims.size)[:, None]
     shown, true = inputs[rows, order].flatten(0, 1), victims.inputs.flatten(0, 1)
-    places = victims.places.flatten()
+    at = victims.places.flatten()
     apart = mse(shown, true)
     alike = ssim(shown, true)
-    ranks = (
-        ranks_by_distance(shown, victims.candidates[0], places) if scores is None else ranks_by_score(scores, places)
-    )
+    ranks = ranks_by_distance(shown, victims.candidates[0], at) if scores is None else ranks_by_score(scores, at)
     hit = ((alike > SEEN) | (ranks == 0)).view(victims.size, victims.batch).any(1)
     return Measures(
         victims=victims.size, records=len(true), mse=float(apart.mean()), psnr=float(psnr(shown, true).mean()),

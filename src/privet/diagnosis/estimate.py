@@ -72,9 +72,8 @@ def estimate(
     low, high = trial.measure_peak(half), trial.measure_peak(few)  # the engine gets to know the model, too
     most = _most_rows(limit, _memory_line(half, low, few, high))
     rows = trial.grow_rows(min(few, most), min(batch, most))
-    line = (
-        _memory_line(half, low, few, high) if rows <= few else _memory_line(half, low, rows, trial.measure_peak(rows))
-    )
+    many, peak = (few, high) if rows <= few else (rows, trial.measure_peak(rows))
+    line = _memory_line(half, low, many, peak)
     most = _most_rows(limit, line)
     times = [trial.measure_seconds(rows) for _ in range(rounds + 1)]  # the first one warms up, and is rarely the least
     clip, noise, plain = (min(column) for column in zip(*times, strict=True))

@@ -127,13 +127,8 @@ class DistributedAccount:
                 mine = self._own.charge(number, in_force)
             is_due = number % EVERY == 0 or number == len(self._plan.steps) - 1
             here = self._standing
-            return [
-                *self._position(),
-                number,
-                here.sample,
-                checksum(here.weights) if is_due else 0,
-                int(here.is_checked),
-            ]
+            bits = checksum(here.weights) if is_due else 0
+            return [*self._position(), number, here.sample, bits, int(here.is_checked)]
 
         told = self._group.run_on_first(do, 6)
         for name, found in zip(("step", "sample", "model"), told.T[2:5], strict=True):

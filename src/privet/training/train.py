@@ -244,7 +244,6 @@ def _resolve_dataset_name(task: "str | Task | None", chosen: Settings) -> str | 
 
 
 def _check_on_first(group: Group, check: Callable[[], None]) -> None:
-
     def checked() -> tuple[int, ...]:
         if group.is_first:
             check()
@@ -287,11 +286,8 @@ def _check_new(folder: Path, plan: Plan) -> None:
             f"out={str(folder)!r} holds a {'federation' if is_federation(folder) else 'run'} already. Its steps are "
             f"spent. Resume it by `{resume_command(folder)}`, or choose another folder."
         )
-    left = [
-        name
-        for name in (checkpoint_format.NAME, f"{BEST}/{checkpoint_format.NAME}", metrics.NAME)
-        if (folder / name).exists()
-    ]
+    others = (checkpoint_format.NAME, f"{BEST}/{checkpoint_format.NAME}", metrics.NAME)
+    left = [name for name in others if (folder / name).exists()]
     if left:
         raise InvalidValue(
             f"out={str(folder)!r} holds {left[0]} of a run whose ledger is gone. It would be taken for this run's, "

@@ -150,22 +150,22 @@ def _check_candidates(job: TuningJob, drawn: list[Candidate]) -> None:
         if job.public is not None:
             _check_fit(job, made.model.cpu())
         elif job.law is not None:  # only whether it can be counted: what the count is, nobody sees
-            correct_counts(
-                made.model.cpu(),
-                job.task,
-                select_records(job.judging, torch.arange(min(2, count_records(job.judging)))),
-            )
+            correct_counts(made.model.cpu(), job.task, _two_judging(job))
 
 
 def _check_fit(job: TuningJob, model: nn.Module) -> None:
     assert job.public is not None
     try:
-        exact_scores(model, job.task, select_records(job.judging, torch.arange(min(2, count_records(job.judging)))))
+        exact_scores(model, job.task, _two_judging(job))
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise InvalidValue(
             f"public={job.public.name!r} does not fit the network of task={job.task.name!r}: "
             f"{shorten(one_line(error))}. Give examples of the same kind."
         ) from None
+
+
+def _two_judging(job: TuningJob) -> Any:
+    return select_records(job.judging, torch.arange(min(2, count_records(job.judging))))
 
 
 def _runs_folder(job: TuningJob) -> Path:
