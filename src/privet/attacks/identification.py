@@ -151,13 +151,8 @@ def _step_log_likelihoods(
     took_part = torch.rand(len(own), 1, generator=source) < step.rate
     update = torch.cat([own * took_part, torch.zeros_like(own)])
     update += std * torch.randn(update.shape, generator=source, dtype=torch.float64)
-    return torch.cat(
-        [
-            _mix_log_ratio(log_likelihood_ratio(update, flat) / std**2, step.rate)
-            for flat in flat_gradients(seen, *victims.candidates)
-        ],
-        1,
-    )
+    ratios = (log_likelihood_ratio(update, flat) / std**2 for flat in flat_gradients(seen, *victims.candidates))
+    return torch.cat([_mix_log_ratio(ratio, step.rate) for ratio in ratios], 1)
 
 
 def _mix_log_ratio(ratio: Tensor, rate: float) -> Tensor:

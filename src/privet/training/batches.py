@@ -41,11 +41,11 @@ class Batches:
         """The plan's own sampler from a step on, of this rank's part: raises if dataset and plan do not fit."""
         plan, records = self._plan, count_records(self._dataset)
         check_unit(plan, records, self._users)
-        chosen: BatchSampler = (
-            sampler(plan, records=records, start=start, generator=generator)
-            if self._users is None
-            else user_sampler(plan, users=self._users, start=start, generator=generator)
-        )
+        chosen: BatchSampler
+        if self._users is None:
+            chosen = sampler(plan, records=records, start=start, generator=generator)
+        else:
+            chosen = user_sampler(plan, users=self._users, start=start, generator=generator)
         chosen = self._part.rebind(chosen)
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 

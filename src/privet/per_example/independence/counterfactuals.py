@@ -68,11 +68,9 @@ class Counterfactuals:
             return t.detach()
         found = t.detach()[rows.clamp(min=0).to(t.device)]
         lost = rows < 0
-        return (
-            torch.where(_shape_along(lost, t, 0), self._replacement_rows(t.detach(), variant), found)
-            if bool(lost.any())
-            else found
-        )
+        if not bool(lost.any()):
+            return found
+        return torch.where(_shape_along(lost, t, 0), self._replacement_rows(t.detach(), variant), found)
 
     def _replacement_rows(self, t: Tensor, variant: int) -> Tensor:
         """Other rows; in the extreme batches far from all of them, or of whole numbers all those of one record."""
@@ -189,6 +187,7 @@ class Mirrors:
 
 
 def storage_of(t: Tensor) -> Any:
+    """The memory of a tensor; None if it has none of its own that holds its numbers as they are."""
     try:
         if t.layout != torch.strided or t.is_conj() or t.is_neg():
             return None
