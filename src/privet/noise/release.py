@@ -58,9 +58,10 @@ class Ranks(Protocol):
     def broadcast(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
 
 
-class Alone:
-    size = 1
-    is_first = True
+class NoOthers:
+    """What one process answers: it makes the whole noise, and its sums are those of all."""
+
+    __slots__ = ()
 
     def noise_per_rank(self, noise: float) -> float:
         return noise
@@ -72,6 +73,11 @@ class Alone:
         return tensors
 
     sum_on_first = broadcast = sum_tensors
+
+
+class Alone(NoOthers):
+    size = 1
+    is_first = True
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
