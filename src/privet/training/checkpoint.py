@@ -17,6 +17,7 @@ from privet._text import one_line, shorten
 from privet.errors import InvalidValue, PrivetError
 from privet.noise.release import match_strides
 from privet.training import checkpoint_compat
+from privet.training.checkpoint_compat import check_finite
 from privet.training.checkpoint_format import NAME, OTHER, decode_state, encode_state, read, write
 
 __all__ = ["NAME", "Checkpoint", "load", "load_weights", "peek", "save"]
@@ -62,7 +63,7 @@ def save(
         "extra": encode_state(dict(extra), "extra"),
     }
     stays = "The checkpoint before it stays. Go back to it with a lower learning rate."
-    checkpoint_compat.check_finite(state, model, "model", stays)
+    check_finite(state, model, "model", stays)
     checkpoint_compat.check_own_memory(state)
     if average is not None:
         checkpoint_compat.check_average(average, model, state, stays)
