@@ -238,7 +238,7 @@ def membership_inference(
         model: the task's own unless it is given.
         noise, clip, rate, steps: of the plans of methods given by name.
 
-    >>> found = memberships(None, "digits:size=60", records=20, shadows=4, targets=2, model="linear", steps=3)
+    >>> found = membership_inference(None, "digits:size=60", records=20, shadows=4, targets=2, model="linear", steps=3)
     >>> [score.attack for score in found.methods[0].scores]
     ['lira-online', 'lira-offline', 'loss']
 

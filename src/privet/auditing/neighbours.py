@@ -38,7 +38,7 @@ def neighbouring_pairs(
 
     Under add-remove the canary is left out.
 
-    >>> found = scenes()
+    >>> found = neighbouring_pairs()
     >>> len(found), found[0].name, found[0].with_[0].shape
     (30, 'aligned canary, normal batch', torch.Size([12, 128]))
     """

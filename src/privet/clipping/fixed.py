@@ -18,7 +18,7 @@ def groups_by_layer(names: Sequence[str]) -> list[list[str]]:
 
     This is what Wei and Liu mean by the M layers of a network, and what users count as layers.
 
-    >>> by_layer(["conv.weight", "conv.bias", "fc.weight", "fc.parametrizations.bias.original", "scale"])
+    >>> groups_by_layer(["conv.weight", "conv.bias", "fc.weight", "fc.parametrizations.bias.original", "scale"])
     [['conv.weight', 'conv.bias'], ['fc.weight', 'fc.parametrizations.bias.original'], ['scale']]
     """
     groups: dict[str, list[str]] = {}

@@ -106,9 +106,9 @@ def clipping_rule(rule: Any, *, as_published: bool = False) -> ClippingRule:
 
     Keep what you get: an adaptive rule made anew has forgotten everything.
 
-    >>> rule_for("quantile:target=0.7").target
+    >>> clipping_rule("quantile:target=0.7").target
     0.7
-    >>> rule_for("own_norm")
+    >>> clipping_rule("own_norm")
     Traceback (most recent call last):
         ...
     privet.errors.Unsupported: rule='own_norm' has no guarantee: each example is scaled by its own norm, so one example

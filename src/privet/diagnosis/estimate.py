@@ -59,7 +59,7 @@ def estimate(
     """Time and memory of a private step at the plan's largest batch (or `batch`), within `limit` bytes of memory.
 
     >>> model, loss_fn = nn.Linear(20, 3), nn.CrossEntropyLoss(reduction="none")
-    >>> rows_of = repeated((torch.randn(4, 20), torch.tensor([0, 1, 2, 0])))
+    >>> rows_of = repeat_rows((torch.randn(4, 20), torch.tensor([0, 1, 2, 0])))
     >>> found = estimate(model, loss_fn, rows_of, batch=32, rounds=1)
     >>> found.batch, found.private_ms > 0, found.physical
     (32, True, None)

@@ -78,7 +78,7 @@ def examine_model(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) 
 
     >>> model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     >>> batch = torch.randn(8, 4), torch.randint(3, (8,))
-    >>> found = about_model(model, nn.CrossEntropyLoss(reduction="none"), batch)
+    >>> found = examine_model(model, nn.CrossEntropyLoss(reduction="none"), batch)
     >>> [(f.severity, f.where, f.way_out) for f in found.findings]
     [('stop', '1', 'Use GroupNorm(1, 6) in its place.')]
     """

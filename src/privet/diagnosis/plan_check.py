@@ -27,7 +27,7 @@ def examine_optimizer(optimizer: Optimizer, model: nn.Module) -> tuple[ModelIssu
 
     >>> import torch
     >>> model = nn.Linear(3, 2)
-    >>> [f.severity for f in about_optimizer(torch.optim.LBFGS(model.parameters()), model)]
+    >>> [f.severity for f in examine_optimizer(torch.optim.LBFGS(model.parameters()), model)]
     ['stop']
     """
     inner = unwrap_model(model)
@@ -48,7 +48,7 @@ def examine_plan(
 
     >>> from privet import plan
     >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, epochs=15)
-    >>> [(f.severity, f.way_out) for f in about_plan(p, records=50000)]
+    >>> [(f.severity, f.way_out) for f in examine_plan(p, records=50000)]
     [('stop', "Plan with this size, or for relation='add-remove'.")]
     """
     found = list(_gate_issues(plan, records, users, rows))

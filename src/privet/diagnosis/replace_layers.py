@@ -36,7 +36,7 @@ def replace_layers(model: nn.Module) -> tuple[nn.Module, tuple[LayerReplacement,
     Parameters keep their names and values, so a checkpoint of the model still loads into the copy; running statistics
     in it are passed over. Make the optimizer from the copy's parameters.
 
-    >>> model, changes = fixed(nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)))
+    >>> model, changes = replace_layers(nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)))
     >>> [(change.name, change.before, change.after) for change in changes]
     [('1', 'BatchNorm2d(16)', 'GroupNorm(8, 16)')]
 

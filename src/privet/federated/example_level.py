@@ -119,8 +119,8 @@ class ExampleLevelClient:
     >>> model = nn.Linear(3, 2)
     >>> losses = lambda out, y: nn.functional.cross_entropy(out, y, reduction="none")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     client = RecordClient(folder + "/client", p, (x, y))
-    ...     update = client.round(model, torch.optim.SGD(model.parameters(), lr=0.1), losses, steps=3)
+    ...     client = ExampleLevelClient(folder + "/client", p, (x, y))
+    ...     update = client.train_round(model, torch.optim.SGD(model.parameters(), lr=0.1), losses, steps=3)
     ...     client.made, client.left, client.spent().label
     (3, 7, 'certified')
     """

@@ -47,7 +47,7 @@ def local_update(
     >>> model, x = nn.Linear(1, 1, bias=False), torch.ones(4, 1)
     >>> squares = lambda outputs, targets: (outputs - targets).square().sum(1)
     >>> _ = nn.init.zeros_(model.weight)
-    >>> update_of(model, (x, x), squares, Local(algorithm="fedsgd"), Randomness())
+    >>> local_update(model, (x, x), squares, LocalTraining(algorithm="fedsgd"), Randomness())
     {'weight': tensor([[-2.]])}
     """
     named = trainable_parameters(model)

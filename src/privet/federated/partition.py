@@ -88,9 +88,9 @@ def partition(task: Task, clients: int, *, way: str = "iid", seed: int = 0) -> l
 
     >>> x, y = torch.randn(20, 3), torch.arange(20) % 2
     >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model="linear")
-    >>> [len(part) for part in split(own, 3)]
+    >>> [len(part) for part in partition(own, 3)]
     [7, 7, 6]
-    >>> sorted(torch.cat(split(own, 4, way="dirichlet:alpha=0.1")).tolist()) == list(range(20))
+    >>> sorted(torch.cat(partition(own, 4, way="dirichlet:alpha=0.1")).tolist()) == list(range(20))
     True
 
     Raises:

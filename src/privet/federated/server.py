@@ -51,7 +51,7 @@ class Server:
     >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=1.0), p, clients=50)
     >>> for chosen in server:
     ...     server.step((k, {"weight": torch.ones(2, 3), "bias": torch.ones(2)}) for k in chosen)
-    >>> server.number, server.spent().label, server.spent().unit
+    >>> server.steps_done, server.spent().label, server.spent().unit
     (3, 'certified', 'client')
 
     Raises:

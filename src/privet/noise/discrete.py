@@ -155,7 +155,7 @@ def choose_grid(grads: Mapping[str, Tensor], *, std: float, noise: float, batch:
     Rounding moves each of d entries by half a cell, so two sums whose distance is D come to lie within D / g + sqrt(d)
     cells. The noise is larger for it by a 4096th at most, and by the allowance.
 
-    >>> grid = grid_for({"w": torch.zeros(100, 100)}, std=2.0, noise=2.0, batch=256)
+    >>> grid = choose_grid({"w": torch.zeros(100, 100)}, std=2.0, noise=2.0, batch=256)
     >>> grid.width == 2.0**-19, round(grid.std, 4)
     (True, 2.0005)
     """

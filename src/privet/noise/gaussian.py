@@ -63,7 +63,7 @@ def std_per_rank(std: float, world: int) -> float:
 
     Every rank draws from a source of its own, and every rank's noise must arrive: with one missing, the rest is short.
 
-    >>> share(2.0, 4) >= 1.0
+    >>> std_per_rank(2.0, 4) >= 1.0
     True
     """
     _check.positive(std=std)

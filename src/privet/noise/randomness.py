@@ -25,7 +25,7 @@ _COINS, _NOISE, _WORDS_OF = range(3)  # what a draw is for: sampling ahead of th
 class Randomness:
     """A source of generators, passed to whatever draws; `private` unless it was made from a seed.
 
-    >>> Randomness().private, Randomness(3).private
+    >>> Randomness().noise_is_secret, Randomness(3).noise_is_secret
     (True, False)
     >>> print(Randomness(3))
     seed 3: reproducible, not private
@@ -90,9 +90,9 @@ def os_randomness() -> Randomness:
 def seeded(seed: int, *path: int) -> Randomness:
     """A reproducible source, not private. Other numbers in `path` (a rank, the step of a resume), another stream.
 
-    >>> int(seeded(3).numbers().integers(100)) == int(seeded(3).numbers().integers(100))
+    >>> int(seeded(3).numpy_generator().integers(100)) == int(seeded(3).numpy_generator().integers(100))
     True
-    >>> float(seeded(3).numbers().random()) == float(seeded(3, 1).numbers().random())
+    >>> float(seeded(3).numpy_generator().random()) == float(seeded(3, 1).numpy_generator().random())
     False
     """
     return Randomness(seed, *path)

@@ -58,7 +58,7 @@ def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
 class Sampler:
     """One tensor of indices (int64, increasing) for each step from `start` on, out of `size` records.
 
-    >>> some = Sampler(size=1000, steps=Steps(length=3, rate=0.01), generator=Randomness(0))
+    >>> some = Sampler(size=1000, steps=PlannedSteps(length=3, rate=0.01), generator=Randomness(0))
     >>> [len(batch) for batch in some], some.sampling
     ([12, 10, 9], Poisson())
     """
@@ -136,7 +136,7 @@ def sampler(plan: Plan, *, records: int, start: int = 0, generator: Randomness |
 
     >>> from privet.planning import plan
     >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, steps=100)
-    >>> len(sampler(p, records=60000)), sampler(p, records=60000).private
+    >>> len(sampler(p, records=60000)), sampler(p, records=60000).noise_is_secret
     (100, True)
     """
     if plan.recipe.budget.unit == "user":

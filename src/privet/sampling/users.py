@@ -35,7 +35,7 @@ def bound_contributions(users: UserIds, *, most: int, generator: Randomness | No
     What is kept of one user does not depend on any other, so neighbours differ in the records of one user, at most
     `most` of them, after it as before.
 
-    >>> len(bounded(["ann", "bob", "ann", "ann"], most=2))
+    >>> len(bound_contributions(["ann", "bob", "ann", "ann"], most=2))
     3
     """
     _check.whole(most=most)

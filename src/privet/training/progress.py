@@ -138,7 +138,7 @@ def _format_score(value: float | None) -> str:
 
 def format_duration(seconds: float) -> str:
     """
-    >>> duration(7.2), duration(3725)
+    >>> format_duration(7.2), format_duration(3725)
     ('7 s', '1:02:05')
     """
     if seconds < 60:

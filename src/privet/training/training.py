@@ -68,7 +68,7 @@ class Training:
     >>> training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), p)
     >>> for inputs, targets in training:
     ...     done = training.step(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
-    >>> training.number, training.spent().label, training.spent().epsilon == p.guarantee.epsilon
+    >>> training.steps_done, training.spent().label, training.spent().epsilon == p.guarantee.epsilon
     (5, 'certified', True)
 
     Raises:
