@@ -76,14 +76,7 @@ def _noise_scale(difference: "object") -> float:
 
 
 def replay(mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, progress: Progress | None = None) -> Finding:
-    """Every scene under frozen randomness. A violation names the scene and what differs.
-
-    >>> from privet.accounting import Step
-    >>> from privet.auditing.neighbours import neighbouring_pairs
-    >>> from privet.auditing.engine_mechanisms import EngineStep
-    >>> replay(EngineStep(rule="flat", step=Step(noise=1.0)), neighbouring_pairs()).verdict
-    'consistent'
-    """
+    """Every scene under frozen randomness. A violation names the scene and what differs."""
     start = time.perf_counter()
     reasons: list[str] = []
     furthest, coins = 0.0, _participating_coins(mechanism, scenes[0], reasons)

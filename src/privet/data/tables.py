@@ -35,7 +35,6 @@ READ = "the list of classes was read from the records: it is taken as public"
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss for each example, of outputs (B, 1)."""
     return nn.functional.mse_loss(outputs.view(-1), targets, reduction="none")
 
 
@@ -79,7 +78,6 @@ def own_csv(
 
 
 def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows, all as long as it."""
     try:
         _check_text(existing_path(path), path)
         content = read_content(existing_path(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
@@ -135,7 +133,6 @@ def _parse_numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64
 
 
 def _scale_columns(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
-    """Scale columns to [0, 1] by the ranges given, in place."""
     for part in _split_words(ranges):
         name, low, high = _parse_range(part)
         if name not in used:
@@ -259,15 +256,11 @@ def make_own_task(
         spread = f"one in each {every} records, by a fixed hash of their places"
     name = existing_path(path).resolve().name
     return Task(
-        name=name,
-        train=train,
-        held_out=held_out,
+        name=name, train=train, held_out=held_out,
         evaluation=f"{spread}, {len(held_out[0]):,} that are never trained on; they are the user's, and may be private",
-        model=model,
-        facts={"shape": tuple(x.shape[1:]), "classes": classes},
-        source="; ".join(filter(None, (f"the user's own {kind}, {name}", note))),
-        **more,
-    )
+        model=model, facts={"shape": tuple(x.shape[1:]), "classes": classes},
+        source="; ".join(filter(None, (f"the user's own {kind}, {name}", note))), **more,
+    )  # fmt: skip
 
 
 def existing_path(path: object) -> Path:
@@ -282,5 +275,4 @@ def _split_words(text: object) -> list[str]:
 
 
 def _printable_names(names: Iterable[str]) -> str:
-    """Names from a file, for a message of one line."""
     return shorten("".join(c if c.isprintable() else "?" for c in ", ".join(names)))

@@ -32,7 +32,6 @@ class ModelIssue:
     way_out: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 
@@ -49,16 +48,11 @@ class Checkup:
 
 
 def sort_by_severity(found: "list[ModelIssue] | tuple[ModelIssue, ...]") -> tuple[ModelIssue, ...]:
-    """The gravest first, else in the order they were found."""
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
 
 def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] = ()) -> ModelIssue:
-    """What a gate refuses, as a finding: the last sentence of a message says what to do, the first words may be a name.
-
-    >>> issue_from_error("plan", PrivetError("batch=9 is too large. It takes part once. Use less."))
-    ModelIssue(severity='stop', where='plan', why='batch=9 is too large. It takes part once.', way_out='Use less.')
-    """
+    """What a gate refuses: the last sentence of a message says what to do, the first words may be a name."""
     head, _, rest = str(error).partition(": ")
     where, text = (head, rest) if rest and head in names else (where, str(error))
     why, stop, way_out = text.rpartition(". ")
@@ -66,7 +60,6 @@ def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] =
 
 
 def issue_from_failure(error: Exception, model: nn.Module) -> ModelIssue:
-    """What a trial ended with, as a finding."""
     if isinstance(error, PrivetError):
         kinds = (model.named_modules(), model.named_parameters(), model.named_buffers())
         return issue_from_error("model", error, names={name for kind in kinds for name, _ in kind} - {""})
@@ -96,10 +89,8 @@ def examine_model(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) 
     except PrivetError as error:
         return Checkup(findings=(issue_from_failure(error, model),))
     found = [_replacement_issue(change) for change in changes]
-    found += _static_issues(model)
-    left = [
-        _manual_replacement_issue(name, module) for name, module in mended.named_modules() if mixes_examples(module)
-    ]
+    found += [*_parameter_issues(model), *_mode_issues(model)]
+    left = [_manual_replacement_issue(name, m) for name, m in mended.named_modules() if mixes_examples(m)]
     if left or not trainable_parameters(mended):
         return Checkup(findings=sort_by_severity(found + left), changes=changes)
     more, explanation = _trial_issues(mended, loss_fn, batch)
@@ -119,11 +110,6 @@ def _manual_replacement_issue(name: str, module: nn.Module) -> ModelIssue:
         why=f"{type(module).__name__} is a batch norm: it mixes the examples of a batch, and has no exact counterpart.",
         way_out="Replace it by hand with a norm within an example (nn.GroupNorm, nn.LayerNorm), or leave it out.",
     )  # fmt: skip
-
-
-def _static_issues(model: nn.Module) -> list[ModelIssue]:
-    """What is seen without running the model."""
-    return [*_parameter_issues(model), *_mode_issues(model)]
 
 
 def _parameter_issues(model: nn.Module) -> Iterator[ModelIssue]:
@@ -181,7 +167,6 @@ def _mode_issues(model: nn.Module) -> Iterator[ModelIssue]:
 
 
 def _trial_issues(model: nn.Module, loss_fn: Any, batch: Any) -> tuple[list[ModelIssue], Explanation | None]:
-    """What is seen when the model runs on a few rows."""
     try:
         work = prepare_work(model, loss_fn, batch)
         found = list(_buffer_issues(work))

@@ -91,12 +91,10 @@ def register(kind: type[MechanismSpec]) -> Callable[[type[M]], type[M]]:
 
 
 def mechanism_names() -> tuple[type[MechanismSpec], ...]:
-    """The kinds of noise that can be drawn."""
     return tuple(_makers)
 
 
 def resolve_mechanism(spec: MechanismSpec, *, secure: bool = False) -> NoiseMechanism:
-    """What draws this kind of noise."""
     if type(spec) not in _makers:
         raise Unsupported(f"mechanism={spec!r} cannot be drawn. Use Gaussian().")
     return _makers[type(spec)](spec, secure)
