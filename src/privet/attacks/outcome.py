@@ -249,9 +249,10 @@ def format_table(
     task: str, settings: Mapping[str, Any], baselines: Mapping[str, Measures], outcomes: Sequence[Outcome],
     guarantees: Mapping[str, str],
 ) -> str:  # fmt: skip
+    victims = format_count(settings["examples"], "victim", commas=True)
     lines = [
-        f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from "
-        f"{task}, {settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
+        f"{victims} of {format_count(settings['batch'], 'unknown record', commas=True)} from {task}, "
+        f"{settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
     ]
     lines += align_columns([_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, m) for n, m in baselines.items())])
     lines += [
@@ -307,10 +308,6 @@ def _printed_lines(task: str, outcomes: Sequence[Outcome]) -> list[str]:
         return []
     head = ("method", "iter", "success", "MSE", "our iter", "MSE<0.70*", "our MSE", "success - control")
     return [f"  published: {theirs_of.SOURCE}; its iterations are L-BFGS calls", *align_columns([head, *rows])]
-
-
-def format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

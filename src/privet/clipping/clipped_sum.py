@@ -100,9 +100,6 @@ class Clipper:
         norms = torch.zeros(0, device=some.device, dtype=float_dtype(some))
         bound = self.rule.bound(clip, len(self.groups))
         self.rule.factors(norms.new_zeros(0, len(self.groups)), clip, bound=bound, dtype=norms.dtype)  # it may fail
-        zeros = {
-            name: torch.zeros_like(p, dtype=_float_dtype(p), requires_grad=False) for name, p in self.named.items()
-        }
         return ClippedSum(
             grads={n: torch.zeros_like(p, dtype=float_dtype(p), requires_grad=False) for n, p in self.named.items()},
             norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),

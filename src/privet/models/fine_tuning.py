@@ -142,12 +142,12 @@ def _check_names(path: Path, wanted: list[str], found: list[str]) -> None:
     extra = [name for name in found if name not in set(wanted)]
     if missing:
         raise InvalidValue(
-            f"{path}: lacks {_join_names(missing)}. Every weight must come from somewhere. Name those that shall stay "
+            f"{path}: lacks {join_names(missing)}. Every weight must come from somewhere. Name those that shall stay "
             "as they were made in fresh=[...]."
         )
     if extra:
         raise InvalidValue(
-            f"{path}: has {_join_names(extra)}, which the model has not. It is another network's, or under other "
+            f"{path}: has {join_names(extra)}, which the model has not. It is another network's, or under other "
             "names. Take the network it was saved from."
         )
 

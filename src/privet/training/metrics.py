@@ -43,8 +43,15 @@ class Metrics:
         self._board = _open_board(folder / BOARD)
 
     def add(self, line: Line) -> None:
-        """Append a line; a figure that is not finite is written as null, and a line with raw ones is not private."""
-        finite = _mark_raw({key: _null_if_not_finite(value) for key, value in line.items()})
+        """Append a line; a figure that is not finite is written as null, and a line with raw ones is not private.
+
+        Raises:
+            InvalidValue: the disk is full, or the folder is gone. The ledger is not touched by it.
+        """
+        finite = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+        raw = [key for key in line if key.startswith("raw_")]
+        if raw:
+            finite |= {"private": False, _RAW: raw}
         text = json.dumps(finite, allow_nan=False) + "\n"
         size = os.fstat(self._held.number).st_size
         try:
@@ -68,6 +75,9 @@ def read(folder: Path) -> tuple[dict[str, Any], ...]:
     """The lines of the weights that the run has: those of weights that a crash took away are left out.
 
     The file keeps them, since they were seen. A line that says `"event": "resumed"` tells which weights were taken.
+
+    Raises:
+        InvalidValue: a line in the midst of the file is not a JSON object.
     """
     file = folder / NAME
     try:

@@ -234,13 +234,7 @@ def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_privat
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+    return dict(_text.versions(*PACKAGES))
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
