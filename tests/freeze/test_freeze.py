@@ -101,6 +101,16 @@ def test_without_the_base_commit_it_fails_in_one_line(tmp_path: Path) -> None:
         sides.base_tree(tmp_path, clone=tmp_path)
 
 
+def test_numbers_in_reworded_texts_are_compared() -> None:
+    table = {"prose": {"reworded": ["findings.why"]}, "words": {"a record": "an example"}}
+    one, other = ({"findings": [{"why": why}]} for why in ("1,000 records, 2 kinds", "2 kinds, 1000 examples"))
+    assert not sides.differences(one, other, table)
+    assert sides.differences(one, {"findings": [{"why": "100 examples, 2 kinds"}]}, table)
+    assert sides.differences({"why": "a 2"}, {"why": "b 2"}, table)
+    page = {"file x.md": ["a record"], "x": "a record"}
+    assert renames.as_today(page, table) == {"file x.md": ["an example"], "x": "a record"}
+
+
 def test_names_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {
         "commands": {

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("privet", "torch", "numpy", "scipy", "matplotlib")
 TRIAL = 8  # rows that a task's model is looked at with
-LINE = "from privet.diagnosis.replace_layers import replace_layers; model, changes = fixed(model)"
+LINE = "from privet.diagnosis.replace_layers import replace_layers; model, changes = replace_layers(model)"
 WIDEST = 28  # of the column of names
 
 

@@ -305,7 +305,8 @@ class Extension:
     most: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"last": asdict(self.last) | {"sampling": str(self.last.sampling)}}
+        last = {name: getattr(self.last, name) for name in ("noise", "rate", "clip")}
+        return asdict(self) | {"last": last | {"sampling": str(self.last.sampling)}}
 
 
 def extend_rounds(plan: Plan, rounds: Sequence[int], *, within: float | None = None) -> Extension:
