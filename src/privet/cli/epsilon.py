@@ -68,6 +68,8 @@ def epsilon_command(
       privet epsilon --from runs/a runs/b runs/c
       privet epsilon --from plan.json --same-epsilon-by gdp,rdp
     """
+    from privet.reporting.figures import check_path
+
     if more and not sources:
         raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs after --from.")
     if same_epsilon_by is not None:
@@ -88,8 +90,6 @@ def epsilon_command(
     figures = {name: path for name, path in (("curve", curve), ("tradeoff", tradeoff)) if path is not None}
     _check_question(delta=delta, at=at, accountant=accountant, figures=bool(figures))
     for name, path in figures.items():
-        from privet.reporting.figures import check_path
-
         check_path(path, option=f"--{name}")
     beside: Beside | None = several or (None if run is None else One(run=run))
     if several is not None:

@@ -1,5 +1,6 @@
 """Figures of attacks: what was rebuilt after so many iterations, and how often members are found."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,7 @@ def save_grid(found: "AttackReport", path: Path) -> None:
         return
     moving = [outcome for outcome in found.outcomes if "0" in outcome.frames]  # others have an end and no way to it
     shown = (moving or list(found.outcomes))[:MOST_ROWS]
-    numbers = {int(word) for o in shown for word in o.frames if word.isdigit() and int(word) <= o.iterations}
-    columns = [*map(str, sorted(numbers)), "end", "control"]  # iterations that some of them reached, in order
+    columns = _columns(shown)
     with figures.drawing(path, 1.02 * (len(columns) + 1) + 2.2, 1.02 * len(shown) + 0.9) as figure:
         axes = figure.subplots(len(shown), len(columns) + 1, squeeze=False)
         for row, outcome in zip(axes, shown, strict=True):
@@ -44,6 +44,12 @@ def save_grid(found: "AttackReport", path: Path) -> None:
         update = f"one update of {format_count(found.settings['batch'], 'unknown record', commas=True)}"
         figure.suptitle(f"{found.task}: one of {victims}, rebuilt from {update}", fontsize=9)
         figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
+
+
+def _columns(shown: Sequence[Outcome]) -> list[str]:
+    """The frames in order: iterations that some of them reached, the end, the control."""
+    numbers = {int(word) for o in shown for word in o.frames if word.isdigit() and int(word) <= o.iterations}
+    return [*map(str, sorted(numbers)), "end", "control"]
 
 
 def _draw_row(axes: Any, outcome: Outcome, truth: Any, columns: list[str]) -> None:
