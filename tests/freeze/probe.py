@@ -32,10 +32,16 @@ def main() -> None:
     fix_names()
     import torch
 
-    from freeze import commands, kept, ledgers, runs
+    from freeze import commands, kept, ledgers, pages, runs
 
     torch.set_num_threads(1)
-    groups = {"commands": commands.probe, "runs": runs.probe, "ledgers": ledgers.probe, "kept": kept.probe}
+    groups = {
+        "commands": commands.probe,
+        "runs": runs.probe,
+        "ledgers": ledgers.probe,
+        "kept": kept.probe,
+        "pages": pages.probe,
+    }
     found = {}
     for group in [word for word in words if word != "--quick"]:
         start, folder = time.perf_counter(), Path(place) / group

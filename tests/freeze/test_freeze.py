@@ -16,7 +16,7 @@ import pytest
 from freeze import renames, sides
 
 pytestmark = pytest.mark.prove
-GROUPS = ["commands", "runs", "ledgers", "kept"]
+GROUPS = ["commands", "runs", "ledgers", "kept", "pages"]
 
 
 @pytest.fixture(scope="session")
