@@ -12,7 +12,9 @@ import pytest
 from doc_pages import DOCS, PAGES, ROOT, anchors, answered, blocks, commands, links, named, prose
 from privet import Recipe, accounting, attacks, clipping, data, models, schedules
 from privet.cli import main
+from privet.noise import mechanism
 from privet.planning import clipping_rules
+from privet.sampling import samplers
 from privet.training.settings import Settings
 from typed import run
 
@@ -20,7 +22,9 @@ OWN_TEST = {"howto-schedule.md"}  # its first block is a module of the user's: t
 PEER_WARNS = {"from-opacus.md"}  # Opacus warns about its own hooks and its generator
 for registry in (accounting.registry, clipping_rules.registry):  # before a page has a copy: a module registers but once
     list(map(registry.maker, registry.names()))
-REGISTRIES = [package.registry for package in (accounting, attacks, data, models, schedules, clipping)]
+REGISTRIES = [
+    package.registry for package in (accounting, attacks, data, models, schedules, clipping, accounting.sampling)
+]
 
 COMMANDS = {name: main.get_command(click.Context(main), name) for name in main.list_commands(click.Context(main))}
 
@@ -32,6 +36,8 @@ def test_python_blocks_run(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for registry in REGISTRIES:  # what a page registers stays on the page
         monkeypatch.setattr(registry, "_makers", dict(registry._makers))
+    monkeypatch.setattr(mechanism, "_makers", dict(mechanism._makers))
+    monkeypatch.setattr(samplers, "_drawings", dict(samplers._drawings))
     names: dict[str, object] = {"__name__": "page"}
     with warnings.catch_warnings():
         if page.name in PEER_WARNS:
@@ -116,7 +122,9 @@ def test_every_command_and_every_example_has_its_place():
         assert f'--8<-- "examples/{script.name}"' in shown
 
 
-@pytest.mark.parametrize("what", ["schedule", "accountant", "clip", "layer", "data", "new-attack"])
+@pytest.mark.parametrize(
+    "what", ["schedule", "accountant", "mechanism", "sampler", "clip", "layer", "data", "new-attack"]
+)
 def test_each_extension_point_has_a_page_with_code(what):
     page = DOCS / f"howto-{what}.md"
     made = [node for block in blocks(page, "python") for node in ast.parse(block).body]

@@ -35,45 +35,18 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
-    "Budget": "privet.accounting",
-    "Guarantee": "privet.accounting",
-    "Ledger": "privet.accounting",
-    "Plan": "privet.planning",
-    "Recipe": "privet.planning",
-    "Report": "privet.reporting.report",
-    "Run": "privet.training.run",
-    "Step": "privet.accounting",
-    "Training": "privet.training.training",
-    "attack": "privet.attacks.attack",
-    "audit": "privet.auditing.audit",
-    "epsilon_curve": "privet.accounting",
-    "plan": "privet.planning",
-    "report": "privet.reporting.report",
-    "schedule": "privet.schedules",
-    "spent": "privet.accounting",
-    "train": "privet.training.train",
-}
+    "Budget": "privet.accounting", "Guarantee": "privet.accounting", "Ledger": "privet.accounting",
+    "Plan": "privet.planning", "Recipe": "privet.planning", "Report": "privet.reporting.report",
+    "Run": "privet.training.run", "Step": "privet.accounting", "Training": "privet.training.training",
+    "attack": "privet.attacks.attack", "audit": "privet.auditing.audit", "epsilon_curve": "privet.accounting",
+    "plan": "privet.planning", "report": "privet.reporting.report", "schedule": "privet.schedules",
+    "spent": "privet.accounting", "train": "privet.training.train",
+}  # fmt: skip
 
 __all__ = [
-    "Budget",
-    "Guarantee",
-    "Ledger",
-    "Plan",
-    "Recipe",
-    "Report",
-    "Run",
-    "Step",
-    "Training",
-    "attack",
-    "audit",
-    "epsilon_curve",
-    "errors",
-    "plan",
-    "report",
-    "schedule",
-    "spent",
-    "train",
-]
+    "Budget", "Guarantee", "Ledger", "Plan", "Recipe", "Report", "Run", "Step", "Training", "attack", "audit",
+    "epsilon_curve", "errors", "plan", "report", "schedule", "spent", "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -6,12 +6,14 @@ none of the run's: what is written there, or cut off, would be lost.
 
 import contextlib
 import errno
+import json
 import os
 import socket
 import stat
 import sys
 import time
 from pathlib import Path
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 from privet.errors import InvalidValue, PrivetError, Unsupported
@@ -40,6 +42,15 @@ def read_file(path: Path, *, most: int, advice: str = "Give another file.") -> b
         if size > most:
             raise InvalidValue(f"is more than {most / MIB:.4g} MiB. {advice}")
         return b"".join(pieces)
+
+
+def read_json(text: str | bytes, refusal: str = "is not a number JSON has.") -> Any:
+    """The value in a JSON text; `NaN` and the like, which JSON has not, are refused with these words."""
+
+    def refuse(word: str) -> NoReturn:
+        raise InvalidValue(f"{word} {refusal}")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def read_start(path: Path, size: int) -> bytes:
@@ -206,12 +217,12 @@ class AppendFile:
         self._held.close()
 
 
-def unwritable_error(path: Path, error: OSError) -> PrivetError:
+_RECORDED = "Nothing is released that is not recorded first. Free some space, or use another folder."
+
+
+def unwritable_error(path: Path, error: OSError, advice: str = _RECORDED) -> InvalidValue:
     """One line for a file that the system does not let us write."""
-    return InvalidValue(
-        f"{path}: cannot be written: {error.strerror or error}. Nothing is released that is not recorded first. "
-        "Free some space, or use another folder."
-    )
+    return InvalidValue(f"{path}: cannot be written: {error.strerror or error}. {advice}")
 
 
 def make_folder(folder: Path) -> None:

@@ -91,7 +91,8 @@ class Registry(Generic[T]):
         """Class decorator: makes the class available under `name`."""
 
         def keep(maker: Any) -> Any:
-            is_published = name in self.order and self._is_published(maker)
+            theirs = f"privet.published.{self.published}"
+            is_published = name in self.order and bool(self.published) and maker.__module__ == theirs
             if name in self._makers or (self._ours and name in self.order and not is_published):
                 raise InvalidValue(f"{self.kind}={name!r} is registered already. Choose another name.")
             self._makers[name] = maker
@@ -99,9 +100,6 @@ class Registry(Generic[T]):
             return maker
 
         return keep
-
-    def _is_published(self, maker: Any) -> bool:
-        return bool(self.published) and maker.__module__ == f"privet.published.{self.published}"
 
     def names(self) -> list[str]:
         return list(dict.fromkeys((*self.order, *self._makers, *self._entry_points())))
@@ -229,15 +227,13 @@ class Registry(Generic[T]):
         found: Maker[T] = import_address(address, kind=self.kind, known=self.names())
         missing = [method for method in self.needs if not callable(getattr(found, method, None))]
         if self.needs and (missing or not isinstance(found, type)):
+            is_class = isinstance(found, type)
+            what = f"a class without {', '.join(missing)}" if is_class else f"a {type(found).__name__}"
             raise InvalidValue(
-                f"{self.kind}={address!r} must be a class with {', '.join(self.needs)}(). It is "
-                f"{_describe_type(found, missing)}. Give the address of such a class, or a name."
+                f"{self.kind}={address!r} must be a class with {', '.join(self.needs)}(). It is {what}. Give the "
+                "address of such a class, or a name."
             )
         return found
-
-
-def _describe_type(found: Any, missing: list[str]) -> str:
-    return f"a class without {', '.join(missing)}" if isinstance(found, type) else f"a {type(found).__name__}"
 
 
 def import_address(address: str, *, kind: str, known: Iterable[str] = ()) -> Any:

@@ -13,7 +13,7 @@ it without a traceback and exits with 2.
 
 
 class PrivetError(Exception):
-    """Anything a user can mend."""
+    """Anything a user can correct."""
 
 
 class InvalidValue(PrivetError, ValueError):

@@ -19,9 +19,9 @@ from privet.accounting import Ledger, Step
 from privet.accounting.mechanisms import Gaussian
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.account import Charge, InMemory, issue_uncharged
-from privet.noise.mechanism import Sums, mechanism_names, resolve_mechanism
+from privet.noise.mechanism import Sums, mechanism_names, register, resolve_mechanism
 from privet.noise.randomness import seeded
-from privet.noise.release import Releaser
+from privet.noise.release import IndependentGaussian, Releaser
 
 ALARM = 1e-6
 STD, DIVISOR, STEPS, ENTRIES = 1.7, 6.0, 5, 4000
@@ -156,6 +156,8 @@ def test_a_mechanism_that_nobody_draws_or_prices_is_refused():
 
     with pytest.raises(Unsupported, match="cannot be drawn"):
         resolve_mechanism(Other())
+    with pytest.raises(InvalidValue, match="is drawn already"):
+        register(Gaussian)(IndependentGaussian)
     with pytest.raises(Unsupported, match="has no theorem"):
         Ledger().add(Step(noise=1.0, mechanism=Other()))
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privet.accounting.sampling import registry, sampling
-from privet.errors import InvalidValue
+from privet.accounting import Ledger, Step, spent
+from privet.accounting.sampling import Poisson, registry, sampling
+from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import seeded
 from privet.planning.planned_steps import PlannedSteps
-from privet.sampling.samplers import Sampler
+from privet.sampling.samplers import Sampler, register
 from privet.sampling.samplers import _drawings as drawings
 
 SIZE, RATE, LENGTH = 200, 0.1, 2000
@@ -108,6 +109,21 @@ def test_records_that_always_come_together_are_caught():
     couples = [batch[(batch != 8) | np.isin(7, batch)] for batch in couples]
     found, degrees = pairs(couples)
     assert found > stats.chi2.isf(ALARM, df=degrees)
+
+
+def test_a_sampling_of_somebody_else_has_no_theorem_and_no_sampling_is_drawn_twice():
+    """Whatever it is called: a name proves nothing."""
+
+    class Other(Poisson):
+        pass
+
+    ledger = Ledger()
+    ledger.add(Step(noise=2.0, rate=0.01, sampling=Other()))
+    for accountant in ("pld", "rdp", "gdp", "basic"):
+        with pytest.raises(Unsupported, match="has no theorem"):
+            spent(ledger, 1e-5, accountant=accountant)
+    with pytest.raises(InvalidValue, match="is drawn already"):
+        register(Poisson)(Other)
 
 
 WRONG = {

@@ -152,7 +152,10 @@ def test_fix_shows_each_replacement_and_looks_again(doctor) -> None:
     result = doctor("models:coupled", "--fix")
     assert result.exit_code == 0, result.output
     assert "1: BatchNorm1d(6) -> GroupNorm(1, 6); weights are kept; running statistics are dropped" in result.stdout
-    assert "from privet.diagnosis.replace_layers import replace_layers; model, changes = fixed(model)" in result.stdout
+    assert (
+        "from privet.diagnosis.replace_layers import replace_layers; model, changes = replace_layers(model)"
+        in result.stdout
+    )
     assert "nothing found: training can start" in result.stdout
     assert "1.weight, 1.bias  group_norm -> group norm" in result.stdout
 

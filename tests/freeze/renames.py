@@ -91,7 +91,21 @@ def keyed(tree: Any, path: tuple[str, ...] = ()) -> Any:
 
 def as_today(tree: Any, rows: dict[str, Any]) -> Any:
     """What the base gave, with keys as the working tree has them by this table."""
-    return _keyed(tree, (), rows.get("keys", {}), rows.get("values", {}))
+    return _keyed(_reworded(tree, rows.get("words", {})), (), rows.get("keys", {}), rows.get("values", {}))
+
+
+def _reworded(tree: Any, words: dict[str, str], *, is_page: bool = False) -> Any:
+    """Words of pages in Markdown as they are today."""
+    if not words:
+        return tree
+    if isinstance(tree, dict):
+        return {key: _reworded(value, words, is_page=key.endswith(".md")) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_reworded(value, words, is_page=is_page) for value in tree]
+    if isinstance(tree, str) and is_page:
+        for old, new in words.items():
+            tree = tree.replace(old, new)
+    return tree
 
 
 def _keyed(tree: Any, path: tuple[str, ...], rows: dict[str, str], values: dict[str, str]) -> Any:

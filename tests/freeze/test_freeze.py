@@ -4,7 +4,7 @@ Nothing that is recorded is stored, since the last bits differ between instructi
 names.toml says what is called otherwise now. This folder is deleted with the last commit of the redesign.
 
     pytest tests/freeze -m prove -k quick     about a minute
-    pytest tests/freeze -m prove              some minutes
+    pytest tests/freeze -m prove              a quarter of an hour
 """
 
 import shutil
@@ -64,7 +64,7 @@ CHANGES = {  # a file of the base, what stands there, what is put there; in whic
         "training/checkpoint_file.py", '{"format": FORMAT, "version": VERSION} | dict(document)',
         'dict(document) | {"format": FORMAT, "version": VERSION}', "runs", "resumed quantile/files",
     ),
-    "a search that ends early": ("accounting/rdp.py", "range(18)", "range(17)", "ledgers", "ledger 12/rdp/bounds"),
+    "a search that ends early": ("accounting/rdp.py", "range(18)", "range(17)", "ledgers", "ledger 0/rdp/bounds"),
     "an epsilon by its last bit": (
         "accounting/guarantee.py", "return asdict(self) | {",
         'return asdict(self) | {"epsilon": self.epsilon * (1 + 2**-52), ', "commands",
@@ -99,6 +99,16 @@ def test_without_the_base_commit_it_fails_in_one_line(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     with pytest.raises(sides.NoBase, match=r"^the base commit \w{40} is not in this clone: .*\Z"):
         sides.base_tree(tmp_path, clone=tmp_path)
+
+
+def test_numbers_in_reworded_texts_are_compared() -> None:
+    table = {"prose": {"reworded": ["findings.why"]}, "words": {"a record": "an example"}}
+    one, other = ({"findings": [{"why": why}]} for why in ("1,000 records, 2 kinds", "2 kinds, 1000 examples"))
+    assert not sides.differences(one, other, table)
+    assert sides.differences(one, {"findings": [{"why": "100 examples, 2 kinds"}]}, table)
+    assert sides.differences({"why": "a 2"}, {"why": "b 2"}, table)
+    page = {"file x.md": ["a record"], "x": "a record"}
+    assert renames.as_today(page, table) == {"file x.md": ["an example"], "x": "a record"}
 
 
 def test_names_are_mapped(monkeypatch: pytest.MonkeyPatch) -> None:

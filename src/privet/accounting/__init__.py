@@ -13,21 +13,6 @@ from privet.accounting.pld.accountant import delta_at
 registry.seal()  # any other accountant is from outside: what it says is a claim
 
 __all__ = [
-    "Accountant",
-    "Budget",
-    "EpsilonCurve",
-    "Guarantee",
-    "Ledger",
-    "Step",
-    "compose_ledgers",
-    "composition",
-    "delta_at",
-    "epsilon_curve",
-    "exchange",
-    "gdp",
-    "rdp",
-    "register",
-    "registry",
-    "spent",
-    "tradeoff",
-]
+    "Accountant", "Budget", "EpsilonCurve", "Guarantee", "Ledger", "Step", "compose_ledgers", "composition", "delta_at",
+    "epsilon_curve", "exchange", "gdp", "rdp", "register", "registry", "spent", "tradeoff",
+]  # fmt: skip

@@ -18,6 +18,7 @@ from privet._text import one_line
 from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, Guarantee, Label, Relation, Unit, adjacency
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
+from privet.accounting.sampling import registry as samplings
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 Floats = NDArray[np.float64]
@@ -48,14 +49,9 @@ register = registry.register
 
 
 def spent(
-    ledger: Ledger,
-    delta: float,
-    *,
-    accountant: str = "pld",
-    relation: Relation = "zero-out",
-    unit: Unit = "example",
+    ledger: Ledger, delta: float, *, accountant: str = "pld", relation: Relation = "zero-out", unit: Unit = "example",
     size: int | None = None,
-) -> Guarantee:
+) -> Guarantee:  # fmt: skip
     """The guarantee of everything in `ledger`, at `delta`.
 
     Args:
@@ -80,24 +76,16 @@ def spent(
         warn_large_delta(delta, size, unit=unit)
     chosen = registry.make(accountant)
     refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
+    lower: float | None = None
     if registry.is_ours(chosen):
         (lower, upper), label = _ledger_bounds(chosen, ledger, delta), chosen.label(ledger, delta)
     else:
-        lower, (upper, label) = (
-            None,
-            _check_plugin_bound(chosen, ledger, delta, relation=relation, accountant=accountant),
-        )
+        upper, label = _check_plugin_bound(chosen, ledger, delta, relation=relation, accountant=accountant)
     return Guarantee(
-        epsilon=upper,
-        epsilon_lower=lower,
-        delta=delta,
-        label=label,
-        method=accountant,
-        relation=relation,
-        sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson",
-        unit=unit,
+        epsilon=upper, epsilon_lower=lower, delta=delta, label=label, method=accountant, relation=relation,
+        sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson", unit=unit,
         steps=ledger.steps,
-    )
+    )  # fmt: skip
 
 
 def _ledger_bounds(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[float | None, float]:
@@ -162,6 +150,11 @@ def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation
                 f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it epsilon overflows. Use more "
                 "noise."
             )
+        if registry.is_ours(chosen) and not samplings.is_ours(step.sampling):  # what it is called proves nothing
+            raise Unsupported(
+                f"sampling={str(step.sampling)!r} has no theorem here. It is not Privet's own. "
+                "Use 'poisson', or an accountant of your own: accountant='my_lab.module:Class'."
+            )
         reason = chosen.unsupported_reason(step, relation)
         if reason:
             raise Unsupported(f"accountant={accountant!r} does not cover this ledger: {reason}")
@@ -193,6 +186,18 @@ def gaussian_unsupported_reason(step: Step, relation: Relation) -> str | None:
     return None
 
 
+class GaussianAccountant:
+    """What accountants of Poisson-sampled Gaussians share: what they refuse, and one label for all ledgers."""
+
+    proven: Label = "certified"
+
+    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+        return gaussian_unsupported_reason(step, relation)
+
+    def label(self, ledger: Ledger, delta: float) -> Label:
+        return self.proven
+
+
 def shuffled_unsupported_reason(relation: Relation) -> str | None:
     """Shuffled epochs without amplification are covered where n is public and a record is blanked out."""
     if relation == "zero-out":
@@ -201,8 +206,6 @@ def shuffled_unsupported_reason(relation: Relation) -> str | None:
 
 
 # --- truncated Poisson -------------------------------------------------------------------------------
-
-
 def is_truncated(ledger: Ledger) -> bool:
     """Whether some step's batch is cut to a cap."""
     return any(isinstance(kind, TruncatedPoisson) for kind in ledger.columns().samplings)
@@ -279,8 +282,6 @@ def to_poisson(ledger: Ledger) -> Ledger:
 
 
 # --- shuffled epochs ---------------------------------------------------------------------------------
-
-
 def compose_ledgers(*ledgers: Ledger) -> Ledger:
     """One ledger of several runs on the same records, one after the other: what they cost together.
 

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import _check
-from privet.accounting.accountant import gaussian_unsupported_reason, register
+from privet.accounting.accountant import GaussianAccountant, register
 from privet.accounting.gdp import ROUNDING_NEAR_ZERO, epsilons_of_mu
-from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger, Step
+from privet.accounting.ledger import Ledger
 
 Floats = NDArray[np.float64]
 
@@ -105,16 +104,13 @@ def sum_of_squares(epsilons: Floats, counts: Floats) -> float:
     return float((counts * epsilons**2).sum())
 
 
-class _Honest:
+class _Honest(GaussianAccountant):
     """Splits delta between the steps (in equal parts) and the theorem; tries every share; keeps the least epsilon."""
 
     shares: tuple[float, ...] = SHARES
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         raise NotImplementedError
-
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
@@ -129,9 +125,6 @@ class _Honest:
             left = delta * (1 - share) if share < 1 else 0.0
             found.append(self.total(amplified_epsilon(single, rate), counts, left))
         return None, min(found) * (1 + ROUNDING)
-
-    def label(self, ledger: Ledger, delta: float) -> Label:
-        return "certified"
 
 
 @register("basic")

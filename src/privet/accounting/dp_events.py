@@ -8,7 +8,7 @@ from typing import Any
 
 from privet import _check
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.sampling import POISSON, Sampling, TruncatedPoisson
+from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 
 MOST_STEPS = 10**12
@@ -34,22 +34,11 @@ class LedgerBuilder:
         self.add(place, **row)
 
     def add(
-        self,
-        place: str,
-        *,
-        noise: Any,
-        rate: Any = 1.0,
-        clip: Any = 1.0,
-        sampling: "str | Sampling" = POISSON,
-        count: Any = 1,
+        self, place: str, *, noise: Any, rate: Any = 1.0, clip: Any = 1.0, sampling: Any = POISSON, count: Any = 1
     ) -> None:
         try:
-            step = Step(
-                noise=require_number("noise", noise),
-                rate=require_number("rate", rate),
-                clip=require_number("clip", clip),
-                sampling=sampling,  # type: ignore[arg-type]  # Step turns a name into a Sampling
-            )
+            numbers = {k: require_number(k, v) for k, v in (("noise", noise), ("rate", rate), ("clip", clip))}
+            step = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]
             self._ledger.add(step, require_integer("count", count))
         except PrivetError as error:
             raise type(error)(f"{place}: {error}") from None
@@ -124,11 +113,9 @@ def event_from_json(value: Mapping[str, Any]) -> Any:
         from dp_accounting import dp_event
     except ImportError:
         raise MissingExtra("dp_accounting is not installed. Run: pip install dp-accounting") from None
-    fields = {
-        key: _decode_event_field(field) for key, field in value.items() if key not in ("class_name", "module_name")
-    }
-    name = value["class_name"]
-    if name not in _EVENTS:
+    fields = {key: _decode_event_field(field) for key, field in value.items()}
+    fields.pop("module_name", None)
+    if (name := fields.pop("class_name")) not in _EVENTS:
         raise _no_theorem_error(name)
     return getattr(dp_event, name)(**fields)
 
@@ -161,12 +148,10 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
     gaussian = {"class_name": "GaussianDpEvent", "noise_multiplier": scale * step.noise}
     if isinstance(step.sampling, TruncatedPoisson):
         return {
-            "class_name": "TruncatedSubsampledGaussianDpEvent",
-            "dataset_size": step.sampling.size,
-            "sampling_probability": step.rate,
-            "truncated_batch_size": step.sampling.cap,
+            "class_name": "TruncatedSubsampledGaussianDpEvent", "dataset_size": step.sampling.size,
+            "sampling_probability": step.rate, "truncated_batch_size": step.sampling.cap,
             "noise_multiplier": scale * step.noise,
-        }
+        }  # fmt: skip
     if step.sampling.name == "fixed-size":
         if size is None:
             raise InvalidValue("size=None must be given for fixed-size sampling: the event holds numbers of examples.")
@@ -175,11 +160,9 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
         if batch < 1 or not math.isclose(batch / size, step.rate, rel_tol=1e-9):
             raise InvalidValue(f"size={size!r} does not make rate={step.rate!r} a whole number of examples.")
         return {
-            "class_name": "SampledWithoutReplacementDpEvent",
-            "source_dataset_size": size,
-            "sample_size": batch,
+            "class_name": "SampledWithoutReplacementDpEvent", "source_dataset_size": size, "sample_size": batch,
             "event": gaussian,
-        }
+        }  # fmt: skip
     if step.sampling != POISSON:
         raise Unsupported(f"sampling={str(step.sampling)!r} has no dp_accounting event.")
     if step.rate == 1:
@@ -188,14 +171,9 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
 
 
 _EVENTS = (
-    "NoOpDpEvent",
-    "GaussianDpEvent",
-    "SelfComposedDpEvent",
-    "ComposedDpEvent",
-    "PoissonSampledDpEvent",
-    "SampledWithoutReplacementDpEvent",
-    "TruncatedSubsampledGaussianDpEvent",
-)
+    "NoOpDpEvent", "GaussianDpEvent", "SelfComposedDpEvent", "ComposedDpEvent", "PoissonSampledDpEvent",
+    "SampledWithoutReplacementDpEvent", "TruncatedSubsampledGaussianDpEvent",
+)  # fmt: skip
 
 _WHY = {
     "NonPrivateDpEvent": "it has no guarantee at all",
@@ -227,7 +205,9 @@ def _contains_event(value: Any, name: str) -> bool:
 
 def _iter_releases(event: Any, count: int, place: str) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """(place, count, step) for each release in an event."""
-    name = _class_name(event, place)
+    if not isinstance(event, Mapping) or not isinstance(event.get("class_name"), str):
+        raise InvalidValue(f"{place}: must be an event with a class_name.")
+    name = str(event["class_name"])
     if name == "SelfComposedDpEvent":
         times = _get_integer(event, "count", place, least=0)
         if times:
@@ -246,22 +226,17 @@ def _step_fields(event: Mapping[str, Any], name: str, place: str) -> dict[str, A
         return {"noise": _get_number(event, "noise_multiplier", place)}
     if name == "TruncatedSubsampledGaussianDpEvent":
         cap, size = (_get_integer(event, key, place) for key in ("truncated_batch_size", "dataset_size"))
-        return {
-            "noise": _get_number(event, "noise_multiplier", place),
-            "rate": _get_number(event, "sampling_probability", place),
-            "sampling": TruncatedPoisson(cap=cap, size=size),
-        }
+        noise, rate = (_get_number(event, key, place) for key in ("noise_multiplier", "sampling_probability"))
+        return {"noise": noise, "rate": rate, "sampling": TruncatedPoisson(cap=cap, size=size)}
     if name == "PoissonSampledDpEvent":
         rate, sampling = _get_number(event, "sampling_probability", place), "poisson"
     elif name == "SampledWithoutReplacementDpEvent":
-        rate, sampling = (
-            _get_integer(event, "sample_size", place) / _get_integer(event, "source_dataset_size", place),
-            "fixed-size",
-        )
+        batch, size = (_get_integer(event, key, place) for key in ("sample_size", "source_dataset_size"))
+        rate, sampling = batch / size, "fixed-size"
     else:
         raise Unsupported(f"{place}: {_no_theorem_error(name)}")
-    noise = _combined_noise(_get_field(event, "event", place), f"{place}.event")
-    return {"noise": noise, "rate": rate, "sampling": sampling} if noise is not None else {}
+    combined = _combined_noise(_get_field(event, "event", place), f"{place}.event")
+    return {"noise": combined, "rate": rate, "sampling": sampling} if combined is not None else {}
 
 
 def _combined_noise(event: Any, place: str) -> float | None:
@@ -276,12 +251,6 @@ def _combined_noise(event: Any, place: str) -> float | None:
         return None
     least = min(noise for noise, _ in found)  # factored out: squares of tiny and huge noise stay in range
     return least / math.sqrt(math.fsum(count * (least / noise) ** 2 for noise, count in found))
-
-
-def _class_name(event: Any, place: str) -> str:
-    if not isinstance(event, Mapping) or not isinstance(event.get("class_name"), str):
-        raise InvalidValue(f"{place}: must be an event with a class_name.")
-    return str(event["class_name"])
 
 
 def _get_field(event: Mapping[str, Any], key: str, place: str) -> Any:

@@ -84,15 +84,10 @@ def epsilon_curve(
         upper = np.array([g.epsilon for g in found])
     lower = np.append(lower, np.nan if last.epsilon_lower is None else last.epsilon_lower)
     upper = np.append(upper, last.epsilon)
-    return EpsilonCurve(
-        steps=steps,
-        # What bounds more steps from above bounds fewer, and what bounds fewer from below bounds more: no wobble.
-        lower=None if np.isnan(lower).any() else np.maximum.accumulate(lower),
-        upper=np.minimum.accumulate(upper[::-1])[::-1],
-        delta=delta,
-        method=accountant,
-        label=last.label,
-    )
+    # What bounds more steps from above bounds fewer, and what bounds fewer from below bounds more: no wobble.
+    kept = None if np.isnan(lower).any() else np.maximum.accumulate(lower)
+    upper = np.minimum.accumulate(upper[::-1])[::-1]
+    return EpsilonCurve(steps=steps, lower=kept, upper=upper, delta=delta, method=accountant, label=last.label)
 
 
 def _curve_steps(total: int, points: int) -> Steps:

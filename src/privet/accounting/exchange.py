@@ -17,10 +17,10 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from privet import _check
-from privet._files import read_file, write_file
+from privet._files import read_file, read_json, write_file
 from privet.accounting.dp_events import (
     KEYS,
     LedgerBuilder,
@@ -37,19 +37,9 @@ from privet.accounting.sampling import POISSON
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 __all__ = [
-    "event_from_json",
-    "event_to_json",
-    "from_dp_event",
-    "from_event_json",
-    "from_json",
-    "from_opacus",
-    "read",
-    "to_dp_event",
-    "to_event_json",
-    "to_json",
-    "to_opacus",
-    "write",
-]
+    "event_from_json", "event_to_json", "from_dp_event", "from_event_json", "from_json", "from_opacus", "read",
+    "to_dp_event", "to_event_json", "to_json", "to_opacus", "write",
+]  # fmt: skip
 
 FORMAT, VERSION = "privet-ledger", 1
 MOST_BYTES = 64 * 2**20
@@ -58,8 +48,6 @@ _CHECKPOINT = "privacy_accountant_state_dict"
 
 
 # --- files -------------------------------------------------------------------------------------------
-
-
 def read(path: str | Path) -> Ledger:
     """The ledger in a file of any of the four kinds.
 
@@ -112,17 +100,13 @@ def _read_text(path: Path) -> str:
 
 def _parse_json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return read_json(text, "is not a JSON number. Noise and rates must be finite.")
     except json.JSONDecodeError as error:
         raise InvalidValue(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}.") from None
     except PrivetError:
         raise
     except ValueError as error:  # an integer of more than 4300 digits
         raise InvalidValue(f"not JSON that can be read: {str(error).split(';')[0]}.") from None
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise InvalidValue(f"{word} is not a JSON number. Noise and rates must be finite.")
 
 
 def _from_json(value: Any) -> Ledger:
@@ -183,8 +167,6 @@ def _parse_cell(name: str, cell: str, place: str) -> Any:
 
 
 # --- our own JSON ------------------------------------------------------------------------------------
-
-
 def from_json(value: Mapping[str, Any]) -> Ledger:
     """The ledger in the parsed JSON of `to_json`."""
     if value.get("format") != FORMAT:
@@ -214,17 +196,11 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
 def _ledger_rows(ledger: Ledger) -> Iterator[dict[str, Any]]:
     for step, count in ledger:
         yield {
-            "noise": step.noise,
-            "rate": step.rate,
-            "clip": step.clip,
-            "sampling": str(step.sampling),
-            "count": count,
-        }
+            "noise": step.noise, "rate": step.rate, "clip": step.clip, "sampling": str(step.sampling), "count": count,
+        }  # fmt: skip
 
 
 # --- Opacus ------------------------------------------------------------------------------------------
-
-
 def from_opacus(state: Mapping[str, Any] | Sequence[Any]) -> Ledger:
     """The ledger of an Opacus accountant: its `state_dict()`, its `history`, or a checkpoint that holds the former.
 

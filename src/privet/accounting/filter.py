@@ -61,9 +61,8 @@ class Filter:
             found[order] = _allowed_divergence(order, epsilon, delta) / max(divergence(order), 1e-300)
         best = max(found, key=lambda order: found[order])
         for order in np.geomspace(best - 1, (best - 1) * 1.28, 6)[1:-1]:  # between this order and the next
-            found[1 + float(order)] = _allowed_divergence(1 + order, epsilon, delta) / max(
-                divergence(1 + order), 1e-300
-            )
+            allowed = _allowed_divergence(1 + order, epsilon, delta)
+            found[1 + float(order)] = allowed / max(divergence(1 + order), 1e-300)
         return cls(epsilon=epsilon, delta=delta, order=max(found, key=lambda order: found[order]))
 
     def cost(self, ledgers: Sequence[Ledger], *, relation: Relation = "zero-out") -> float:

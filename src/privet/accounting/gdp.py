@@ -12,7 +12,7 @@ from scipy import optimize, special
 from privet import _check
 from privet.accounting.accountant import epoch_noises, gaussian_unsupported_reason, register
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger, LedgerArrays, Step
+from privet.accounting.ledger import Ledger, Step
 
 Floats = NDArray[np.float64]
 
@@ -108,7 +108,7 @@ def extended_clt_mu(ledger: Ledger) -> float:
     1.0
     """
     columns = ledger.columns()
-    shuffled = _uses_sampling(columns, "shuffled")
+    shuffled = columns.uses("shuffled")
     cost = np.where(columns.rate < 1, columns.rate**2 * _expm1(columns.noise**-2.0), columns.noise**-2.0)
     total = float((columns.count * cost)[~shuffled].sum())
     if shuffled.any():
@@ -144,12 +144,12 @@ class Gdp:
         lower, upper = round_outward(epsilon, mu)
         if self.label(ledger, delta) == "approximate":
             return None, epsilon
-        shuffled = _uses_sampling(ledger.columns(), "shuffled") & (ledger.columns().rate < 1)
+        shuffled = ledger.columns().uses("shuffled") & (ledger.columns().rate < 1)
         return (None if shuffled.any() else lower), upper
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         columns = ledger.columns()
-        return "approximate" if ((columns.rate < 1) & ~_uses_sampling(columns, "shuffled")).any() else "certified"
+        return "approximate" if ((columns.rate < 1) & ~columns.uses("shuffled")).any() else "certified"
 
 
 def round_outward(epsilon: float, mu: float) -> tuple[float, float]:
@@ -216,8 +216,3 @@ def _mills_fall(t: Floats) -> Floats:
 def _expm1(exponent: ArrayLike) -> Floats:
     with np.errstate(over="ignore"):
         return np.asarray(np.expm1(exponent))
-
-
-def _uses_sampling(columns: LedgerArrays, name: str) -> NDArray[np.bool_]:
-    """Which runs of the ledger use the sampling called `name`."""
-    return np.isin(columns.sampling_index, [k for k, kind in enumerate(columns.samplings) if kind.name == name])

@@ -1,10 +1,11 @@
 """Budgets and guarantees: numbers that say which way they err, by which method, and for whom."""
 
 from dataclasses import asdict, dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Literal, get_args
 
 from privet import _check
+from privet._text import format_bound as format_bound
+from privet._text import format_outward as format_outward
 
 Label = Literal["certified", "approximate", "claimed", "empirical"]
 Relation = Literal["zero-out", "add-remove", "replace"]
@@ -99,26 +100,3 @@ class Guarantee:
 def adjacency(name: Any) -> Any:
     """The name of a neighbouring relation as ledgers and plans have it: `replace-one` is called `replace` there."""
     return "replace" if name == "replace-one" else name
-
-
-def format_outward(value: float, *, up: bool, digits: int = 6) -> str:
-    """`value` in `digits` significant digits, rounded outward: a printed bound is still one.
-
-    >>> format_outward(2.3816897, up=True), format_outward(2.3816897, up=False)
-    ('2.38169', '2.38168')
-    """
-    if not value:
-        return "0"
-    context = Context(prec=digits, rounding=ROUND_CEILING if up else ROUND_FLOOR)
-    kept = context.create_decimal(Decimal(value)).normalize()
-    return f"{kept:{'f' if 1e-4 <= abs(value) < 1e9 else 'e'}}"
-
-
-def format_bound(value: float, *, up: bool, digits: int = 6) -> str:
-    """A number that somebody chose, as `g` has it: exact if so few digits say it, else rounded outward.
-
-    >>> format_bound(1e-5, up=True), format_bound(1.2345641e-5, up=True), format_bound(1.2345671e-5, up=False)
-    ('1e-05', '1.23457e-05', '1.23456e-05')
-    """
-    nearest = f"{value:.{digits}g}"
-    return nearest if float(nearest) == value else f"{float(format_outward(value, up=up, digits=digits)):.{digits}g}"

@@ -45,6 +45,10 @@ class LedgerArrays:
     sampling_index: NDArray[np.int64]
     samplings: tuple[Sampling, ...]
 
+    def uses(self, name: str) -> NDArray[np.bool_]:
+        """Which runs of the ledger use the sampling called `name`."""
+        return np.isin(self.sampling_index, [k for k, kind in enumerate(self.samplings) if kind.name == name])
+
 
 @dataclass(slots=True, eq=False)
 class Ledger:
@@ -83,12 +87,7 @@ class Ledger:
         self._count.append(int(count))
 
     def extend(
-        self,
-        *,
-        noise: ArrayLike,
-        rate: ArrayLike = 1.0,
-        clip: ArrayLike = 1.0,
-        sampling: "str | Sampling" = POISSON,
+        self, *, noise: ArrayLike, rate: ArrayLike = 1.0, clip: ArrayLike = 1.0, sampling: "str | Sampling" = POISSON
     ) -> None:
         """Charge one release per entry of `noise`; `rate` and `clip` are one value or one per step."""
         noises, rates, clips = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (noise, rate, clip)))
@@ -101,12 +100,8 @@ class Ledger:
         changed = (np.diff(noises) != 0) | (np.diff(rates) != 0) | (np.diff(clips) != 0)
         starts = np.flatnonzero(np.concatenate(([True], changed)))
         counts = np.diff(np.concatenate((starts, [len(noises)])))
-        first = Step(
-            noise=float(noises[0]),
-            rate=float(rates[0]),
-            clip=float(clips[0]),
-            sampling=sampling,  # type: ignore[arg-type]
-        )
+        numbers = {"noise": float(noises[0]), "rate": float(rates[0]), "clip": float(clips[0])}
+        first = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]  # Step turns a name into a Sampling
         self.add(first, int(counts[0]))
         rest = starts[1:]
         self._noise += noises[rest].tolist()
@@ -117,7 +112,6 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        """How many releases there are."""
         return sum(self._count)
 
     def __len__(self) -> int:
@@ -138,12 +132,10 @@ class Ledger:
     def columns(self) -> LedgerArrays:
         """The ledger as arrays, for accountants."""
         return LedgerArrays(
-            noise=np.array(self._noise, dtype=np.float64),
-            rate=np.array(self._rate, dtype=np.float64),
-            count=np.array(self._count, dtype=np.int64),
-            sampling_index=np.array(self._kind, dtype=np.int64),
+            noise=np.array(self._noise, dtype=np.float64), rate=np.array(self._rate, dtype=np.float64),
+            count=np.array(self._count, dtype=np.int64), sampling_index=np.array(self._kind, dtype=np.int64),
             samplings=tuple(self._samplings),
-        )
+        )  # fmt: skip
 
     def first(self, steps: int) -> "Ledger":
         """The ledger of the first `steps` releases."""

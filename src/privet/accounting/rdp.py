@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
-from privet.accounting.accountant import gaussian_unsupported_reason, register, shuffled_unsupported_reason
-from privet.accounting.guarantee import Label, Relation
+from privet.accounting.accountant import GaussianAccountant, register, shuffled_unsupported_reason
+from privet.accounting.guarantee import Relation
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.pld.levels import LossLevels, loss_levels, sum_by_index
 from privet.accounting.pld.loss_moments import QuadratureTooCostly, tilted_moments
@@ -33,7 +33,7 @@ FEW = 96  # so many distinct levels are taken one by one
 
 
 @register("rdp")
-class Rdp:
+class Rdp(GaussianAccountant):
     """Rényi with the conversion of Canonne, Kamath, Steinke 2020, over all orders."""
 
     orders: tuple[float, ...] | None = None
@@ -49,13 +49,10 @@ class Rdp:
             return None
         if step.sampling.name == "shuffled":
             return shuffled_unsupported_reason(relation)
-        return gaussian_unsupported_reason(step, relation)
+        return super().unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         return (None, epsilon(ledger, delta, orders=self.orders, conversion=self.conversion)) if ledger else (0.0, 0.0)
-
-    def label(self, ledger: Ledger, delta: float) -> Label:
-        return "certified"
 
 
 @register("moments")
@@ -116,18 +113,12 @@ class Divergence:
 
     def __init__(self, ledger: Ledger) -> None:
         columns = ledger.columns()
-        fixed = np.isin(columns.sampling_index, [k for k, s in enumerate(columns.samplings) if s.name == "fixed-size"])
-        fixed &= columns.rate < 1
+        fixed = columns.uses("fixed-size") & (columns.rate < 1)
         self._cells = _divergence_cells(loss_levels(ledger, without=fixed))
-        pairs, where = np.unique(
-            np.stack((columns.noise[fixed], columns.rate[fixed]), axis=1), axis=0, return_inverse=True
-        )
-        self._fixed = [
-            (float(noise), float(rate), float(count))
-            for (noise, rate), count in zip(
-                pairs, np.bincount(where.ravel(), weights=columns.count[fixed]), strict=True
-            )
-        ]
+        each = np.stack((columns.noise[fixed], columns.rate[fixed]), axis=1)
+        pairs, where = np.unique(each, axis=0, return_inverse=True)
+        counts = np.bincount(where.ravel(), weights=columns.count[fixed])
+        self._fixed = [(float(n), float(q), float(count)) for (n, q), count in zip(pairs, counts, strict=True)]
 
     def work(self, order: float) -> float:
         """About how many evaluations this order takes: levels times quadrature nodes."""
@@ -166,8 +157,6 @@ def epsilon_from_rdp_old(*, order: float, rdp: float, delta: float) -> float:
 
 
 # --- Poisson sampling --------------------------------------------------------------------------------
-
-
 class _Cells:
     """Levels for upper bounds: each step between two nodes, or on one.
 
@@ -243,8 +232,6 @@ def _sampled_divergence(cells: _Cells, order: float) -> float:
 
 
 # --- sampling without replacement --------------------------------------------------------------------
-
-
 def _fixed_size_divergence(noise: float, rate: float, order: float) -> float:
     """Rényi divergence of a Gaussian release on a random subset of fixed size.
 

@@ -63,6 +63,7 @@ class Shuffled(Sampling):
     name = "shuffled"
 
 
+registry.seal()  # what is registered later is somebody else's: only their own accountant may have a theorem for it
 POISSON = Poisson()
 
 

@@ -73,13 +73,7 @@ def poisson_rdp(*, order: float, rdp: float, delta: float, mean: float) -> float
 
 
 def private_selection(
-    ledger: Ledger,
-    delta: float,
-    *,
-    law: str,
-    mean: float,
-    relation: Relation = "zero-out",
-    unit: Unit = "example",
+    ledger: Ledger, delta: float, *, law: str, mean: float, relation: Relation = "zero-out", unit: Unit = "example"
 ) -> Guarantee:
     """The guarantee of publishing the best of a random number of runs, each with this ledger.
 
@@ -106,11 +100,8 @@ def private_selection(
             "trials_law='poisson' does not cover this ledger: it needs the delta of one run, which accountant='pld' "
             "does not know here. Use trials_law='geometric', or Poisson sampling."
         )
-    found = (
-        {"geometric": _geometric_epsilon, "poisson": _poisson_epsilon}[law](ledger, delta, float(mean))
-        if ledger
-        else 0.0
-    )
+    epsilon_of = {"geometric": _geometric_epsilon, "poisson": _poisson_epsilon}[law]
+    found = epsilon_of(ledger, delta, float(mean)) if ledger else 0.0
     sampling = " + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson"
     return Guarantee(
         epsilon=found, epsilon_lower=None, delta=delta, label="certified", method=f"rdp, best of {law}({mean:g}) runs",
@@ -135,13 +126,10 @@ def repeated_runs(ledger: Ledger, runs: int) -> Ledger:
     """
     _check.whole(trials=runs)
     whole = Ledger()
-    for step, count in _complete_epochs(ledger) if _is_shuffled(ledger) else ledger:
+    is_shuffled = any(kind.name == "shuffled" for kind in ledger.columns().samplings)
+    for step, count in _complete_epochs(ledger) if is_shuffled else ledger:
         whole.add(step, count * runs)  # the order of steps, or of whole epochs, does not matter
     return whole
-
-
-def _is_shuffled(ledger: Ledger) -> bool:
-    return any(kind.name == "shuffled" for kind in ledger.columns().samplings)
 
 
 def _complete_epochs(ledger: Ledger) -> Ledger:
@@ -159,15 +147,11 @@ def _complete_epochs(ledger: Ledger) -> Ledger:
 
 
 # --- the least over the orders ------------------------------------------------------------------------
-
-
 def _geometric_epsilon(ledger: Ledger, delta: float, mean: float) -> float:
     divergence = Divergence(ledger)
     at = cache(divergence)
-    charge = 2 * math.log(mean)  # at order 1, where one run's divergence counts for nothing
-    charge = min(
-        charge, _minimize_over_orders(lambda b: geometric_charge(order=b, rdp=at(b), mean=mean), divergence)[1]
-    )
+    found_charge = _minimize_over_orders(lambda b: geometric_charge(order=b, rdp=at(b), mean=mean), divergence)[1]
+    charge = min(2 * math.log(mean), found_charge)  # at order 1, one run's divergence counts for nothing
 
     def found(order: float) -> float:
         rdp = geometric_rdp(order=order, rdp=at(order), charge=charge, mean=mean) * (1 + OUTWARD)

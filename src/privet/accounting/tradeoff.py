@@ -105,8 +105,6 @@ def tradeoff(
 
 
 # --- reading a curve ---------------------------------------------------------------------------------
-
-
 def delta_of(curve: Curve, epsilon: float) -> float:
     """The delta a trade-off curve implies at `epsilon`: 1 + f*(-e^eps) = sup over a of 1 - f(a) - e^eps a.
 

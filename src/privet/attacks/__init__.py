@@ -5,14 +5,6 @@ from privet.attacks.attack import AttackReport, attack
 from privet.attacks.base import Attack, Observation, Reconstruction, register, registry, resolve_attack
 
 __all__ = [
-    "Attack",
-    "AttackReport",
-    "Observation",
-    "Reconstruction",
-    "attack",
-    "identification",
-    "inversion",
-    "register",
-    "registry",
-    "resolve_attack",
-]
+    "Attack", "AttackReport", "Observation", "Reconstruction", "attack", "identification", "inversion", "register",
+    "registry", "resolve_attack",
+]  # fmt: skip

@@ -13,17 +13,9 @@ from privet import _check
 from privet._files import write_new
 from privet._registry import import_published
 from privet.accounting.tradeoff import tradeoff
+from privet.attacks import observing
 from privet.attacks.base import Attack, Reconstruction, resolve_attack
 from privet.attacks.identification import identify_from_run, one_step_ceiling, run_ceiling
-from privet.attacks.observing import (
-    AttackedStep,
-    TargetRecords,
-    attacked_step_of_run,
-    attacked_steps_of_plan,
-    choose_targets,
-    observe,
-    parse_step_numbers,
-)
 from privet.attacks.outcome import Measures, Outcome, baselines, format_table, measure_reconstruction
 from privet.data.files import Where
 from privet.data.task import Task
@@ -62,9 +54,7 @@ def resolve_sources(
     if isinstance(what, Plan):
         return loaded, {REFERENCE: None, "plan": what}, [what]
     names = [what] if isinstance(what, str) else list(what or [])
-    made = {
-        name: method_plan(name, loaded.size, as_published=as_published, **given) for name in names if name != REFERENCE
-    }
+    made = {one: method_plan(one, loaded.size, as_published=as_published, **given) for one in names if one != REFERENCE}
     plans = list(made.values()) or [method_plan("noisy-sgd", loaded.size, as_published=False, **given)]
     return loaded, {REFERENCE: None, **made}, plans
 
@@ -88,7 +78,6 @@ def attack_settings(plan: Plan, *, model: str | None, otherwise: str | None = No
 
 
 def guarantee_text(source: Source) -> str:
-    """What a source guarantees, in words."""
     return "none" if source is None else str(source.guarantee)
 
 
@@ -111,18 +100,12 @@ class AttackReport:
     truth: list[list[list[int]]]  # the first victim's image, 0 to 255
 
     def outcome(self, method: str, attack: str, *, step: int = 1) -> Outcome:
-        """The outcome of one attack on one method, at a step from 1."""
         return next(o for o in self.outcomes if (o.method, o.attack, o.step) == (method, attack, step))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        rows = []
+        rows, theirs = [], import_published("figures_printed")
         for outcome in self.outcomes:
-            beside = (
-                import_published("figures_printed").printed_figures(outcome.method, self.task)
-                if outcome.step == 1
-                else None
-            )
+            beside = theirs.printed_figures(outcome.method, self.task) if outcome.step == 1 else None
             rows.append(outcome.as_dict() | {"published": beside and {
                 "iterations": beside.iterations, "success": beside.success, "mse": beside.mse,
             }})  # fmt: skip
@@ -176,7 +159,7 @@ def attack(
     attacks = (("invert-l2", "prior") if batch == 1 else ("invert-l2",)) if attacks is None else attacks
     made = {spelling: resolve_attack(spelling) for spelling in attacks}
     _check_request(made, at_steps)
-    victims = choose_targets(loaded, examples=examples, batch=batch, candidates=candidates, seed=seed)
+    victims = observing.choose_targets(loaded, examples=examples, batch=batch, candidates=candidates, seed=seed)
     k = len(victims.candidates[0])
     settings = {
         "examples": examples, "batch": batch, "candidates": k, "seed": seed, "model": model,
@@ -190,7 +173,7 @@ def attack(
     shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings}, plans[0])
     outcomes: list[Outcome] = []
     for name, source in sources.items():
-        moments: dict[int, AttackedStep] = {}
+        moments: dict[int, observing.AttackedStep] = {}
         for _, number, spelling in (cell for cell in cells if cell[0] == name):
             if progress is not None:
                 progress(f"{name}, step {number + 1 or 'all'}, {spelling}", len(outcomes), len(cells))
@@ -201,9 +184,8 @@ def attack(
                 outcome = _attack_whole_run(name, source, loaded, victims, settings_, seed)
                 kept = shelf.store(name, source, number, spelling, outcome)
             if kept is None:
-                moments = moments or _attacked_steps(
-                    source, loaded, _step_numbers(plans, source, at_steps), plans, model, seed
-                )
+                numbers = _step_numbers(plans, source, at_steps)
+                moments = moments or _attacked_steps(source, loaded, numbers, plans, model, seed)
                 outcome = _run_attack(name, source, moments[number], loaded, victims, spelling, made[spelling], seed)
                 kept = shelf.store(name, source, number, spelling, outcome)
             outcomes.append(kept)
@@ -218,7 +200,7 @@ def attack(
 def _step_numbers(plans: list[Plan], source: Source, at_steps: "Sequence[str | int]") -> list[int]:
     if isinstance(source, Run):
         return [min(source.steps, len(source.plan.steps) - 1)]
-    found = parse_step_numbers([word for word in at_steps if word != "all"], len((source or plans[0]).steps))
+    found = observing.parse_step_numbers([word for word in at_steps if word != "all"], len((source or plans[0]).steps))
     return found + [ALL] * ("all" in at_steps)
 
 
@@ -231,11 +213,11 @@ def _check_request(made: "Mapping[str, Attack]", at_steps: "Sequence[str | int]"
 
 def _attacked_steps(
     source: Source, task: Task, numbers: list[int], plans: list[Plan], model: str | None, seed: int
-) -> dict[int, AttackedStep]:
+) -> dict[int, observing.AttackedStep]:
     if isinstance(source, Run):
-        return {numbers[0]: attacked_step_of_run(source, task)}
+        return {numbers[0]: observing.attacked_step_of_run(source, task)}
     settings = attack_settings(source or plans[0], model=model, otherwise=MODEL)
-    made = attacked_steps_of_plan(source, task, numbers, sampled=plans[0], settings=settings, seed=seed)
+    made = observing.attacked_steps_of_plan(source, task, numbers, sampled=plans[0], settings=settings, seed=seed)
     return {moment.number: moment for moment in made}
 
 
@@ -243,19 +225,12 @@ def _attacked_steps(
 
 
 def _run_attack(
-    name: str,
-    source: Source,
-    moment: AttackedStep,
-    task: Task,
-    victims: TargetRecords,
-    spelling: str,
-    made: Any,
-    seed: int,
-) -> Outcome:
-    """An attack on all victims of a moment, and on as many controls."""
+    name: str, source: Source, moment: observing.AttackedStep, task: Task, victims: observing.TargetRecords,
+    spelling: str, made: Any, seed: int,
+) -> Outcome:  # fmt: skip
     plan = source.plan if isinstance(source, Run) else source
-    seen = observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
-    empty = observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
+    seen = observing.observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
+    empty = observing.observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
     found, control = made.run(seen), made.run(empty)
     is_covered = not (isinstance(source, Run) and source.not_private)
     ceilings = _identification_ceilings(plan if is_covered else None, moment, victims)
@@ -270,7 +245,7 @@ def _run_attack(
 
 
 def _attack_whole_run(
-    name: str, plan: Plan, task: Task, victims: TargetRecords, settings: Settings, seed: int
+    name: str, plan: Plan, task: Task, victims: observing.TargetRecords, settings: Settings, seed: int
 ) -> Outcome:
     """Identification from a whole run of a plan."""
     found, control = identify_from_run(plan, task, victims, settings=settings, seed=seed)
@@ -284,7 +259,7 @@ def _attack_whole_run(
 
 
 def _identification_ceilings(
-    plan: Plan | None, moment: AttackedStep, victims: TargetRecords
+    plan: Plan | None, moment: observing.AttackedStep, victims: observing.TargetRecords
 ) -> tuple[float | None, float | None]:
     """The most that any attack can identify: from this step, and from the whole run.
 
@@ -310,7 +285,6 @@ def _picture_frames(found: Reconstruction, control: Reconstruction) -> dict[str,
 
 
 def to_pixels(image: Tensor) -> list[list[list[int]]]:
-    """An image (C, H, W) as whole numbers 0 to 255, (H, W, C)."""
     shown = image.nan_to_num(0.5).clamp(0, 1).mul(255).round().int().movedim(0, -1)
     found: list[list[list[int]]] = shown.tolist()
     return found

@@ -65,7 +65,6 @@ class Observation:
 
     @property
     def size(self) -> int:
-        """The number of victims."""
         return len(next(iter(self.update.values())))
 
     @property
@@ -110,11 +109,7 @@ register = registry.register
 
 
 def resolve_attack(spelling: Any) -> Attack:
-    """The attack that a user wrote: a name with options, an address, or the attack itself.
-
-    >>> resolve_attack("invert-l2:iterations=50").iterations
-    50
-    """
+    """The attack that a user wrote: a name with options, an address, or the attack itself."""
     if isinstance(spelling, str):
         name, options = registry.split(spelling)
         return registry.make(name, **registry.options(name, options))
@@ -125,7 +120,6 @@ def resolve_attack(spelling: Any) -> Attack:
 
 
 def attack_names() -> str:
-    """The names of all attacks."""
     return ", ".join(registry.names())
 
 
@@ -148,7 +142,6 @@ def example_gradients(
 
 
 def clip_gradients(grads: Grads, rule: ClippingRule, clip: float) -> dict[str, Tensor]:
-    """Each record's gradient as the rule leaves it, (R, *shape); what an adaptive rule learnt is public."""
     held = bounded(rule)
     shares = held.transform({name: Dense(g) for name, g in grads.items()}, {name: g[0] for name, g in grads.items()})
     moved, threshold = {name: share.materialize() for name, share in shares.items()}, held.clip_in_force(clip)
@@ -166,10 +159,8 @@ def clip_gradients(grads: Grads, rule: ClippingRule, clip: float) -> dict[str, T
 
 
 def sum_tensors(parts: "list[Tensor]") -> Tensor:
-    """The sum of tensors of one shape."""
     return torch.stack(parts).sum(0)
 
 
 def squared_distances(grads: Grads, update: Grads) -> Tensor:
-    """The squared distance of each row of gradients from its update, (R,)."""
     return sum_tensors([(grads[name] - update[name]).flatten(1).square().sum(1) for name in update])

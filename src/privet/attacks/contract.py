@@ -13,7 +13,6 @@ SHAPE, CLASSES, VICTIMS = (1, 6, 6), 3, 6
 
 
 def network(kind: str = "sigmoid", seed: int = 0) -> nn.Module:
-    """A first linear layer for `analytic`; smooth unless asked otherwise."""
     bend = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU}[kind]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -39,7 +38,6 @@ def observation(model: nn.Module, x: Tensor, y: Tensor, *, batch: int = 1, **mor
 
 
 def seen() -> Observation:
-    """Six targets at once."""
     return observation(network(), *records(VICTIMS))
 
 
@@ -91,13 +89,9 @@ def _leaves_the_model_alone(spelling: Any) -> str:
     return ""
 
 
-ATTACK = Contract(
-    kind="attack",
-    needs=("run",),
-    checks={
-        "its answer has the shapes of the inputs": _has_the_shape_of_the_inputs,
-        "the same observation gives the same answer": _gives_the_same_again,
-        "noise far above the gradient leaves nothing to find": _finds_nothing_in_noise,
-        "it reads weights from the state, and changes none": _leaves_the_model_alone,
-    },
-)
+ATTACK = Contract(kind="attack", needs=("run",), checks={
+    "its answer has the shapes of the inputs": _has_the_shape_of_the_inputs,
+    "the same observation gives the same answer": _gives_the_same_again,
+    "noise far above the gradient leaves nothing to find": _finds_nothing_in_noise,
+    "it reads weights from the state, and changes none": _leaves_the_model_alone,
+})  # fmt: skip

@@ -77,9 +77,6 @@ def one_step_ceiling(candidates: int, mu: float) -> float:
         Phi(Phi^-1(1/K) + mu)
 
     Source: Hayes, Mahloujifar, Balle 2023, arXiv:2302.07225 (Gaussian mechanism).
-
-    >>> round(one_step_ceiling(256, 1.0), 3)
-    0.048
     """
     _check.whole(least=2, candidates=candidates)
     _check.non_negative(mu=mu)
@@ -91,10 +88,6 @@ def run_ceiling(candidates: int, curve: Curve) -> float:
 
     Guessing right is a test of the guessed record: under records that had no part, each is guessed 1/K of the time on
     average, and power at that false-positive rate is at most 1 - f(1/K), as f is convex.
-
-    >>> from privet.accounting.tradeoff import Gaussian
-    >>> round(run_ceiling(256, Gaussian(mu=1.0)), 3)
-    0.048
     """
     _check.whole(least=2, candidates=candidates)
     return float(1 - curve(1 / candidates))
@@ -110,9 +103,6 @@ def identify_from_run(
     u is a step's update without all known records: the victim's clipped gradient with chance q, and noise. All victims
     are tried along one run, each with coins and noise of its own; weights are those of that run, which privacy allows
     for. Steps in which nobody took part are left out.
-
-    Raises:
-        Unsupported: the plan has no guarantee, so that its noise is not public; or a victim is several records.
     """
     if plan.is_unsound or victims.batch != 1 or plan.steps[0].sampling.name != "poisson":
         raise Unsupported(
@@ -161,17 +151,8 @@ def _step_log_likelihoods(
     took_part = torch.rand(len(own), 1, generator=source) < step.rate
     update = torch.cat([own * took_part, torch.zeros_like(own)])
     update += std * torch.randn(update.shape, generator=source, dtype=torch.float64)
-    return torch.cat(
-        [
-            _mix_log_ratio(log_likelihood_ratio(update, flat) / std**2, step.rate)
-            for flat in _gradient_blocks(seen, victims)
-        ],
-        1,
-    )
-
-
-def _gradient_blocks(seen: Observation, victims: TargetRecords) -> Iterator[Tensor]:
-    return flat_gradients(seen, *victims.candidates)
+    ratios = (log_likelihood_ratio(update, flat) / std**2 for flat in flat_gradients(seen, *victims.candidates))
+    return torch.cat([_mix_log_ratio(ratio, step.rate) for ratio in ratios], 1)
 
 
 def _mix_log_ratio(ratio: Tensor, rate: float) -> Tensor:

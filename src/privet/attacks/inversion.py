@@ -64,10 +64,8 @@ class InvertL2:
                 x, y = moved[:, :image].view(-1, *seed.shape[1:]), labels[which]
                 if not known:
                     y = torch.softmax(moved[:, image:].view(y.shape), -1)
-                far = (
-                    squared_distances(_noiseless_update(seen, x, y), {n: u[which] for n, u in update.items()})
-                    / size[which]
-                )
+                wanted = {n: u[which] for n, u in update.items()}
+                far = squared_distances(_noiseless_update(seen, x, y), wanted) / size[which]
                 return far.detach(), torch.autograd.grad(far.sum(), moved)[0]
 
         start = seed.flatten(1) if known else torch.cat([seed.flatten(1), labels.flatten(1)], 1)
@@ -264,7 +262,6 @@ class Analytic:
 
 
 def _first_layer(observation: Observation) -> tuple[Tensor, Tensor]:
-    """The updates of the first layer's weight (N, O, I) and bias (N, O)."""
     first, update = next(iter(observation.update)), observation.update
     bias = first.removesuffix("weight") + "bias"
     if first.endswith("weight") and bias in update and update[first].shape[2:] == (math.prod(observation.shape),):

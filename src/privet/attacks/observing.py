@@ -53,12 +53,7 @@ class TargetRecords:
 def choose_targets(
     task: Task, *, examples: int, batch: int = 1, candidates: int = 1000, seed: int = 0
 ) -> TargetRecords:
-    """`examples` victims of `batch` records each, all different, drawn evenly from K candidates of the training set.
-
-    Raises:
-        Unsupported: the task is not one of images with classes.
-        InvalidValue: there are not as many records.
-    """
+    """`examples` victims of `batch` records each, all different, drawn evenly from K candidates of the training set."""
     _check.whole(examples=examples, batch=batch)
     _check.whole(least=2, candidates=candidates)
     shape, classes = task.facts.get("shape"), task.facts.get("classes")
@@ -105,11 +100,7 @@ class AttackedStep:
 
 
 def parse_step_numbers(words: Sequence["str | int"], length: int) -> list[int]:
-    """Step numbers from 0, of `first`, `middle`, `last` or numbers from 1.
-
-    >>> parse_step_numbers(["first", "middle", "last", 7], 100)
-    [0, 50, 99, 6]
-    """
+    """Step numbers from 0, of `first`, `middle`, `last` or numbers from 1."""
     named = {"first": 0, "middle": length // 2, "last": length - 1}
     found = []
     for word in words:
@@ -159,7 +150,6 @@ def attacked_steps_of_plan(
 
 
 def simulate_training(plan: Plan, task: Task, *, settings: Settings, seed: int) -> Training:
-    """The steps of a plan, simulated: nothing is written."""
     parts = build_setup(plan, task, settings, weights_seed=seed, group=None)
     return Training(
         parts.model, parts.optimizer, task.train, plan, generator=seeded(seed, 1), as_published=plan.is_unsound,
@@ -235,14 +225,9 @@ def _sum_gradients(model: nn.Module, state: Grads, names: Grads, victims: Target
 
 
 def _private_updates(
-    moment: AttackedStep,
-    task: Task,
-    victims: TargetRecords,
-    parameters: Any,
-    generator: Randomness,
-    *,
+    moment: AttackedStep, task: Task, victims: TargetRecords, parameters: Any, generator: Randomness, *,
     is_control: bool,
-) -> tuple[dict[str, Tensor], "float | None"]:
+) -> tuple[dict[str, Tensor], "float | None"]:  # fmt: skip
     assert moment.rule is not None
     assert moment.step is not None
     rows, std = [], None

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from privet import _check
 from privet._registry import import_published
+from privet._text import format_count
 from privet.attacks.base import Reconstruction
 from privet.attacks.observing import TargetRecords
 
@@ -21,11 +22,7 @@ SEEN = 0.9  # SSIM above this: one would say that it is the same picture
 
 
 def mse(found: Tensor, true: Tensor) -> Tensor:
-    """The mean squared error of each image, (N,), with what was found brought to [0, 1], as a viewer would.
-
-    >>> mse(torch.full((1, 1, 2, 2), 7.0), torch.zeros(1, 1, 2, 2))
-    tensor([1.])
-    """
+    """The mean squared error of each image, (N,), with what was found brought to [0, 1], as a viewer would."""
     return (_to_pixel_range(found) - true).flatten(1).square().mean(1)
 
 
@@ -41,10 +38,6 @@ def ssim(found: Tensor, true: Tensor) -> Tensor:
 
     with means m, variances v and covariance s under a Gaussian window of 11 x 11 with spread 1.5 (or the whole image,
     where it is smaller), channels averaged. Source: Wang, Bovik, Sheikh, Simoncelli 2004, section III-B.
-
-    >>> x = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    >>> round(float(ssim(x, x)), 6), abs(float(ssim(x, 1 - x))) > 0.5
-    (1.0, True)
     """
     a, b = _to_pixel_range(found).double(), true.double()
     channels, window = a.shape[1], _gaussian_window(a.shape[-2:]).to(a)
@@ -108,9 +101,6 @@ def rate_interval(count: int, trials: int, confidence: float = CONFIDENCE) -> tu
     """An interval that holds the true rate of `count` out of `trials` with this confidence.
 
     Source: Clopper and Pearson 1934; exact.
-
-    >>> [round(limit, 4) for limit in rate_interval(0, 100)]
-    [0.0, 0.0362]
     """
     _check.whole(trials=trials)
     tail = (1 - confidence) / 2
@@ -154,7 +144,6 @@ class Measures:
 
 
 def measure_reconstruction(found: Reconstruction, victims: TargetRecords) -> Measures:
-    """The measures of a reconstruction; within a victim, each record is held against what fits it best."""
     return measure_images(found.inputs, found.labels, victims, scores=found.scores)
 
 
@@ -162,12 +151,10 @@ def measure_images(inputs: Tensor, labels: Tensor, victims: TargetRecords, *, sc
     order = match_records(inputs, victims.inputs)
     rows = torch.arange(victims.size)[:, None]
     shown, true = inputs[rows, order].flatten(0, 1), victims.inputs.flatten(0, 1)
-    places = victims.places.flatten()
+    at = victims.places.flatten()
     apart = mse(shown, true)
     alike = ssim(shown, true)
-    ranks = (
-        ranks_by_distance(shown, victims.candidates[0], places) if scores is None else ranks_by_score(scores, places)
-    )
+    ranks = ranks_by_distance(shown, victims.candidates[0], at) if scores is None else ranks_by_score(scores, at)
     hit = ((alike > SEEN) | (ranks == 0)).view(victims.size, victims.batch).any(1)
     return Measures(
         victims=victims.size, records=len(true), mse=float(apart.mean()), psnr=float(psnr(shown, true).mean()),
@@ -216,7 +203,6 @@ class Outcome:
 
     @property
     def difference(self) -> float:
-        """Success minus the control's."""
         return self.found.success - self.control.success
 
     @property
@@ -231,7 +217,6 @@ class Outcome:
         return rate_interval(self.found.top1, self.found.records, 1 - 2 * ALARM)[0] > self.ceiling
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         low, high = self.limits
         return {
             "method": self.method, "attack": self.attack, "step": self.step or "all", "rule": self.rule,
@@ -264,14 +249,12 @@ def format_table(
     task: str, settings: Mapping[str, Any], baselines: Mapping[str, Measures], outcomes: Sequence[Outcome],
     guarantees: Mapping[str, str],
 ) -> str:  # fmt: skip
-    """Everything that one wants to read at a glance."""
+    victims = format_count(settings["examples"], "victim", commas=True)
     lines = [
-        f"{format_count(settings['examples'], 'victim')} of {format_count(settings['batch'], 'unknown record')} from "
-        f"{task}, {settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
+        f"{victims} of {format_count(settings['batch'], 'unknown record', commas=True)} from {task}, "
+        f"{settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
     ]
-    lines += align_columns(
-        [_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, found) for n, found in baselines.items())]
-    )
+    lines += align_columns([_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, m) for n, m in baselines.items())])
     lines += [
         f"  success: SSIM > 0.9 or identified, of victims; control: the same noise on no gradient. * {TRIVIAL}.",
         "  ceiling: the most that any attack on this step can identify (top-1); run: on the whole run. Both follow "
@@ -304,11 +287,8 @@ def _baseline_row(name: str, found: Measures) -> tuple[str, ...]:
 def _measure_cells(found: Measures) -> tuple[str, ...]:
     counts = (found.top1, found.top10, found.labels)
     return (
-        f"{found.psnr:.1f}",
-        f"{found.ssim:.3f}",
-        *(f"{c / found.records:.2f}" for c in counts),
-        f"{found.success:.2f}",
-    )
+        f"{found.psnr:.1f}", f"{found.ssim:.3f}", *(f"{c / found.records:.2f}" for c in counts), f"{found.success:.2f}",
+    )  # fmt: skip
 
 
 def _format_share(value: float | None) -> str:
@@ -330,13 +310,7 @@ def _printed_lines(task: str, outcomes: Sequence[Outcome]) -> list[str]:
     return [f"  published: {theirs_of.SOURCE}; its iterations are L-BFGS calls", *align_columns([head, *rows])]
 
 
-def format_count(number: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def align_columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows as lines: words to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     is_word = [not any(row[i] and row[i][0] in "+-0123456789" for row in rows[1:]) for i in range(len(rows[0]))]
     return [

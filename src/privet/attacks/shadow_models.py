@@ -91,7 +91,6 @@ def _train_model(
 
 
 def _train_without_privacy(parts: TrainingSetup, data: "tuple[Tensor, Tensor]", seed: int) -> None:
-    """Ordinary training on batches of the plan's rates: the mean loss, no clip and no noise."""
     numbers = seeded(seed, 1).numpy_generator()
     for step in parts.plan.steps:
         rows = torch.as_tensor(poisson_indices(len(data[0]), step.rate, numbers))

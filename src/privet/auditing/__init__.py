@@ -6,12 +6,6 @@ from privet.auditing.mechanism import Mechanism, MechanismClaim, mechanism_claim
 from privet.auditing.neighbours import NeighbouringPair, neighbouring_pairs
 
 __all__ = [
-    "Audit",
-    "Finding",
-    "Mechanism",
-    "MechanismClaim",
-    "NeighbouringPair",
-    "audit",
-    "mechanism_claim",
+    "Audit", "Finding", "Mechanism", "MechanismClaim", "NeighbouringPair", "audit", "mechanism_claim",
     "neighbouring_pairs",
-]
+]  # fmt: skip

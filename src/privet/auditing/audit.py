@@ -162,11 +162,8 @@ def _can_audit_one_run(planned: Plan) -> bool:
 def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mechanism], str, Plan | None]:
     """Mechanisms by what is said of them, the name of the whole, and the plan if there is one."""
     if isinstance(what, Run):
-        return (
-            plan_mechanisms(what.plan),
-            f"run {what.folder}: its ledger, and its plan by new runs, rule {what.plan.rule}",
-            what.plan,
-        )
+        says = f"run {what.folder}: its ledger, and its plan by new runs, rule {what.plan.rule}"
+        return plan_mechanisms(what.plan), says, what.plan
     if isinstance(what, Plan):
         return plan_mechanisms(what), f"plan {what.hash.rpartition(':')[2][:12]}, rule {what.rule}", what
     if isinstance(what, str):
@@ -174,11 +171,8 @@ def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mec
             published = " as published" if as_published else ""
             return plan_mechanisms(method_plan(what, as_published=as_published)), f"method {what}{published}", None
         if what in broken_mechanisms.control_names():
-            return (
-                {"": broken_mechanisms.control(what)},
-                f"control {what}: {broken_mechanisms.describe_fault(what)}",
-                None,
-            )
+            says = f"control {what}: {broken_mechanisms.describe_fault(what)}"
+            return {"": broken_mechanisms.control(what)}, says, None
         known = [*METHODS, *broken_mechanisms.control_names()]
         raise InvalidValue(
             f"what={what!r} is neither a method nor a control.{_check.suggestion(what, known)} "
@@ -193,11 +187,7 @@ def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mec
 
 
 def method_plan(name: str, *, as_published: bool = False, steps: int = NAMED_STEPS, noise: float = 1.0) -> Plan:
-    """A short plan of a method at noise 1 and rate 1, where audits see most.
-
-    >>> [round(step.noise, 3) for step in method_plan("growing-mu", steps=2).steps]
-    [0.707, 0.5]
-    """
+    """A short plan of a method at noise 1 and rate 1, where audits see most."""
     row = method(name)
     given: dict[str, Any] = dict.fromkeys(row.needs, RHO)
     return plan(

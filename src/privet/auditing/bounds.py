@@ -27,9 +27,6 @@ def upper_limit(count: ArrayLike, trials: int, alarm: float) -> Floats:
     """Above the true rate of `count` out of `trials`, but for a chance of `alarm`.
 
     Source: Clopper and Pearson 1934; exact, from the beta distribution.
-
-    >>> round(float(upper_limit(0, 1000, 1e-3)), 5)
-    0.00688
     """
     _check.whole(trials=trials)
     _check.between(0, 1, alarm=alarm)
@@ -105,7 +102,6 @@ def choose_tests(
 
 
 def _candidate_thresholds(without: Floats, with_: Floats, alarm: float) -> tuple[Floats, Floats, Floats]:
-    """Thresholds, and the limits above both errors at each."""
     pooled = np.sort(np.concatenate([without, with_]))
     at = np.unique(np.linspace(0, len(pooled) - 1, THRESHOLDS).astype(int))
     values = pooled[at]
@@ -129,11 +125,7 @@ def has_power(claimed: float, mu: float, *, samples: int, alarm: float) -> bool:
 
 
 def samples_to_detect(claimed: float, mu: float, *, least: int, alarm: float) -> int | None:
-    """Samples per world at which `would_see` is true, `least` or that doubled; None beyond a billion.
-
-    >>> samples_to_detect(1.0, 1.5, least=1000, alarm=1e-3), samples_to_detect(20.0, 30.0, least=1000, alarm=1e-3)
-    (1000, None)
-    """
+    """Samples per world at which `would_see` is true, `least` or that doubled; None beyond a billion."""
     samples = least
     while samples <= MOST_SAMPLES:
         if has_power(claimed, mu, samples=samples, alarm=alarm):
@@ -158,9 +150,6 @@ def pair_p_value(*, canaries: int, guesses: int, right: int, epsilon: float, del
         P[W >= v] <= P[B >= v] + 2 m delta max_i P[v - i <= B < v] / i,   B ~ Binomial(r, 1 / (1 + e^-eps))
 
     Source: Steinke, Nasr, Jagielski 2023, arXiv:2305.08846, Theorem 5.2.
-
-    >>> round(pair_p_value(canaries=100, guesses=100, right=80, epsilon=0.0, delta=0.0), 12)
-    5.58e-10
     """
     _check_counts(canaries, guesses, right)
     _check.non_negative(epsilon=epsilon, delta=delta)
@@ -184,9 +173,6 @@ def curve_p_value(curve: Curve, *, canaries: int, guesses: int, right: int) -> f
     each p_j is the least that its inequality asks for; what needs more than probability 1 is impossible.
     Source: Mahloujifar, Melis, Chaudhuri 2024, arXiv:2410.22235 (two choices per canary). The proof is in
     docs/howto-audit.md, and a linear program is the oracle in tests/unit/auditing/test_bounds_canaries.py.
-
-    >>> round(curve_p_value(Gaussian(mu=1.0), canaries=1000, guesses=1000, right=720), 3)
-    0.853
     """
     _check_counts(canaries, guesses, right)
     if right == 0:

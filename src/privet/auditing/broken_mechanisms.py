@@ -34,7 +34,6 @@ def control_names() -> list[str]:
 
 
 def clip_rows(grads: Tensor, clip: float = CLIP) -> Tensor:
-    """Each row clipped."""
     norms: Tensor = grads.norm(dim=1, keepdim=True)
     return grads * (clip / norms.clamp(min=clip))
 
@@ -155,9 +154,8 @@ class RealisedBatch(Control):
 
     def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         grads = grads[there]
-        return {
-            "mean": add_gaussian_noise(clip_rows(grads).sum(0) / max(len(grads), 1), NOISE * CLIP / SIZE, generator)
-        }
+        mean = clip_rows(grads).sum(0) / max(len(grads), 1)
+        return {"mean": add_gaussian_noise(mean, NOISE * CLIP / SIZE, generator)}
 
 
 # --- sampling that is not what is charged -----------------------------------------------------------------
@@ -166,7 +164,6 @@ class RealisedBatch(Control):
 def sample_steps(
     there: Tensor, generator: Randomness, *, rate: float, steps: int, kind: Sampling = POISSON
 ) -> Iterator[Tensor]:
-    """Who takes part in each step, null records left out."""
     planned = PlannedSteps(length=steps, rate=rate, sampling=kind)
     return (chosen[there[chosen]] for chosen in Sampler(size=len(there), steps=planned, generator=generator))
 
@@ -317,6 +314,5 @@ def control(name: str) -> Mechanism:
 
 
 def describe_fault(name: str) -> str:
-    """What is wrong with a control."""
     found: Callable[..., Any] = registry.maker(name)
     return " ".join((found.__doc__ or "").split())

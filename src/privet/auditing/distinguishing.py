@@ -18,14 +18,7 @@ from scipy import special
 
 from privet import _check
 from privet.accounting.tradeoff import Curve
-from privet.auditing.bounds import (
-    Errors,
-    choose_tests,
-    equivalent_mu,
-    has_power,
-    samples_to_detect,
-    samples_to_distinguish,
-)
+from privet.auditing import bounds
 from privet.auditing.finding import ALARM, Finding, Verdict, empirical_guarantee
 from privet.auditing.mechanism import Mechanism
 from privet.auditing.neighbours import NeighbouringPair
@@ -75,14 +68,7 @@ def distinguish(
     mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, samples: int = 2000, alarm: float = ALARM,
     delta: float = 1e-5, generator: Randomness | None = None, progress: Progress | None = None,
 ) -> Finding:  # fmt: skip
-    """`samples` releases of each world in each scene; together a false alarm has the chance `alarm`.
-
-    >>> from privet.accounting import Step
-    >>> from privet.auditing.neighbours import neighbouring_pairs
-    >>> from privet.auditing.engine_mechanisms import EngineStep
-    >>> distinguish(EngineStep(rule="flat", step=Step(noise=1.0)), neighbouring_pairs()[:1], samples=200).verdict
-    'inconclusive'
-    """
+    """`samples` releases of each world in each scene; together a false alarm has the chance `alarm`."""
     _check.whole(least=20, samples=samples)
     _check.between(0, 1, alarm=alarm)
     _check.delta(delta)
@@ -104,7 +90,7 @@ class Result:
     scene: str
     feature: str
     verdict: Verdict
-    errors: Errors
+    errors: bounds.Errors
     mu_claimed: float
     epsilon: float
     needed: int | None
@@ -130,10 +116,12 @@ def _test_pair(
         worlds.append(np.array(rows))
     half = samples // 2
     without, with_ = (world[half:] for world in worlds)
-    for_curve, for_epsilon = choose_tests(worlds[0][:half], worlds[1][:half], curve=curve, delta=delta, alarm=alarm)
+    for_curve, for_epsilon = bounds.choose_tests(
+        worlds[0][:half], worlds[1][:half], curve=curve, delta=delta, alarm=alarm
+    )
     errors = for_curve.errors(without, with_, alarm)
     mild = for_curve.errors(without, with_, DOUBT)
-    claimed = equivalent_mu(curve)
+    claimed = bounds.equivalent_mu(curve)
     verdict, needed = _verdict(errors, mild, curve, claimed, samples, alarm)
     return Result(
         scene.name, FEATURES[for_curve.feature], verdict, errors, claimed,
@@ -142,7 +130,7 @@ def _test_pair(
 
 
 def _verdict(
-    errors: Errors, mild: Errors, curve: Curve, claimed: float, samples: int, alarm: float
+    errors: bounds.Errors, mild: bounds.Errors, curve: Curve, claimed: float, samples: int, alarm: float
 ) -> tuple[Verdict, int | None]:
     if errors.rejects(curve):
         return "violation", None
@@ -150,11 +138,11 @@ def _verdict(
         seen = -special.ndtri(max(errors.seen_false_alarm, 0.5 / samples)) - special.ndtri(
             max(errors.seen_miss, 0.5 / samples)
         )
-        return "inconclusive", max(2 * samples, samples_to_distinguish(float(seen), claimed))
-    least, more = samples_to_distinguish(claimed, FACTOR * claimed), FACTOR * claimed
-    if samples >= least and has_power(claimed, more, samples=samples, alarm=alarm):
+        return "inconclusive", max(2 * samples, bounds.samples_to_distinguish(float(seen), claimed))
+    least, more = bounds.samples_to_distinguish(claimed, FACTOR * claimed), FACTOR * claimed
+    if samples >= least and bounds.has_power(claimed, more, samples=samples, alarm=alarm):
         return "consistent", None
-    return "inconclusive", samples_to_detect(claimed, more, least=max(least, 20), alarm=alarm)
+    return "inconclusive", bounds.samples_to_detect(claimed, more, least=max(least, 20), alarm=alarm)
 
 
 def _finding(

@@ -1,11 +1,11 @@
-"""Ready-made mechanisms: one step of a clipping rule through the engine, or through the whole training loop."""
+"""Ready-made mechanisms: one step of a clipping rule through the engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from privet.accounting import Step
 from privet.accounting.guarantee import Relation
@@ -16,10 +16,8 @@ from privet.clipping.rule import ClippingRule, clipping_rule, is_adaptive, is_pu
 from privet.noise.gaussian import noise_std
 from privet.noise.randomness import Randomness
 from privet.noise.release import gradient_noise, release
-from privet.planning import Plan
 from privet.planning.planned_steps import PlannedSteps
 from privet.sampling.samplers import Sampler
-from privet.training.training import Training
 
 WARM = 2  # releases on public records before the audited one, so that an adaptive rule has a memory
 
@@ -41,13 +39,7 @@ class Overheard:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EngineStep:
-    """One step of a rule by `clipped_sum` and `release`; `batch` is the public divisor.
-
-    >>> mechanism = EngineStep(rule="flat", step=Step(noise=1.0))
-    >>> found = mechanism(neighbouring_pairs()[0].with_, Randomness(0))
-    >>> len(found), round(mechanism.claim.std, 6)
-    (4, 0.083333)
-    """
+    """One step of a rule by `clipped_sum` and `release`; `batch` is the public divisor."""
 
     rule: str
     step: Step
@@ -97,11 +89,9 @@ class EngineStep:
         everyone = select_present(records, torch.arange(len(records[1])))
 
         def run(generator: Randomness) -> Released:
-            chosen = (
-                everyone
-                if self.step.rate == 1
-                else select_present(records, self._draw_batch(len(records[1]), generator))
-            )
+            chosen = everyone
+            if self.step.rate != 1:
+                chosen = select_present(records, self._draw_batch(len(records[1]), generator))
             key = chosen.numpy().tobytes()
             self._restore_rule()
             if key not in sums:
@@ -121,13 +111,9 @@ class EngineStep:
     def _clipped_sum(self, records: Records, chosen: Tensor) -> ClippedSum:
         batch = records[0][chosen], records[1][chosen]
         return clipped_sum(
-            self._model,
-            logistic_losses,
-            batch,
-            rule=getattr(self._rule, "inner", self._rule),
-            clip=self.step.clip,
+            self._model, logistic_losses, batch, rule=getattr(self._rule, "inner", self._rule), clip=self.step.clip,
             as_published=self.as_published,
-        )
+        )  # fmt: skip
 
     def _release(self, whole: ClippedSum, step: Step, generator: Randomness) -> Released:
         found = release(
@@ -135,63 +121,3 @@ class EngineStep:
             as_published=self.as_published,
         )  # fmt: skip
         return self._rule.heard if isinstance(self._rule, Overheard) else found.grads
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class TrainingSteps:
-    """All steps of a short plan by `privet.Training`, with plain SGD: what each took off the weights.
-
-    Sampling, clipping, charging, noise and the optimizer are those of a real run. Rules without a memory only: of the
-    others, the optimizer sees a transformed release.
-    """
-
-    plan: Plan
-    _model: Sliced = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._model = Sliced(self.plan.steps[0].clip)
-
-    @property
-    def claim(self) -> MechanismClaim:
-        steps = tuple(self.plan.steps)
-        names = [name for name, _ in Sliced().named_parameters()]
-        stds: dict[str, float] = {}
-        for number, step in enumerate(steps):
-            std = noise_std(step, norm_bound=step.clip, relation=self._relation) / (step.rate * self.plan.recipe.size)
-            stds |= {f"{number}/{name}": std for name in names}
-        return MechanismClaim(
-            steps=steps, std=stds, relation=self._relation,
-            step_of={name: int(name.partition("/")[0]) for name in stds},
-        )  # fmt: skip
-
-    @property
-    def _relation(self) -> Relation:
-        return self.plan.recipe.budget.relation
-
-    def __call__(self, records: Records, generator: Randomness) -> Released:
-        model = self._model
-        optimizer = _Returning(model)
-        training = Training(
-            model, optimizer, records, self.plan, generator=generator, as_published=self.plan.is_unsound
-        )
-        for x, y in training:
-            training.step(logistic_losses(model(x), y))
-        return optimizer.found
-
-
-class _Returning(torch.optim.SGD):
-    """Keeps what each step takes off the weights, and returns to them: so the gradients of every step are known."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model.parameters(), lr=1.0)
-        self._named = dict(model.named_parameters())
-        self._start = {name: p.detach().clone() for name, p in self._named.items()}
-        self.found: dict[str, Tensor] = {}
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        super().step(closure)
-        number = len(self.found) // len(self._start)
-        for name, p in self._named.items():
-            self.found[f"{number}/{name}"] = self._start[name] - p.detach()
-            p.copy_(self._start[name])

@@ -32,7 +32,6 @@ class Finding:
     numbers: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
             "kind": self.kind, "verdict": self.verdict, "says": self.says, "reasons": list(self.reasons),
             "confidence": 1 - self.alarm, "mu": self.mu, "mu_claimed": self.mu_claimed,
@@ -63,11 +62,9 @@ class Audit:
         return max((finding.verdict for finding in self.findings), key=ORDER.index, default="inconclusive")
 
     def finding(self, kind: str) -> Finding:
-        """The finding of one kind."""
         return next(found for found in self.findings if found.kind == kind)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
             "mechanism": self.mechanism, "claim": self.claim, "verdict": self.verdict,
             "findings": [finding.as_dict() for finding in self.findings],

@@ -52,7 +52,6 @@ class MechanismClaim:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether coins decide who takes part."""
         return any(step.rate < 1 for step in self.steps)
 
     @property
@@ -72,11 +71,7 @@ class MechanismClaim:
 def mechanism_claim(
     step: Step, *, norm_bound: float, divisor: float, relation: Relation = "zero-out"
 ) -> MechanismClaim:
-    """What one step of noise on a clipped sum declares: std = noise * sensitivity / divisor on every entry.
-
-    >>> round(mechanism_claim(Step(noise=2.0), norm_bound=0.5, divisor=10).std, 9)
-    0.1
-    """
+    """What one step of noise on a clipped sum declares: std = noise * sensitivity / divisor on every entry."""
     _check.positive(divisor=divisor)
     std = noise_std(step, norm_bound=norm_bound, relation=relation) / divisor
     return MechanismClaim(steps=(step,), std=std, relation=relation)
@@ -94,11 +89,7 @@ class Mechanism(Protocol):
 
 
 class FrozenRandomness(Randomness):
-    """Randomness that can be had again: coins from one seed, noise from another. It counts what is drawn.
-
-    >>> FrozenRandomness(1, 2).numpy_generator().random() == FrozenRandomness(1, 3).numpy_generator().random()
-    True
-    """
+    """Randomness that can be had again: coins from one seed, noise from another. It counts what is drawn."""
 
     __slots__ = ("_coins", "_noise", "draws")
 

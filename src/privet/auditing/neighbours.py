@@ -77,7 +77,6 @@ class Sliced(nn.Module):
 
 
 def logistic_losses(out: Tensor, y: Tensor) -> Tensor:
-    """One loss for each record: log(1 + exp(-y out))."""
     return nn.functional.softplus(-y * out.view(-1))
 
 

@@ -38,7 +38,6 @@ class GuessCount:
     both: bool
 
     def count_correct(self, scores: Floats, coins: NDArray[np.bool_]) -> int:
-        """How many guesses are right."""
         order = np.argsort(-scores, kind="stable")
         top = self.count - self.count // 2 if self.both else self.count
         bottom = self.count - top
@@ -283,7 +282,6 @@ def _judge_guesses(
 
 
 def _choose_guesses(curve: Curve, claimed: float, canaries: int, alarm: float) -> tuple[GuessCount, bool]:
-    """How to guess, and whether a truth of FACTOR times the claim would be seen; no coin enters."""
     for factor in FACTORS:
         guesses, seen = best_against_curve(curve, mu=factor * claimed, canaries=canaries, alarm=alarm)
         if seen:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from privet._text import first_of
 from privet.auditing.finding import Finding
 from privet.auditing.mechanism import (
     FrozenRandomness,
@@ -75,14 +76,7 @@ def _noise_scale(difference: "object") -> float:
 
 
 def replay(mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, progress: Progress | None = None) -> Finding:
-    """Every scene under frozen randomness. A violation names the scene and what differs.
-
-    >>> from privet.accounting import Step
-    >>> from privet.auditing.neighbours import neighbouring_pairs
-    >>> from privet.auditing.engine_mechanisms import EngineStep
-    >>> replay(EngineStep(rule="flat", step=Step(noise=1.0)), neighbouring_pairs()).verdict
-    'consistent'
-    """
+    """Every scene under frozen randomness. A violation names the scene and what differs."""
     start = time.perf_counter()
     reasons: list[str] = []
     furthest, coins = 0.0, _participating_coins(mechanism, scenes[0], reasons)
@@ -95,7 +89,7 @@ def replay(mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, progress
             found, moved = _compare_pair(pair, coin)
             reasons += [f"{scene.name}: {reason}" for reason in found]
             furthest = max(furthest, moved)
-    reasons = _limit_reasons(reasons)
+    reasons = list(first_of(reasons, MOST))
     many = f"{len(scenes)} scenes" if len(scenes) > 1 else scenes[0].name
     says = f"{many}; one record moves the query by {_format_ratio(furthest)} what is declared"
     return Finding(
@@ -261,12 +255,6 @@ def _search_coins(pair: Pair, rate: float) -> list[int]:
 
 def _format_ratio(ratio: float) -> str:
     return f"{ratio:.4g} times" if ratio < 1e6 else "more than a million times"
-
-
-def _limit_reasons(reasons: list[str]) -> list[str]:
-    """The first reasons, and how many more there are."""
-    kept = list(dict.fromkeys(reasons))
-    return kept if len(kept) <= MOST else [*kept[:MOST], f"and {len(kept) - MOST} more"]
 
 
 def _norm(values: Floats) -> float:

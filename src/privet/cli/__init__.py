@@ -47,19 +47,8 @@ def main(context: click.Context) -> None:
 
 
 COMMANDS = (
-    plan_command,
-    compare_command,
-    epsilon_command,
-    train_command,
-    tune_command,
-    doctor_command,
-    audit_command,
-    attack_command,
-    federate_command,
-    report_command,
-    serve_command,
-    demo_command,
-    list_command,
-)
+    plan_command, compare_command, epsilon_command, train_command, tune_command, doctor_command, audit_command,
+    attack_command, federate_command, report_command, serve_command, demo_command, list_command,
+)  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)

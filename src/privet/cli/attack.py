@@ -39,9 +39,8 @@ _MEMBERSHIP = ("records", "shadows", "targets")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Victims, weights and noise.")
 @click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--out", type=PATH, metavar="FOLDER", help="Keep outcomes there; go on where an interrupted attack was.")
-@click.option(
-    "--plot", type=PATH, metavar="FILE", help="The picture grid, or the ROC: .png, .svg, .pdf; numbers: .csv."
-)
+@click.option("--plot", type=PATH, metavar="FILE", help="The picture grid, or the ROC: .png, .svg, .pdf; numbers: "
+              ".csv.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 def attack_command(
     *, task: str | None, methods: str | None, plan_file: Path | None, folder: Path | None, plot: Path | None,
@@ -78,7 +77,10 @@ def attack_command(
     if folder is not None:
         _keep(what, found)
     if plot is not None:
-        _draw(found, plot, membership=membership)
+        from privet.reporting.attack_figure import save_grid, save_roc
+
+        with warnings_as_lines():
+            save_roc(list(found.methods), plot) if membership else save_grid(found, plot)
     say_written(plot, as_json=as_json)
 
 
@@ -109,13 +111,12 @@ def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, 
 
 
 def _what(methods: str | None, plan_file: Path | None, folder: Path | None) -> Any:
-    if plan_file is not None:
-        from privet.planning import Plan
+    from privet.planning import Plan
+    from privet.training.run import Run
 
+    if plan_file is not None:
         return Plan.load(plan_file)
     if folder is not None:
-        from privet.training.run import Run
-
         return Run.load(folder)
     return None if methods is None else words_of("--method", methods)
 
@@ -152,10 +153,3 @@ def _membership(what: Any, task: str | None, options: dict[str, Any], tell: Any)
         )
     given = {key: value for key, value in options.items() if value is not None and key not in _LEAKAGE}
     return membership_inference(what, task, progress=tell, **given)
-
-
-def _draw(found: Any, plot: Path, *, membership: bool) -> None:
-    from privet.reporting.attack_figure import save_grid, save_roc
-
-    with warnings_as_lines():
-        save_roc(list(found.methods), plot) if membership else save_grid(found, plot)

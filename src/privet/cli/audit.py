@@ -54,12 +54,7 @@ def audit_command(
       privet audit --control realised-batch
       privet audit --plan plan.json --kind replay,step,one-run
     """
-    chosen = {
-        "--method": method,
-        "--control": control,
-        "--plan": plan_file,
-        "--run": folder,
-    }
+    chosen = {"--method": method, "--control": control, "--plan": plan_file, "--run": folder}
     given = [name for name, value in chosen.items() if value is not None]
     if len(given) != 1:
         raise click.UsageError("Give one of --method, --control, --plan and --run.")
@@ -117,13 +112,9 @@ def _check_name(option: str, value: Any) -> None:
 
 
 def _planned(option: str, value: Any) -> Any:
-    """The plan in a file, the run in a folder, or the name as it is."""
     from privet.planning import Plan
+    from privet.training.run import Run
 
     if option == "--plan":
         return Plan.load(value)
-    if option == "--run":
-        from privet.training.run import Run
-
-        return Run.load(value)
-    return value
+    return Run.load(value) if option == "--run" else value

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import click
 
-from privet import _check, _registry, _text
+from privet import _check, _registry
+from privet._text import format_bound, shorten
 from privet.errors import InvalidValue, PrivetError
 
 MOST_STEPS = 10**12
@@ -28,12 +29,9 @@ WITH_PAPERS = ("reproduce", "recipes")
 UNITS = ("B", "KiB", "MiB", "GiB")
 MOST_SCHEDULED = 10**7  # one value is held for each
 RENAMED = {
-    "ahead": "plan --explore",
-    "search": "plan --optimize",
-    "swap": "epsilon --from PLAN --same-epsilon-by ACCOUNTANT",
-    "methods": "list methods",
-    "schedules": "list schedules",
-}
+    "ahead": "plan --explore", "search": "plan --optimize", "swap": "epsilon --from PLAN --same-epsilon-by ACCOUNTANT",
+    "methods": "list methods", "schedules": "list schedules",
+}  # fmt: skip
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -52,13 +50,9 @@ class Commands(click.Group):
         return found
 
     def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,
+        standalone_mode: bool = True, **extra: Any,
+    ) -> Any:  # fmt: skip
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         sys.path.append(os.getcwd())  # a user's own class, my.module:Class, may stand in the folder they are in
@@ -75,7 +69,8 @@ class Commands(click.Group):
         except click.ClickException as error:
             _fail(_usage(error), 2)
         except Exception as error:
-            _debug()
+            if os.environ.get("PRIVET_DEBUG", "") not in ("", "0"):
+                traceback.print_exc()
             _fail(*_explain(error))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -91,7 +86,7 @@ class Commands(click.Group):
             raise click.UsageError(f"`privet {name}` is now `privet {RENAMED[name]}`.", ctx)
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             raise click.UsageError(
-                f"No such command {_text.shorten(name)!r}.{_check.suggestion(name, self.list_commands(ctx))}", ctx
+                f"No such command {shorten(name)!r}.{_check.suggestion(name, self.list_commands(ctx))}", ctx
             )
         return super().resolve_command(ctx, args)
 
@@ -110,13 +105,12 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records, col_max=34)
 
 
-def grouped(command: Command, options: "Sequence[Callable[[Command], Command]]", heading: str = "") -> Command:
+def grouped(command: Command, options: "Sequence[Callable[[Command], Command]]", heading: str) -> Command:
     """The command with these options, in this order, below one heading of its help."""
     for option in reversed(options):
         command = option(command)
-        if heading:
-            added: Any = command.params if isinstance(command, click.Command) else vars(command)["__click_params__"]
-            added[-1].heading = heading
+        added: Any = command.params if isinstance(command, click.Command) else vars(command)["__click_params__"]
+        added[-1].heading = heading
     return command
 
 
@@ -141,11 +135,6 @@ def _usage(error: click.ClickException) -> str:
             return f"No such option: {error.option_name}. Privet calls it --{word}.{hint}"
     text = error.format_message()
     return text + ("" if text.endswith((".", "?")) else ".") + hint
-
-
-def _debug() -> None:
-    if os.environ.get("PRIVET_DEBUG", "") not in ("", "0"):
-        traceback.print_exc()
 
 
 def _fail(message: str, code: int) -> None:
@@ -208,8 +197,6 @@ def progress(first: str) -> "Iterator[Callable[..., None]]":
 
 
 # --- values ------------------------------------------------------------------------------------------
-
-
 def number(text: str) -> float:
     """A finite number, or a fraction such as 256/60000."""
     try:
@@ -240,11 +227,8 @@ class Place(click.Path):
             self.fail(
                 f"{value!r} is not a name. It would mean the current folder. Write `.` for that folder", param, ctx
             )
-        if (
-            "\0" in str(value)
-            or len(str(value)) > LONGEST_PATH
-            or any(len(p) > LONGEST_NAME for p in Path(value).parts)
-        ):
+        is_long = len(str(value)) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in Path(value).parts)
+        if is_long or "\0" in str(value):
             self.fail("no file can have such a name: it is too long, or has a null in it", param, ctx)
         return super().convert(value, param, ctx)
 
@@ -280,8 +264,16 @@ def size_in_bytes(text: str) -> int:
     return int(size)
 
 
+def free_folder(root: Path, name: str) -> Path:
+    """runs/digits, or runs/digits-2 if there is one; of a task's name what may stand in a file's."""
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name.split(":")[0])
+    tried = 1
+    while (place := root / (name if tried == 1 else f"{name}-{tried}")).exists():
+        tried += 1
+    return place
+
+
 def in_words(size: int | None) -> str:
-    """Bytes as people read them."""
     amount = float(size or 0)
     for unit in UNITS:
         if amount < 1000:
@@ -299,8 +291,6 @@ def check_scheduled(steps: int) -> None:
 
 def span(first: float, last: float, *, digits: int = 6) -> str:
     """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
-    from privet.accounting.guarantee import format_bound
-
     one, other = (format_bound(value, up=True, digits=digits) for value in (first, last))
     return one if one == other else f"{one} to {other}"
 

@@ -13,7 +13,6 @@ from privet.cli.common import PATH, print_object, progress, warnings_as_lines
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
-    from privet.planning import Plan
     from privet.reporting.report import Report
     from privet.training.run import Run
 
@@ -46,8 +45,13 @@ def demo_command(*, out: Path, quick: bool, as_json: bool) -> int:
       privet demo
       privet demo --out /tmp/demo --quick
     """
+    from privet.reporting.report import report
+
     start, sizes = time.monotonic(), QUICK if quick else FULL
-    _check_folder(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidValue(f"--out={str(out)!r} cannot be made: {error.strerror}. Choose another.") from None
     runs = {}
     for number, name in enumerate((DYNAMIC, CONSTANT), start=1):
         run = _trained(out / name, name, sizes["steps"], f"{number}. {name}: ")
@@ -61,7 +65,8 @@ def demo_command(*, out: Path, quick: bool, as_json: bool) -> int:
         _part("4. audit: is the claim kept?", run, "audit", lambda: _audit(run, sizes))
         _part("5. attack: what does one update give away?", run, "attack", lambda: _attack(run, out, sizes))
         _say("6. report")
-        found = _report(runs, out)
+        found = report(run, runs[CONSTANT], show_private=True, title="Real digits, trained privately")
+        found.save(out / "report.html")
     seconds = time.monotonic() - start
     if as_json:
         print_object(found.as_dict() | {"files": [str(out / "report.html")], "seconds": seconds})
@@ -74,29 +79,15 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _check_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidValue(f"--out={str(out)!r} cannot be made: {error.strerror}. Choose another.") from None
-
-
 # --- training ---------------------------------------------------------------------------------------
-
-
-def _planned(name: str, steps: int) -> "Plan":
-    from privet.planning import plan
-
-    return plan(**BUDGET, steps=steps, training={"task": TASK, "model": MODEL, "lr": 2.0}, **SHAPES[name])
-
-
 def _trained(folder: Path, name: str, steps: int, head: str) -> "Run":
-    """The run in a folder: begun, taken up, or as it is."""
+    from privet.planning import plan
+    from privet.reporting.facts import ends
     from privet.training.progress import LiveProgress, LogProgress
     from privet.training.run import NAME, Run
     from privet.training.train import resume_run, train
 
-    planned = _planned(name, steps)
+    planned = plan(**BUDGET, steps=steps, training={"task": TASK, "model": MODEL, "lr": 2.0}, **SHAPES[name])
     watcher = LiveProgress() if sys.stderr.isatty() else LogProgress(sys.stderr)
     if (folder / NAME).exists():
         run = Run.load(folder)
@@ -105,14 +96,8 @@ def _trained(folder: Path, name: str, steps: int, head: str) -> "Run":
         _say(f"{head}{'trained already' if run.is_over else f'goes on at step {run.steps}'}; {run.plan.guarantee}")
         return resume_run(run, watcher=watcher)
     _clear(folder)
-    _say(f"{head}{len(planned.steps)} steps, noise {_ends(planned)}; {planned.guarantee}")
+    _say(f"{head}{len(planned.steps)} steps, noise {ends(planned.steps.noises, up=True)}; {planned.guarantee}")
     return train(planned, out=folder, watcher=watcher)
-
-
-def _ends(planned: "Plan") -> str:
-    from privet.reporting.facts import ends
-
-    return ends(planned.steps.noises, up=True)
 
 
 def _clear(folder: Path) -> None:
@@ -126,22 +111,13 @@ def _clear(folder: Path) -> None:
     strange = folder.is_symlink() or not folder.is_dir() or [
         file.name for file in folder.iterdir() if not file.name.startswith(ours)
     ]  # fmt: skip
-    if strange or _is_charged(folder):
+    ledger = folder / LEDGER  # that goes on behind its first line: of a loop of someone's own, which has no run.json
+    if strange or (ledger.exists() and ledger.read_bytes().partition(b"\n")[2]):
         raise InvalidValue(f"{folder}: is not a run of the demo. It would be in the way. Choose another --out.")
     shutil.rmtree(folder)
 
 
-def _is_charged(folder: Path) -> bool:
-    """Whether the ledger goes on behind its first line: a loop of someone's own, which has no run.json."""
-    from privet.ledger.reading import NAME
-
-    ledger = folder / NAME
-    return ledger.exists() and bool(ledger.read_bytes().partition(b"\n")[2])
-
-
 # --- rival, audit, attack ---------------------------------------------------------------------------
-
-
 def _part(head: str, run: "Run", name: str, make: Callable[[], None]) -> None:
     """Make a part, unless its file is there and whole."""
     from privet.reporting import evidence
@@ -161,15 +137,9 @@ def _plain(run: "Run") -> None:
     from privet.training.baseline import train_plainly
 
     steps = len(run.plan.steps)
-    batches = plan(
-        size=BUDGET["size"],
-        batch=BUDGET["batch"],
-        steps=steps,
-        delta=BUDGET["delta"],
-        noise=1.0,
-        solve="epsilon",
-        training={"task": TASK, "model": MODEL, "lr": 0.1, "momentum": 0.9},
-    )  # its noise, which nobody adds, only stands for itself
+    own = {key: BUDGET[key] for key in ("size", "batch", "delta")}
+    training = {"task": TASK, "model": MODEL, "lr": 0.1, "momentum": 0.9}
+    batches = plan(**own, steps=steps, noise=1.0, solve="epsilon", training=training)  # nobody adds the noise
     found = train_plainly(batches, seed=SEED)
     store_baseline(run, NonPrivateBaseline(measure=found.scores.name, score=found.scores.measure, steps=steps))
 
@@ -197,16 +167,6 @@ def _attack(run: "Run", out: Path, sizes: dict[str, Any]) -> None:
 
 
 # --- what came out ----------------------------------------------------------------------------------
-
-
-def _report(runs: "dict[str, Run]", out: Path) -> "Report":
-    from privet.reporting.report import report
-
-    found = report(runs[DYNAMIC], runs[CONSTANT], show_private=True, title="Real digits, trained privately")
-    found.save(out / "report.html")
-    return found
-
-
 def _summary(found: "Report", out: Path, seconds: float) -> list[str]:
     from privet.reporting.words import verdict
 

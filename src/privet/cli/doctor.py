@@ -6,14 +6,13 @@ import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from privet._registry import import_address
-from privet._text import one_line
+from privet._text import one_line, versions
 from privet.cli.common import PATH, in_words, integer, print_object, size_in_bytes, warnings_as_lines
 from privet.cli.recipe_options import JSON
 from privet.errors import InvalidValue, PrivetError, Unsupported
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("privet", "torch", "numpy", "scipy", "matplotlib")
 TRIAL = 8  # rows that a task's model is looked at with
-LINE = "from privet.diagnosis.replace_layers import replace_layers; model, changes = fixed(model)"
+LINE = "from privet.diagnosis.replace_layers import replace_layers; model, changes = replace_layers(model)"
 WIDEST = 28  # of the column of names
 
 
@@ -38,13 +37,8 @@ WIDEST = 28  # of the column of names
 @click.option("--data-dir", type=PATH, metavar="FOLDER", help="Folder with the files of datasets.")
 @click.option("--memory", type=size_in_bytes, metavar="SIZE", help="Memory for a step: 4G. Default: what is free now.")
 @click.option("--fix", is_flag=True, help="Replace layers that cannot be trained privately, and check again.")
-@click.option(
-    "--rounds",
-    type=integer,
-    default=5,
-    show_default=True,
-    help="Training steps to time, private and non-private in turn.",
-)
+@click.option("--rounds", type=integer, default=5, show_default=True, help="Training steps to time, private and "
+              "non-private in turn.")  # fmt: skip
 @click.option("--plugin", metavar="ADDRESS", help="Check your own schedule, accountant, clipping rule, layer rule, "
               "attack or dataset function, my_lab.module:Class, against the contract of its kind.")  # fmt: skip
 @JSON
@@ -76,8 +70,10 @@ def doctor_command(
             raise click.UsageError("--model and --fix need --task, or the address of a model.")
         _print_machine(machine, as_json)
         return 0
+    from privet.planning import Plan
+
     with warnings_as_lines():
-        plan = None if plan_file is None else _loaded(plan_file)
+        plan = None if plan_file is None else Plan.load(plan_file)
         case = _case(make, task, model, plan, data_dir)
         report = _looked_at(case, plan, memory=memory, fix=fix, rounds=rounds)
     if as_json:
@@ -92,15 +88,9 @@ def doctor_command(
 
 
 # --- the machine ------------------------------------------------------------------------------------
-
-
 def _machine() -> dict[str, Any]:
-    found: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
+    made_by: dict[str, Any] = {name: None if text == "unknown" else text for name, text in versions(*PACKAGES).items()}
+    found = {"python": made_by.pop("python"), "system": platform.platform()} | made_by
     if found["torch"] is not None:
         import torch
 
@@ -117,8 +107,6 @@ def _print_machine(machine: dict[str, Any], as_json: bool) -> None:
 
 
 # --- a plug-in --------------------------------------------------------------------------------------
-
-
 def _check_plugin(address: str, make: str | None, as_json: bool) -> int:
     from privet.attacks.contract import ATTACK
     from privet.diagnosis.plugin_check import check_plugin
@@ -137,18 +125,9 @@ def _check_plugin(address: str, make: str | None, as_json: bool) -> int:
 
 
 # --- what is looked at ------------------------------------------------------------------------------
-
-
-def _loaded(file: Path) -> "Plan":
-    from privet.planning import Plan
-
-    return Plan.load(file)
-
-
 def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | None", folder: Path | None) -> "Case":
     if make is not None:
-        odd = {"--task": task, "--model": model, "--data-dir": folder}
-        for option, given in odd.items():
+        for option, given in {"--task": task, "--model": model, "--data-dir": folder}.items():
             if given is not None:
                 raise click.UsageError(f"{option} is for a task, and {make} makes its own model. Give one of them.")
         return _made(make)
@@ -231,8 +210,6 @@ def _of_user(what: str, make: Any) -> Any:
 
 
 # --- the look ---------------------------------------------------------------------------------------
-
-
 def _looked_at(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> "Report":
     from privet.diagnosis.model_check import examine_model, issue_from_error, sort_by_severity
     from privet.diagnosis.plan_check import examine_plan
@@ -278,14 +255,9 @@ def _estimated(
     batch = case.rows or 64
     try:
         found = estimate(
-            replace_layers(case.model)[0],
-            case.loss_fn,
-            case.rows_of,
-            plan=plan,
-            batch=batch,
-            rounds=rounds,
+            replace_layers(case.model)[0], case.loss_fn, case.rows_of, plan=plan, batch=batch, rounds=rounds,
             limit=limit,
-        )
+        )  # fmt: skip
     except Exception as error:  # a user's own model may fail in any way, and memory may not suffice
         findings.append(issue_from_failure(error, case.model))
         return None, limit
@@ -298,8 +270,6 @@ def _estimated(
 
 
 # --- the report -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """What is looked at: a model (or none, a plan alone), its loss, rows for it, and what is known of the records."""
@@ -364,7 +334,6 @@ class Report:
         return self.estimate.private_ms / 1e3 * len(self.plan.steps) * mean / largest
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         found: dict[str, Any] = {
             "task": self.case.task, "model": self.case.name, "findings": [one.as_dict() for one in self.findings],
             "changes": [change.as_dict() for change in self.changes], "fixed": self.is_fixed,
@@ -397,7 +366,9 @@ class Report:
         click.echo()
         _print_findings(self.findings)
         if self.checkup is not None and self.checkup.explanation is not None:
-            _print_ways(str(self.checkup.explanation), bool(self.checkup.changes))
+            click.echo(f"\nclipping{', once the replacements are made' if self.checkup.changes else ''}:")
+            click.echo(textwrap.indent(str(self.checkup.explanation), "  "))
+            click.echo("  agrees with autograd example by example")
         if self.estimate is not None:
             _print_estimate(self.estimate, self.limit, self.seconds)
 
@@ -428,12 +399,6 @@ def _print_findings(findings: "tuple[ModelIssue, ...]") -> None:
             click.echo(textwrap.fill(line, max(width - 1, names + 40), initial_indent=head,
                                      subsequent_indent=" " * (names + 8)))  # fmt: skip
             head = " " * (names + 8)
-
-
-def _print_ways(ways: str, is_mended: bool) -> None:
-    click.echo(f"\nclipping{', once the replacements are made' if is_mended else ''}:")
-    click.echo(textwrap.indent(ways, "  "))
-    click.echo("  agrees with autograd example by example")
 
 
 def _print_estimate(found: "Estimate", limit: int | None, seconds: float | None) -> None:

@@ -6,19 +6,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _check
+from privet.cli import common
 from privet.cli import epsilon_answer as answer
-from privet.cli.common import (
-    PATH,
-    GroupedCommand,
-    Place,
-    adjacency_of,
-    check_scheduled,
-    integer,
-    number,
-    say_written,
-    warnings_as_lines,
-)
-from privet.cli.epsilon_answer import Beside, One, Several, several_of
+from privet.cli.common import PATH, integer, number
+from privet.cli.epsilon_answer import Beside, One, several_of
 from privet.cli.recipe_options import JSON, option, words_of
 from privet.errors import InvalidValue, Unsupported
 
@@ -28,7 +19,7 @@ if TYPE_CHECKING:
     from privet.planning import Plan
 
 
-@click.command("epsilon", cls=GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
+@click.command("epsilon", cls=common.GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
 @option("--sample-rate", "--rate", "rate", type=number,
         help="Probability q that an example is in the batch of a step, e.g. 256/60000.")  # fmt: skip
 @option("--batch-size", "--batch", "batch", type=number,
@@ -41,16 +32,16 @@ if TYPE_CHECKING:
         "see `privet list schedules`.")  # fmt: skip
 @option("--steps", type=integer, help="Number of steps T.")
 @option("--epochs", type=number, help="In place of --steps: T = ceil(epochs / sample rate).")
-@option("--from", "sources", type=Place(), metavar="FILE", multiple=True,
+@option("--from", "sources", type=common.Place(), metavar="FILE", multiple=True,
         help="A run's folder, a plan, a ledger, an Opacus history or a dp_accounting event (JSON), "
         "or a CSV. Several runs, or a folder of runs: what they cost together.")  # fmt: skip
-@click.argument("more", nargs=-1, type=Place(), metavar="")
+@click.argument("more", nargs=-1, type=common.Place(), metavar="")
 @option("--dataset-name", metavar="NAME", help="Of several runs, those on this dataset.")
 @option("--delta", type=number, help="Delta of the guarantee, below 1/n. Default for a plan or a run: its own.")
 @option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
 @option("--accountant", default="pld", show_default=True, metavar="NAME",
         help="A method, `all` for all of them side by side, or your own as my.module:Class.")  # fmt: skip
-@option("--adjacency", "--relation", "relation", metavar="NAME", type=adjacency_of,
+@option("--adjacency", "--relation", "relation", metavar="NAME", type=common.adjacency_of,
         help="Neighbouring datasets: zero-out (default), add-remove or replace-one.")  # fmt: skip
 @option("--sampling", default="poisson", show_default=True, metavar="NAME",
         help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
@@ -61,21 +52,10 @@ if TYPE_CHECKING:
         help="Draw the trade-off curve: the best an attacker can achieve (.png, .svg, .pdf or .csv).")  # fmt: skip
 @JSON
 def epsilon_command(
-    *,
-    sources: tuple[str, ...],
-    more: tuple[str, ...],
-    dataset_name: str | None,
-    delta: float | None,
-    at: float | None,
-    accountant: str,
-    relation: str | None,
-    size: int | None,
-    same_epsilon_by: str | None,
-    curve: Path | None,
-    tradeoff: Path | None,
-    as_json: bool,
-    **steps: Any,
-) -> None:
+    *, sources: tuple[str, ...], more: tuple[str, ...], dataset_name: str | None, delta: float | None, at: float | None,
+    accountant: str, relation: str | None, size: int | None, same_epsilon_by: str | None, curve: Path | None,
+    tradeoff: Path | None, as_json: bool, **steps: Any,
+) -> None:  # fmt: skip
     """Compute epsilon at delta, as an interval, with the label that says what is proven.
 
     \b
@@ -88,25 +68,34 @@ def epsilon_command(
       privet epsilon --from runs/a runs/b runs/c
       privet epsilon --from plan.json --same-epsilon-by gdp,rdp
     """
+    from privet.reporting.figures import check_path
+
     if more and not sources:
         raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs after --from.")
     if same_epsilon_by is not None:
         given = {"delta": delta, "epsilon": at, "relation": relation, "size": size, "curve": curve, **steps}
-        _same_epsilon((*sources, *more), same_epsilon_by, given | {"tradeoff": tradeoff}, as_json=as_json)
+        if len(sources) + len(more) != 1:
+            raise click.UsageError("--same-epsilon-by needs --from with one plan (JSON) or recipe (TOML).")
+        _check_nothing_beside(given | {"tradeoff": tradeoff}, "--same-epsilon-by", "the plan says it")
+        names = words_of("--same-epsilon-by", same_epsilon_by)
+        answer.answer_same_epsilon(Path(sources[0]), names, as_json=as_json)
         return
     several = several_of((*sources, *more), dataset_name)
     source = sources[0] if sources else None
     run = run_of(source) if several is None else None
     planned = plan_of(source) if run is None and several is None else None
     if delta is None and at is None:  # a plan or a run has its own
-        delta = _own_delta(several, run, planned)
+        own = several.planned if several is not None else run.header if run is not None else None
+        delta = own.delta if own is not None else planned.recipe.budget.delta if planned is not None else None
     figures = {name: path for name, path in (("curve", curve), ("tradeoff", tradeoff)) if path is not None}
     _check_question(delta=delta, at=at, accountant=accountant, figures=bool(figures))
     for name, path in figures.items():
-        _check_figure(f"--{name}", path)
+        check_path(path, option=f"--{name}")
     beside: Beside | None = several or (None if run is None else One(run=run))
     if several is not None:
-        ledger = ledger_together(several, relation, steps)
+        _check_nothing_beside(steps)
+        _check_relation(relation, several.planned.relation, "runs")
+        ledger = several.ledger()
         relation, unit = several.planned.relation, several.planned.unit
         size = size or max(one.header.size for one in several.runs)
     elif run is not None:
@@ -118,12 +107,13 @@ def epsilon_command(
         size = size or planned.recipe.size
     else:
         ledger = ledger_of(source, size, steps)
-        relation, unit = relation or ("replace" if fixed_size(ledger) else "zero-out"), "example"
+        fixed_size = any(kind.name == "fixed-size" for kind in ledger.columns().samplings)
+        relation, unit = relation or ("replace" if fixed_size else "zero-out"), "example"
     if at is not None:
         answer.answer_delta(ledger, at, relation, as_json, beside)
         return
     assert delta is not None
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         answers = answer.answers_of(
             ledger, delta, accountant, relation, size, unit, () if beside is None else beside.assumptions
         )
@@ -132,18 +122,12 @@ def epsilon_command(
     else:
         answer.print_answers(answers, accountant, ledger, delta)
         answer.print_beside(beside)
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         if curve is not None:
             answer.draw_curve(ledger, delta, accountant, relation, curve)
         if tradeoff is not None:
             answer.draw_tradeoff(ledger, relation, tradeoff)
-    say_written(*figures.values(), as_json=as_json)
-
-
-def _own_delta(several: Several | None, run: "OneRun | None", planned: "Plan | None") -> float | None:
-    if several is not None:
-        return several.planned.delta
-    return run.header.delta if run is not None else planned.recipe.budget.delta if planned is not None else None
+    common.say_written(*figures.values(), as_json=as_json)
 
 
 def _check_question(*, delta: float | None, at: float | None, accountant: str, figures: bool) -> None:
@@ -158,33 +142,15 @@ def _check_question(*, delta: float | None, at: float | None, accountant: str, f
         raise click.UsageError("--epsilon is answered by --accountant pld only, and without --curve or --tradeoff.")
 
 
-def _check_figure(option: str, path: Path) -> None:
-    from privet.reporting.figures import check_path
-
-    check_path(path, option=option)
-
-
-def _same_epsilon(sources: tuple[str, ...], names: str, given: dict[str, Any], *, as_json: bool) -> None:
-    if len(sources) != 1:
-        raise click.UsageError("--same-epsilon-by needs --from with one plan (JSON) or recipe (TOML).")
-    _check_nothing_beside(given, "--same-epsilon-by", "the plan says it")
-    answer.answer_same_epsilon(Path(sources[0]), words_of("--same-epsilon-by", names), as_json=as_json)
-
-
 # --- where the ledger is found -----------------------------------------------------------------------
-
-
 def plan_of(source: str | None) -> "Plan | None":
     """The plan in a file, if it says that it is one; else the file is some other kind of ledger."""
     if source is None:
         return None
+    from privet.planning import Plan
     from privet.planning.plan_file import is_plan
 
-    if not is_plan(Path(source)):
-        return None
-    from privet.planning import Plan
-
-    return Plan.load(source)
+    return Plan.load(source) if is_plan(Path(source)) else None
 
 
 def planned_ledger(planned: "Plan", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
@@ -222,13 +188,6 @@ def spent_ledger(run: "OneRun", source: str | None, relation: str | None, given:
     _check_relation(relation, run.header.relation, "run")
     refuse_unproven(str(source), run.reading)
     return run.reading.ledger
-
-
-def ledger_together(several: "Several", relation: str | None, given: dict[str, Any]) -> "Ledger":
-    """The ledger of several runs; refused if another relation is asked for."""
-    _check_nothing_beside(given)
-    _check_relation(relation, several.planned.relation, "runs")
-    return several.ledger()
 
 
 def _check_relation(relation: str | None, own: str, source: str) -> None:
@@ -270,14 +229,13 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
 def _charge(ledger: "Ledger", noise: float, shape: str | None, steps: int, rate: float, sampling: str) -> None:
     from privet.accounting import Step
     from privet.accounting.sampling import sampling as sampling_of
+    from privet.schedules import schedule_values
 
     chosen = sampling_of(sampling)
     if shape is None:
         ledger.add(Step(noise=noise, rate=rate, sampling=chosen), steps)
         return
-    from privet.schedules import schedule_values
-
-    check_scheduled(steps)
+    common.check_scheduled(steps)
     ledger.extend(noise=noise * schedule_values(shape, steps), rate=rate, sampling=chosen)
 
 
@@ -307,7 +265,3 @@ def _steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
     from privet.planning.recipe import steps_in_epochs
 
     return steps_in_epochs(epochs, rate)
-
-
-def fixed_size(ledger: "Ledger") -> bool:
-    return any(kind.name == "fixed-size" for kind in ledger.columns().samplings)

@@ -5,10 +5,11 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from privet._text import format_bound, format_outward
 from privet.cli.common import print_object, print_table, warnings_as_lines
 from privet.cli.recipe_options import recipe_in
 from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
@@ -39,6 +40,7 @@ def answers_of(
 
 def _answers(ledger: "Ledger", delta: float, accountant: str, asked: dict[str, Any]) -> list[Answer]:
     from privet.accounting import registry, spent
+    from privet.accounting.guarantee import LABELS
 
     if accountant != "all":
         start = time.perf_counter()
@@ -54,20 +56,16 @@ def _answers(ledger: "Ledger", delta: float, accountant: str, asked: dict[str, A
         answers.append((name, answer, time.perf_counter() - start))
     if all(isinstance(answer, str) for _, answer, _ in answers):
         raise Unsupported(f"no accountant covers this ledger. {answers[0][1]}")
-    return sorted(answers, key=_rank)
 
+    def rank(answer: Answer) -> tuple[int, int, float]:
+        found = answer[1]
+        return (1, 0, 0.0) if isinstance(found, str) else (0, LABELS.index(found.label), found.epsilon)
 
-def _rank(answer: Answer) -> tuple[int, int, float]:
-    """Certified first and the tightest of them on top; what refused comes last."""
-    from privet.accounting.guarantee import LABELS
-
-    found = answer[1]
-    return (1, 0, 0.0) if isinstance(found, str) else (0, LABELS.index(found.label), found.epsilon)
+    return sorted(answers, key=rank)  # certified first and the tightest of them on top; what refused comes last
 
 
 def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, beside: "Beside | None") -> None:
     from privet.accounting import delta_at
-    from privet.accounting.guarantee import format_bound, format_outward
 
     start = time.perf_counter()
     with warnings_as_lines():
@@ -107,12 +105,11 @@ def print_beside(beside: "Beside | None") -> None:
 
 
 def terms(guarantee: "Guarantee") -> str:
-    """What an epsilon is for."""
     return f"{guarantee.sampling}; adjacency: {guarantee.relation}; unit: {guarantee.unit}"
 
 
 def _interval(guarantee: "Guarantee") -> str:
-    from privet.accounting.guarantee import MEANING, format_outward
+    from privet.accounting.guarantee import MEANING
 
     upper = format_outward(guarantee.epsilon, up=True)
     if guarantee.epsilon_lower is None:
@@ -125,18 +122,13 @@ def _described(ledger: "Ledger") -> str:
     columns = ledger.columns()
     if not ledger.steps:
         return "no step"
-    spans = [
-        f"{name} {low:.6g}" + (f" to {high:.6g}" if high > low else "")
-        for name, low, high in (
-            ("noise multiplier", columns.noise.min(), columns.noise.max()),
-            ("sample rate", columns.rate.min(), columns.rate.max()),
-        )
-    ]
+    ends = ((n, v.min(), v.max()) for n, v in (("noise multiplier", columns.noise), ("sample rate", columns.rate)))
+    spans = [f"{name} {low:.6g}" + (f" to {high:.6g}" if high > low else "") for name, low, high in ends]
     return f"{ledger.steps} steps, {', '.join(spans)}"
 
 
 def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
-    from privet.accounting.guarantee import MEANING, format_bound, format_outward
+    from privet.accounting.guarantee import MEANING
 
     rows = []
     for name, found, seconds in answers:
@@ -202,14 +194,11 @@ def draw_tradeoff(ledger: "Ledger", relation: str, path: Path) -> None:
 
 
 # --- --same-epsilon-by ------------------------------------------------------------------------------
-
-
 def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> None:
     """The noise that other accountants allow at the epsilon and delta of a plan, and what is certified of it.
 
     A noise that is not certified may cost more than the budget: the last column says what it costs.
     """
-    from privet.accounting.guarantee import format_bound
     from privet.planning import Plan, plan
     from privet.planning.noise_swap import Swap, swap
     from privet.planning.plan_file import is_plan
@@ -235,8 +224,6 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
 
 def _proven(row: "Swap") -> str:
     """What is certified of a row, and visibly so if it is too much."""
-    from privet.accounting.guarantee import format_outward
-
     if row.after.certified is None or row.excess is None:
         return "none"
     found = format_outward(row.after.certified.epsilon, up=True)
@@ -245,22 +232,6 @@ def _proven(row: "Swap") -> str:
 
 
 # --- runs ------------------------------------------------------------------------------------------
-
-
-class Beside(Protocol):
-    """What goes with a figure."""
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the figure assumes of the loops that made the runs, and of how these were chosen."""
-
-    def lines(self) -> Lines:
-        """For people: name and text."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class One:
     """One run, going on or not."""
@@ -352,6 +323,9 @@ def _assumed(assumptions: tuple[str, ...]) -> Lines:
     return [("assumes", said) for said in assumptions or (NONE,)]
 
 
+Beside = One | Several  # what goes with a figure
+
+
 def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:
     """The runs in these folders, those on one dataset; None where there is one source that is not a folder of runs.
 
@@ -362,8 +336,7 @@ def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:
     from privet.ledger.reading import is_run
     from privet.ledger.runs import compose_runs, find_runs, select_dataset, single_dataset
 
-    folders = [source for source in sources if _holds_runs(Path(source))]
-    if len(sources) < 2 and not folders and dataset is None:
+    if len(sources) < 2 and dataset is None and not any(_holds_runs(Path(source)) for source in sources):
         return None
     for source in sources:
         if not is_run(Path(source)):

@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _text
-from privet.cli.common import (
-    PATH,
-    GroupedCommand,
-    number,
-    print_object,
-    print_table,
-    progress,
-    progress_bar,
-    say_written,
-    span,
-    warnings_as_lines,
-)
+from privet._text import format_bound, format_outward, shorten
+from privet.cli import common
+from privet.cli.common import PATH, number, progress, span
 from privet.cli.epsilon_answer import terms
 from privet.cli.recipe_options import (
     JSON,
@@ -47,7 +37,7 @@ _FOUND = {  # what `--explore` varies or finds itself
 }  # fmt: skip
 
 
-@click.command("compare", cls=GroupedCommand, short_help="Compare plans of one budget side by side.")
+@click.command("compare", cls=common.GroupedCommand, short_help="Compare plans of one budget side by side.")
 @click.argument("files", nargs=-1, type=PATH)
 @option("--methods", metavar="NAMES", help="Methods with commas between them; see `privet list methods`.")
 @budget_options
@@ -72,19 +62,19 @@ def compare_command(
     start = time.perf_counter()
     _check_question(files, methods, plot, flags)
     profile = profile_of(flags)
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         found = _compared(_named(files, methods, flags), profile)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
+        common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
     else:
         _print(found)
     if plot is not None:
         from privet.reporting.plan_figures import save_comparison
 
-        with warnings_as_lines():
+        with common.warnings_as_lines():
             save_comparison(found, plot)
-    say_written(plot, as_json=as_json)
+    common.say_written(plot, as_json=as_json)
 
 
 def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | None, flags: dict[str, Any]) -> None:
@@ -102,7 +92,6 @@ def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | N
 
 
 def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
-    """What to compare, under names: a file's stem, a method's name."""
     from privet.planning import Plan, Recipe
     from privet.planning.compare import method_recipes, unique_name
     from privet.planning.plan_file import is_plan
@@ -137,14 +126,15 @@ def _compared(named: "dict[str, Plan | Recipe]", profile: Any) -> "Comparison":
 
 
 # --- the answer -------------------------------------------------------------------------------------
-
-
 def _print(found: "Comparison") -> None:
     columns = ["", *(row.name for row in found.rows)]
-    print_table(columns, [[title, *cells] for title, cells in _lines(found.rows)],
+    common.print_table(columns, [[title, *cells] for title, cells in _lines(found.rows)],
                 width=max(120, 40 + 24 * len(found.rows)))  # fmt: skip
-    for said, names in _terms(found.rows).items():
-        click.echo(f"{', '.join(names)}: {said}")
+    said: dict[str, list[str]] = {}  # what epsilons are for, and of which plans
+    for row in found.rows:
+        said.setdefault(f"sampling {terms(row.plan.guarantee)}", []).append(row.name)
+    for what, names in said.items():
+        click.echo(f"{', '.join(names) if len(said) > 1 else 'All'}: {what}")
     d, half = found.profile.dimension, found.profile.half_life
     click.echo(
         "Noise energy: sum over the steps of d (noise * clip / batch)^2. Utility: estimated fraction of the possible\n"
@@ -155,16 +145,7 @@ def _print(found: "Comparison") -> None:
         click.echo(f"Note: {note}")
 
 
-def _terms(rows: "tuple[Row, ...]") -> dict[str, list[str]]:
-    """What epsilons are for, and of which plans."""
-    said: dict[str, list[str]] = {}
-    for row in rows:
-        said.setdefault(f"sampling {terms(row.plan.guarantee)}", []).append(row.name)
-    return said if len(said) > 1 else {one: ["All"] for one in said}
-
-
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
-    """A title and one cell for each plan."""
     lines = [
         ("epsilon of the plan", [_labelled(row.plan.guarantee) for row in rows]),
         ("  certified interval", [_interval(row.plan.certified) for row in rows]),
@@ -187,22 +168,16 @@ def _labelled(guarantee: "Guarantee | None") -> str:
 
 
 def _epsilon(guarantee: "Guarantee | None") -> str:
-    from privet.accounting.guarantee import format_outward
-
     return NOTHING if guarantee is None else format_outward(guarantee.epsilon, up=True)
 
 
 def _interval(guarantee: "Guarantee | None") -> str:
-    from privet.accounting.guarantee import format_outward
-
     if guarantee is None or guarantee.epsilon_lower is None:
         return _epsilon(guarantee)
     return f"{format_outward(guarantee.epsilon_lower, up=False)} to {format_outward(guarantee.epsilon, up=True)}"
 
 
 # --- plan --optimize --------------------------------------------------------------------------------
-
-
 def print_best(
     recipe: Path | None, given: dict[str, Any], searched: dict[str, Any], *, out: Path | None, as_json: bool
 ) -> None:
@@ -216,16 +191,16 @@ def print_best(
     start = time.perf_counter()
     limits, most = _limits(searched.pop("over") or OVER), searched.pop("most") or MOST
     profile = profile_of(searched)
-    with warnings_as_lines(), progress("searching") as tell:
+    with common.warnings_as_lines(), progress("searching") as tell:
         found = search(recipe_in(recipe, given), over=limits, profile=profile, most=most, progress=tell)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(_best_object(found, seconds, out))
+        common.print_object(_best_object(found, seconds, out))
     else:
         _print_best(found, seconds)
     if out is not None:
         found.plan.save(out)
-    say_written(out, as_json=as_json)
+    common.say_written(out, as_json=as_json)
 
 
 def _limits(over: str) -> dict[str, tuple[float, float] | None]:
@@ -242,19 +217,12 @@ def _limits(over: str) -> dict[str, tuple[float, float] | None]:
 
 def _best_object(found: "SearchResult", seconds: float, out: Path | None) -> dict[str, Any]:
     return {
-        "found": dict(found.values),
-        "at_the_edge": list(found.edges),
-        "guarantee": found.plan.guarantee.as_dict(),
-        "utility": found.utility.as_dict(),
-        "recipe": found.recipe.as_dict(),
-        "scale": found.plan.scale,
-        "steps": len(found.plan.steps),
-        "batch": found.plan.batch,
-        "hash": found.plan.hash,
-        "trials": [trial.as_dict() for trial in found.trials],
-        "seconds": seconds,
+        "found": dict(found.values), "at_the_edge": list(found.edges), "guarantee": found.plan.guarantee.as_dict(),
+        "utility": found.utility.as_dict(), "recipe": found.recipe.as_dict(), "scale": found.plan.scale,
+        "steps": len(found.plan.steps), "batch": found.plan.batch, "hash": found.plan.hash,
+        "trials": [trial.as_dict() for trial in found.trials], "seconds": seconds,
         "out": None if out is None else str(out),
-    }
+    }  # fmt: skip
 
 
 def _print_best(found: "SearchResult", seconds: float) -> None:
@@ -263,7 +231,7 @@ def _print_best(found: "SearchResult", seconds: float) -> None:
     certified = sum(trial.certified for trial in found.trials)
     click.echo(str(found.plan.guarantee))
     print_lines([
-        ("found", _shown(found.values)),
+        ("found", ", ".join(f"{name.replace('_', '-')} {value:.6g}" for name, value in found.values.items())),
         ("utility", f"{found.utility.utility:.4f} (estimate)"),
         *described(found.plan),
         ("candidates", f"{len(found.trials)}, of which {certified} certified; {seconds:.1f} s"),
@@ -274,8 +242,6 @@ def _print_best(found: "SearchResult", seconds: float) -> None:
 
 
 def _print_trials(trials: "tuple[SearchTrial, ...]") -> None:
-    from privet.accounting.guarantee import format_bound
-
     rows = []
     for trial in trials[:SHOWN]:
         noise = "" if trial.noise is None else format_bound(trial.noise, up=True, digits=5)
@@ -283,18 +249,12 @@ def _print_trials(trials: "tuple[SearchTrial, ...]") -> None:
         said = "certified" if trial.certified else "refused" if trial.refused else "estimated"
         rows.append([*(f"{value:.6g}" for value in trial.values.values()), *numbers, said])
     varied = [name.replace("_", "-") for name in trials[0].values]
-    print_table([*varied, "noise multiplier", "utility (estimate)", "status"], rows, left=0, width=100)
+    common.print_table([*varied, "noise multiplier", "utility (estimate)", "status"], rows, left=0, width=100)
     if len(trials) > SHOWN:
         click.echo(f"and {len(trials) - SHOWN} more (--json has all)")
 
 
-def _shown(values: Any) -> str:
-    return ", ".join(f"{name.replace('_', '-')} {value:.6g}" for name, value in values.items())
-
-
 # --- plan --explore ---------------------------------------------------------------------------------
-
-
 def print_frontier(
     file: Path | None, flags: dict[str, Any], *, batches: Any, more: Any, within: float | None, plot: Path | None,
     as_json: bool,
@@ -322,24 +282,24 @@ def print_frontier(
         from privet.reporting.figures import check_path
 
         check_path(plot, option="--plot")
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         found = _frontier(file, given, lists)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
+        common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
     else:
         _print_view(found, seconds)
     if plot is not None:
         from privet.reporting.plan_figures import save_frontier
 
         save_frontier(found, plot)
-    say_written(plot, as_json=as_json)
+    common.say_written(plot, as_json=as_json)
 
 
 def _frontier(file: Path | None, flags: dict[str, Any], grid: dict[str, Any]) -> "Frontier":
     from privet.planning import ahead
 
-    with progress_bar("calibrating") as bar:
+    with common.progress_bar("calibrating") as bar:
         show = None if bar is None else lambda done, of: bar("calibrating", done, of)
         if file is None:
             return ahead(**flags, **grid, progress=show)
@@ -380,14 +340,12 @@ def _print_view(found: "Frontier", seconds: float) -> None:
 
 
 def _words(cell: "FrontierPoint") -> tuple[str, ...]:
-    from privet.accounting.guarantee import format_outward
-
     place = (str(cell.steps), f"{cell.batch:g}", f"{cell.epochs:.4g}")
     closed = ""
     if cell.closed is not None:
         closed = f"{'holds' if cell.holds else 'fails'}, {format_outward(cell.closed.epsilon, up=True, digits=4)}"
     if cell.noise is None or cell.noise_last is None:
-        return (*place, "none", "", "", "; ".join(filter(None, (closed, _text.shorten(cell.why, 90)))))
+        return (*place, "none", "", "", "; ".join(filter(None, (closed, shorten(cell.why, 90)))))
     noise = format_outward(cell.noise, up=True, digits=5)
     if _moves(cell):
         noise += f" to {format_outward(cell.noise_last, up=True, digits=5)}"
@@ -404,8 +362,6 @@ def _line(words: tuple[str, ...], widths: tuple[int, ...]) -> str:
 
 
 # --- more rounds ------------------------------------------------------------------------------------
-
-
 def _more(
     file: Path | None, rounds: list[int], within: float | None, given: list[str], as_json: bool, start: float
 ) -> None:
@@ -421,14 +377,12 @@ def _more(
     found = extend_rounds(plan, rounds, within=within)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(found.as_dict() | {"seconds": seconds})
+        common.print_object(found.as_dict() | {"seconds": seconds})
         return
     _print_more(plan, found, seconds)
 
 
 def _print_more(plan: "Plan", found: "Extension", seconds: float) -> None:
-    from privet.accounting.guarantee import format_outward
-
     click.echo(f"{found.planned} after the {len(plan.steps)} planned steps")
     names: tuple[str, ...] = ("more", "steps", f"epsilon at noise {found.last.noise:.5g}")
     names += () if found.epsilon is None else (f"noise for epsilon <= {found.epsilon:g}",)

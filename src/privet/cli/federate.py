@@ -1,13 +1,13 @@
 """`privet federate`: a plan and a task in, a federation of simulated clients out."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import PATH, integer, number, print_object, progress_bar
+from privet._text import format_outward
+from privet.cli.common import PATH, free_folder, integer, number, print_object, progress_bar
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def federate_command(
     from privet.data import Where
 
     where, rounds = Where(folder=data_dir), flags["rounds"]
-    extra = [] if more is None else _counts(more)
+    extra = [] if more is None else [integer(word.strip()) for word in more.split(",")]
     with progress_bar("federating") as bar:
 
         def tell(line: Mapping[str, Any]) -> None:
@@ -98,24 +98,12 @@ def _begun(
     plan = Plan.load(plan_file)
     if flags["clients"] is None and plan.recipe.budget.unit == "client":
         flags["clients"] = plan.recipe.size
-    return federate(plan, flags.pop("task"), out=out or _free(), seed=seed, **flags, **how)
-
-
-def _free() -> Path:
-    """runs/federated, or runs/federated-2 if there is one."""
-    tried = 1
-    while (place := Path("runs") / ("federated" if tried == 1 else f"federated-{tried}")).exists():
-        tried += 1
-    return place
-
-
-def _counts(text: str) -> list[int]:
-    return [integer(word.strip()) for word in text.split(",")]
+    return federate(
+        plan, flags.pop("task"), out=out or free_folder(Path("runs"), "federated"), seed=seed, **flags, **how
+    )
 
 
 def _tell(line: Mapping[str, Any], bar: Any) -> None:
-    from privet.accounting.guarantee import format_outward
-
     words = [f"round {line['step']}"]
     words += [f"{k.removeprefix('held_out_')} {v:.4f}" for k, v in line.items() if k.startswith("held_out_")]
     if "epsilon" in line:
@@ -124,13 +112,10 @@ def _tell(line: Mapping[str, Any], bar: Any) -> None:
     if bar is not None:
         bar("  ".join(words))
     else:
-        sys.stderr.write("  ".join(words) + "\n")
-        sys.stderr.flush()
+        click.echo("  ".join(words), err=True)
 
 
 # --- what is said at the end -------------------------------------------------------------------------
-
-
 def _print(found: "Federated", more: list[int], *, as_json: bool) -> None:
     from privet.federated.example_level import epsilon_distribution
 
@@ -158,7 +143,6 @@ def _print(found: "Federated", more: list[int], *, as_json: bool) -> None:
 def _lines(
     found: "Federated", spread: dict[str, float | int] | None, outlook: list[dict[str, Any]]
 ) -> list[tuple[str, str]]:
-    from privet.accounting.guarantee import format_outward
     from privet.federated.example_level import weakest_label
     from privet.training.progress import format_scores
 

@@ -1,8 +1,8 @@
 """`privet list`: what has a name here: methods, schedules, tasks, models, accountants, clipping rules, attacks."""
 
+import importlib
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -49,19 +49,21 @@ def list_command(what: str | None, name: str | None, show: str | None, steps: in
     elif show is not None:
         _show_schedule(show, steps, as_json)
     else:
-        lines, note = KINDS[what]()
+        lines = _lines(what)
         if as_json:
             print_object({what.replace("-", "_"): lines})
-        else:
-            _print(lines)
-            click.echo(f"\n{note}")
+            return
+        width = max(map(len, lines))
+        for key, line in lines.items():
+            click.echo(f"{key:<{width}}  {line}".rstrip())
+        click.echo(f"\n{KINDS[what][1]}")
 
 
 def _list_all(as_json: bool) -> None:
     from privet.planning import METHODS
 
     found = {"methods": {row.name: row.paper for row in METHODS.values()}}
-    found |= {kind.replace("-", "_"): dict(lines_of()[0]) for kind, lines_of in KINDS.items()}
+    found |= {kind.replace("-", "_"): _lines(kind) for kind in KINDS}
     if as_json:
         print_object(found)
         return
@@ -70,15 +72,7 @@ def _list_all(as_json: bool) -> None:
     click.echo("\n`privet list NAME` has one line about each, for example `privet list schedules`.")
 
 
-def _print(lines: Mapping[str, str]) -> None:
-    width = max(map(len, lines))
-    for name, line in lines.items():
-        click.echo(f"{name:<{width}}  {line}".rstrip())
-
-
 # --- methods ----------------------------------------------------------------------------------------
-
-
 def _list_methods(name: str | None, as_json: bool) -> None:
     from privet.planning import METHODS, method
 
@@ -101,16 +95,11 @@ def _list_methods(name: str | None, as_json: bool) -> None:
 
 
 def _print_method(row: "Method") -> None:
-    """One method in full."""
     lines = {
-        "paper": row.paper,
-        "noise": row.noise_says,
-        "clip": row.clip_says,
-        "needs": ", ".join(row.needs),
-        "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}",
-        "what is wrong": row.wrong,
+        "paper": row.paper, "noise": row.noise_says, "clip": row.clip_says, "needs": ", ".join(row.needs),
+        "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}", "what is wrong": row.wrong,
         "by default": f"rule {row.rule}, pld: certified ({row.certified_variant})",
-    }
+    }  # fmt: skip
     click.echo(row.name)
     for name, line in lines.items():
         if line:
@@ -118,8 +107,6 @@ def _print_method(row: "Method") -> None:
 
 
 # --- schedules --------------------------------------------------------------------------------------
-
-
 def _show_schedule(show: str, steps: int, as_json: bool) -> None:
     from privet import schedules
 
@@ -129,65 +116,18 @@ def _show_schedule(show: str, steps: int, as_json: bool) -> None:
 
 
 # --- what is registered -----------------------------------------------------------------------------
+KINDS = {  # where its registry is, and what is said below its list
+    "schedules": ("privet.schedules", "Written shape:key=value,...; your own as my.module:Class. Try: privet list "
+                  "schedules --show cosine:end=0.1"),
+    "tasks": ("privet.data.task", "For --task, with options as digits:size=500; your own as my.module:task."),
+    "models": ("privet.models", "For --model; your own as my.module:Net."),
+    "accountants": ("privet.accounting", "For --accountant; your own as my.module:Class."),
+    "clipping-rules": ("privet.planning.clipping_rules", "For --rule; your own as my.module:Class."),
+    "attacks": ("privet.attacks", "For `privet attack --attack`; your own as my.module:Class."),
+    "samplings": ("privet.accounting.sampling", "For --sampling."),
+}  # fmt: skip
 
 
-def _schedules() -> tuple[Mapping[str, str], str]:
-    from privet.schedules import registry
-
-    note = "Written shape:key=value,...; your own as my.module:Class. Try: privet list schedules --show cosine:end=0.1"
-    return _of(registry), note
-
-
-def _tasks() -> tuple[Mapping[str, str], str]:
-    from privet.data.task import registry
-
-    return _of(registry), "For --task, with options as digits:size=500; your own as my.module:task."
-
-
-def _models() -> tuple[Mapping[str, str], str]:
-    from privet.models import registry
-
-    return _of(registry), "For --model; your own as my.module:Net."
-
-
-def _accountants() -> tuple[Mapping[str, str], str]:
-    from privet.accounting import registry
-
-    return _of(registry), "For --accountant; your own as my.module:Class."
-
-
-def _clipping_rules() -> tuple[Mapping[str, str], str]:
-    from privet.planning.clipping_rules import registry
-
-    return _of(registry), "For --rule; your own as my.module:Class."
-
-
-def _attacks() -> tuple[Mapping[str, str], str]:
-    from privet.attacks import registry
-
-    return _of(registry), "For `privet attack --attack`; your own as my.module:Class."
-
-
-def _samplings() -> tuple[Mapping[str, str], str]:
-    from privet.accounting.sampling import registry
-
-    return _of(registry), "For --sampling."
-
-
-def _of(registry: Any) -> dict[str, str]:
-    return {name: _first_line(registry.maker(name)) for name in registry.names()}
-
-
-def _first_line(thing: object) -> str:
-    return (thing.__doc__ or "").strip().split("\n")[0]
-
-
-KINDS: dict[str, Callable[[], tuple[Mapping[str, str], str]]] = {
-    "schedules": _schedules,
-    "tasks": _tasks,
-    "models": _models,
-    "accountants": _accountants,
-    "clipping-rules": _clipping_rules,
-    "attacks": _attacks,
-    "samplings": _samplings,
-}
+def _lines(kind: str) -> dict[str, str]:
+    registry = importlib.import_module(KINDS[kind][0]).registry
+    return {name: (registry.maker(name).__doc__ or "").strip().split("\n")[0] for name in registry.names()}

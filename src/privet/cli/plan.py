@@ -1,33 +1,17 @@
 """`privet plan`: a budget in, a certified plan out; `--explore` and `--optimize` for what to plan."""
 
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet import _check, _text
-from privet.cli.common import (
-    PATH,
-    GroupedCommand,
-    grouped,
-    integer,
-    number,
-    print_object,
-    say_written,
-    span,
-    warnings_as_lines,
-)
-from privet.cli.recipe_options import (
-    JSON,
-    option,
-    plan_options,
-    profile_options,
-    recipe_in,
-    value_or_list,
-    with_shapes,
-)
+from privet import _check
+from privet._text import format_bound, format_outward, shorten
+from privet.cli import common
+from privet.cli.common import PATH, grouped, integer, number, span
+from privet.cli.recipe_options import JSON, option, plan_options, profile_options, recipe_in, value_or_list, with_shapes
 
 if TYPE_CHECKING:
     from privet.planning import Plan
@@ -51,19 +35,11 @@ _EXPLORE = ("batches", "more", "within", "plot")
 _OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 
 
-def _explore_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return grouped(command, EXPLORE, "Explore (with --explore)")
-
-
-def _optimize_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return grouped(command, OPTIMIZE, "Optimize (with --optimize)")
-
-
-@click.command("plan", cls=GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
+@click.command("plan", cls=common.GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
 @click.argument("recipe", required=False, type=PATH)
 @plan_options(lists=True)
-@_explore_options
-@_optimize_options
+@partial(grouped, options=EXPLORE, heading="Explore (with --explore)")
+@partial(grouped, options=OPTIMIZE, heading="Optimize (with --optimize)")
 @profile_options
 @click.option("--out", type=PATH, metavar="FILE", help="Write the plan (JSON).")
 @JSON
@@ -123,17 +99,17 @@ def _plan(recipe: Path | None, given: dict[str, Any], *, out: Path | None, as_js
     from privet.planning import plan
 
     start = time.perf_counter()
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         found = plan(recipe_in(recipe, given))
         closed = _closed_form(found)
     seconds = time.perf_counter() - start
     if as_json:
-        print_object(_plan_object(found, seconds, out, closed))
+        common.print_object(_plan_object(found, seconds, out, closed))
     else:
         _print_plan(found, seconds, closed)
     if out is not None:
         found.save(out)
-    say_written(out, as_json=as_json)
+    common.say_written(out, as_json=as_json)
 
 
 def _closed_form(found: "Plan") -> "Plan | None":
@@ -155,20 +131,12 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
     first, last = found.steps[0], found.steps[-1]
     said: dict[str, Any] = {
         "guarantee": found.guarantee.as_dict(),
-        "certified": None if found.certified is None else found.certified.as_dict(),
-        "scale": found.scale,
-        "steps": len(found.steps),
-        "batch": found.batch,
-        "noise": [first.noise, last.noise],
-        "clip": [first.clip, last.clip],
-        "rate": [first.rate, last.rate],
-        "shapes": found.shapes,
-        "rule": found.rule,
-        "recipe": found.recipe.as_dict(),
-        "hash": found.hash,
-        "seconds": seconds,
+        "certified": None if found.certified is None else found.certified.as_dict(), "scale": found.scale,
+        "steps": len(found.steps), "batch": found.batch, "noise": [first.noise, last.noise],
+        "clip": [first.clip, last.clip], "rate": [first.rate, last.rate], "shapes": found.shapes, "rule": found.rule,
+        "recipe": found.recipe.as_dict(), "hash": found.hash, "seconds": seconds,
         "out": None if out is None else str(out),
-    }
+    }  # fmt: skip
     if found.recipe.tuning is not None:
         said |= {
             "one_run": None if found.one_run is None else found.one_run.as_dict(),
@@ -179,8 +147,6 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
-    from privet.accounting.guarantee import format_outward
-
     click.echo(str(found.guarantee))
     lines = []
     if found.is_unsound:
@@ -201,11 +167,8 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
 
 
 def described(found: "Plan") -> list[tuple[str, str]]:
-    """What a plan does, as names and texts."""
-    from privet.accounting.guarantee import format_bound
-
     recipe, steps = found.recipe, found.steps
-    shape = _text.shorten(steps.noise, 60)
+    shape = shorten(steps.noise, 60)
     shape = shape if shape == "constant" else f"{format_bound(found.scale, up=True)} x {shape}"
     each = "" if recipe.tuning is None else " in each run"
     return [

@@ -116,7 +116,6 @@ def budget_options(command: Command) -> Command:
 
 
 def shape_options(command: Command) -> Command:
-    """Method, clipping rule, noise multiplier and schedules."""
     return grouped(command, SHAPES, "Method, clipping and noise")
 
 
@@ -165,7 +164,6 @@ def recipe_in(file: Path | None, given: dict[str, Any]) -> "Recipe":
 
 
 def profile_options(command: Command) -> Command:
-    """The options of the utility estimate."""
     return grouped(command, PROFILE, "Utility estimate")
 
 

@@ -1,12 +1,15 @@
 """`privet train`: a plan and a task in, a run's folder out."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import PATH, Command, GroupedCommand, grouped, integer, number, print_object, warnings_as_lines
+from privet._registry import from_entry_point
+from privet.cli import common
+from privet.cli.common import PATH, Command, grouped, integer, number
 from privet.cli.recipe_options import JSON, option, plan_options, with_shapes, words_of
 from privet.errors import InvalidValue, PrivetError
 
@@ -84,13 +87,9 @@ RUN = (
 )  # fmt: skip
 
 
-def _run_options(command: Command) -> Command:
-    return grouped(command, RUN, "Run")
-
-
-@click.command("train", cls=GroupedCommand, short_help="Train a model with differential privacy.")
+@click.command("train", cls=common.GroupedCommand, short_help="Train a model with differential privacy.")
 @click.argument("recipe", required=False, type=PATH)
-@_run_options
+@partial(grouped, options=RUN, heading="Run")
 @training_options
 @plan_options()
 @JSON
@@ -119,14 +118,15 @@ def train_command(
     from dataclasses import fields
 
     from privet.data import Where
+    from privet.training.progress import LiveProgress, LogProgress
     from privet.training.settings import Settings
 
     settings = {field.name: flags.pop(field.name) for field in fields(Settings)}
     where = Where(folder=data_dir)
-    watcher = _watcher(plain=plain)
+    watcher = LiveProgress() if sys.stderr.isatty() and not plain else LogProgress(sys.stderr)
     if named is not None:
         _refuse({"recipe": recipe}, "--recipe", "It names another recipe")
-        recipe = _shipped(named)
+        recipe = from_entry_point("privet.recipes", "best", asked=f"--recipe {named}")(named).path
     if resume is not None:
         given = settings | flags | {"recipe": recipe, "plan": plan_file, "out": out, "seed": seed}
         given |= {"total_epsilon": total_epsilon, "ledger_dir": ledger_dir}
@@ -148,24 +148,7 @@ def train_command(
     return 0 if run.is_over else 130
 
 
-def _shipped(name: str) -> Path:
-    """The file of a recipe that ships with the papers, or with another distribution."""
-    from privet._registry import from_entry_point
-
-    found: Path = from_entry_point("privet.recipes", "best", asked=f"--recipe {name}")(name).path
-    return found
-
-
-def _watcher(*, plain: bool) -> "Progress":
-    from privet.training.progress import LiveProgress, LogProgress
-
-    if sys.stderr.isatty() and not plain:
-        return LiveProgress()
-    return LogProgress(sys.stderr)
-
-
 def _refuse(given: dict[str, Any], beside: str, why: str) -> None:
-    """Raise if an option is given that does not apply."""
     for key, value in given.items():
         if value is not None:
             name = "RECIPE" if key == "recipe" else f"--{key.replace('_', '-')}"
@@ -184,14 +167,13 @@ def _plan(
         return Plan.load(file)
     given = with_shapes(flags)
     given["size"] = given["size"] or _size(recipe, given, settings, where)
-    with warnings_as_lines():
+    with common.warnings_as_lines():
         return plan(Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given))
 
 
 def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], where: "Where") -> int | None:
     """The size of the task, for a recipe that names none; it is public unless the relation says otherwise."""
     from privet.data.task import task
-    from privet.errors import PrivetError
     from privet.planning.recipe_file import read_table
     from privet.training.settings import Settings
 
@@ -210,15 +192,10 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
 
 
 def _free(plan: "Plan", settings: dict[str, Any], root: Path) -> Path:
-    """runs/digits, or runs/digits-2 if there is one."""
     from privet.training.settings import Settings
 
     spelling = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
-    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in spelling.split(":")[0])
-    tried = 1
-    while (place := root / (name if tried == 1 else f"{name}-{tried}")).exists():
-        tried += 1
-    return place
+    return common.free_folder(root, spelling)
 
 
 def _resumed(folder: Path, where: "Where", watcher: "Progress", *, show_private: bool | None) -> "tuple[Run, bool]":
@@ -230,15 +207,13 @@ def _resumed(folder: Path, where: "Where", watcher: "Progress", *, show_private:
 
 
 # --- what is said at the end ------------------------------------------------------------------------
-
-
 def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
     from privet.training.processes import group
 
     if not group().is_first:
         return
     if as_json:
-        print_object(_object(run))
+        common.print_object(_object(run))
         return
     planned = len(run.plan.steps)
     said = "had finished already" if was_over else "finished" if run.is_over else "stopped"
@@ -275,7 +250,8 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
     if run.scores is not None:
         found.append(("held-out", f"{_scores(run)} ({run.evaluation})"))
     found.append(("folder", str(run.folder)))
-    return [*found, ("next", _next(run))]
+    after = "audit --run" if run.why_none else "epsilon --from"  # without a guarantee there is no epsilon to show
+    return [*found, ("next", f"privet {after if run.is_over else 'train --resume'} {run.folder}")]
 
 
 def _totals(run: "Run") -> list[tuple[str, str]]:
@@ -286,18 +262,8 @@ def _totals(run: "Run") -> list[tuple[str, str]]:
         every = read_standings(run.folder, run.dataset)
     except PrivetError as error:
         return [("total", f"cannot be computed: {error}")]
-    return [
-        row
-        for one in every
-        for row in [("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)]
-    ]
-
-
-def _next(run: "Run") -> str:
-    """A command to run next; a run without a guarantee has no epsilon to show."""
-    if not run.is_over:
-        return f"privet train --resume {run.folder}"
-    return f"privet audit --run {run.folder}" if run.why_none else f"privet epsilon --from {run.folder}"
+    rows = ([("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)] for one in every)
+    return [row for each in rows for row in each]
 
 
 def _scores(run: "Run") -> str:

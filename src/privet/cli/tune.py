@@ -2,21 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import (
-    PATH,
-    Command,
-    GroupedCommand,
-    grouped,
-    number,
-    print_object,
-    progress_bar,
-    warnings_as_lines,
-)
+from privet.cli.common import PATH, GroupedCommand, grouped, number, print_object, progress_bar, warnings_as_lines
 from privet.cli.recipe_options import JSON, budget_options, option, shape_options, with_shapes
 from privet.cli.train import training_options
 from privet.errors import InvalidValue
@@ -50,13 +42,9 @@ TUNING = (
 )  # fmt: skip
 
 
-def _tuning_options(command: Command) -> Command:
-    return grouped(command, TUNING, "Tuning")
-
-
 @click.command("tune", cls=GroupedCommand, short_help="Search hyperparameters; privately, if asked.")
 @click.argument("recipe", required=False, type=PATH)
-@_tuning_options
+@partial(grouped, options=TUNING, heading="Tuning")
 @training_options
 @budget_options
 @shape_options
@@ -96,7 +84,7 @@ def tune_command(
             _space(tried), out=out or Path("runs") / f"tune-{_plain(spelled)}", task=spelled, charge=charge,
             trials=trials, judges=JUDGES if judges is None else judges, public=public, seed=seed,
             where=Where(folder=data_dir), watch=None if bar is None else _watch(bar),
-            tell=_tell if bar is None else lambda _: None, **given,
+            tell=partial(click.echo, err=True) if bar is None else lambda _: None, **given,
         )  # fmt: skip
     if as_json:
         print_object(found.as_dict() | {"plot": None if plot is None else str(plot)})
@@ -163,10 +151,6 @@ def _check_plot(plot: Path | None, charge: str | None) -> None:
     check_path(plot, option="--plot")
 
 
-def _tell(text: str) -> None:
-    click.echo(text, err=True)
-
-
 def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Progress]":
     from privet.training.progress import NoProgress
 
@@ -194,8 +178,6 @@ def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Progre
 
 
 # --- what is said at the end ------------------------------------------------------------------------
-
-
 def _plot(found: "Tuned", path: Path) -> None:
     from privet.reporting.figures import save_trials
 
@@ -210,17 +192,11 @@ def _print(found: "Tuned", task: str) -> None:
     from privet.tuning.space import format_candidate
 
     click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} examples")
-    for trial in sorted(found.trials or (), key=lambda t: _rank(t.score, found.higher_is_better))[:MOST_SHOWN]:
-        if trial.score is not None:
-            click.echo(f"  {found.measure} {trial.score:.4f}  {format_candidate(trial.candidate)}")
+    scored = [(trial.score, trial.candidate) for trial in found.trials or () if trial.score is not None]
+    for score, candidate in sorted(scored, key=lambda row: -row[0] if found.higher_is_better else row[0])[:MOST_SHOWN]:
+        click.echo(f"  {found.measure} {score:.4f}  {format_candidate(candidate)}")
     for name, text in _lines(found):
         click.echo(f"  {name:<10}{text}")
-
-
-def _rank(score: float | None, higher_is_better: bool) -> float:
-    if score is None:
-        return float("inf")
-    return -score if higher_is_better else score
 
 
 def _lines(found: "Tuned") -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Each coordinate is centred and scaled before the norm is taken, by what earlier noisy releases have taught."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privet import _check
-from privet.clipping.fixed import clip_factors, one_group
+from privet.clipping.fixed import ClipWhole
 from privet.clipping.rule import register
 from privet.errors import InvalidValue
 from privet.per_example.forms import PerExampleGradient, norms_in_chunks
@@ -24,9 +24,7 @@ class Transformed:
     scale: Tensor
 
     def squared_norms(self) -> Tensor:
-        like = (
-            self.inner.squared_norms()
-        )  # for their number and precision; a share that must hold its gradients does so now
+        like = self.inner.squared_norms()  # for number and precision; what must hold its gradients does so now
         return norms_in_chunks(self, len(like), self.mean.numel(), like.dtype)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -43,7 +41,7 @@ class Transformed:
 
 @register("adaclip")
 @dataclass(slots=True, kw_only=True)
-class AdaClip:
+class AdaClip(ClipWhole):
     """Flat clipping of w = (g - m) / b: less noise where gradients are small, at the same total.
 
         released: g~ = b w~ + m,   w~ = (sum_i clipped w_i + noise) / batch
@@ -77,15 +75,6 @@ class AdaClip:
             raise InvalidValue(
                 f"low={self.low!r} must be at most high={self.high!r}. They bound a variance. Swap them."
             )
-
-    def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return one_group(names)
-
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip_factors(norms, clip)
-
-    def norm_bound(self, clip: float, groups: int) -> float:
-        return clip
 
     def threshold(self, clip: float) -> float:
         return clip

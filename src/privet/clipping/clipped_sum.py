@@ -97,14 +97,12 @@ class Clipper:
     def zero(self, clip: float) -> ClippedSum:
         """No example: nothing is computed, the sum is zero. `clip` is the one in force."""
         some = next(iter(self.named.values()))
-        norms = torch.zeros(0, device=some.device, dtype=_float_dtype(some))
+        norms = torch.zeros(0, device=some.device, dtype=float_dtype(some))
         bound = self.rule.bound(clip, len(self.groups))
         self.rule.factors(norms.new_zeros(0, len(self.groups)), clip, bound=bound, dtype=norms.dtype)  # it may fail
-        zeros = {
-            name: torch.zeros_like(p, dtype=_float_dtype(p), requires_grad=False) for name, p in self.named.items()
-        }
         return ClippedSum(
-            grads=zeros, norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
+            grads={n: torch.zeros_like(p, dtype=float_dtype(p), requires_grad=False) for n, p in self.named.items()},
+            norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
         )  # fmt: skip
 
     def _sum_huge_in_float64(
@@ -146,16 +144,9 @@ def zero_clipped_sum(named: Named, rule: ClippingRule, clip: float) -> ClippedSu
 
 
 def clipped_sum(
-    model: nn.Module,
-    loss_fn: "Loss | Tensor",
-    batch: Sequence[Any],
-    rule: "str | ClippingRule" = "flat",
-    clip: float = 1.0,
-    *,
-    views: int = 1,
-    force: Force = "auto",
-    as_published: bool = False,
-) -> ClippedSum:
+    model: nn.Module, loss_fn: "Loss | Tensor", batch: Sequence[Any], rule: "str | ClippingRule" = "flat",
+    clip: float = 1.0, *, views: int = 1, force: Force = "auto", as_published: bool = False,
+) -> ClippedSum:  # fmt: skip
     """The sum over the batch of per-example gradients, each clipped by `rule` to `clip`.
 
     `batch` is (inputs, targets), every tensor with its examples along dimension 0; inputs may be a tensor, a tuple
@@ -198,7 +189,6 @@ def sum_batch(
 
 
 def check_clip(clip: float) -> None:
-    """Raise unless gradients can be clipped to this."""
     _check.positive(clip=clip)
     if clip < LEAST_CLIP:
         raise InvalidValue(
@@ -222,7 +212,6 @@ def _stack_groups(columns: list[Tensor]) -> tuple[Tensor, Tensor]:
 def _group_squared_norms(
     shares: Mapping[str, PerExampleGradient], groups: list[list[str]], size: int, named: Named
 ) -> list[Tensor]:
-    """The squared norms of each group, (B,) each; what no example touched is zero."""
     columns: list[Tensor] = []
     for group in groups:
         total: Tensor | None = None
@@ -232,7 +221,7 @@ def _group_squared_norms(
                 total = found if total is None else total + found
         if total is None:
             some = next(iter(named.values()))
-            total = torch.zeros(size, device=some.device, dtype=_float_dtype(some))
+            total = torch.zeros(size, device=some.device, dtype=float_dtype(some))
         columns.append(total)
     return columns
 
@@ -268,5 +257,5 @@ def _sum_buffers(named: Named) -> dict[str, Tensor]:
     return found if len(kinds) == 1 else {name: found[name] for name in named}
 
 
-def _float_dtype(p: Tensor) -> torch.dtype:
+def float_dtype(p: Tensor) -> torch.dtype:
     return p.dtype if p.dtype in WIDE else torch.float32

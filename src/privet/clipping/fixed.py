@@ -13,11 +13,6 @@ from privet.errors import InvalidValue
 LEAST_GAMMA = 1e-12
 
 
-def one_group(names: Sequence[str]) -> list[list[str]]:
-    """One group."""
-    return [list(names)]
-
-
 def groups_by_layer(names: Sequence[str]) -> list[list[str]]:
     """One group for each module that has parameters of its own: a layer's weight and bias are clipped together.
 
@@ -38,13 +33,13 @@ def clip_factors(norms: Tensor, clip: float) -> Tensor:
     return clip / norms.clamp(min=clip)
 
 
-@register("flat")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flat:
-    """The whole gradient is clipped: g min(1, clip / |g|)."""
+class ClipWhole:
+    """What rules share that clip the whole gradient: g min(1, clip / |g|)."""
+
+    __slots__ = ()
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return one_group(names)
+        return [list(names)]
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
         return clip_factors(norms, clip)
@@ -53,9 +48,15 @@ class Flat:
         return clip
 
 
+@register("flat")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat(ClipWhole):
+    """The whole gradient is clipped: g min(1, clip / |g|)."""
+
+
 @register("per_layer")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerLayer:
+class PerLayer(ClipWhole):
     """Equal shares: each of M layers is clipped to clip / sqrt(M), and M (clip / sqrt(M))^2 = clip^2."""
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
@@ -64,13 +65,10 @@ class PerLayer:
     def factors(self, norms: Tensor, clip: float) -> Tensor:
         return clip_factors(norms, clip / math.sqrt(norms.shape[1]))
 
-    def norm_bound(self, clip: float, groups: int) -> float:
-        return clip
-
 
 @register("normalised")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normalised:
+class Normalised(ClipWhole):
     """Every gradient gets nearly the same norm: clip g / (|g| + gamma), of norm below clip; nothing to tune.
 
     Called automatic clipping by its authors. `clip` is only a scale: with learning rate eta it acts as clip * eta, and
@@ -87,11 +85,5 @@ class Normalised:
                 "float32, and a factor of clip / gamma would make much of them. Use a larger gamma."
             )
 
-    def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return one_group(names)
-
     def factors(self, norms: Tensor, clip: float) -> Tensor:
         return clip / (norms + self.gamma)
-
-    def norm_bound(self, clip: float, groups: int) -> float:
-        return clip

@@ -1,27 +1,25 @@
 """The clip follows a quantile of the norms, learnt from a noisy count that is released with the gradient."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from privet import _check
-from privet.clipping.fixed import clip_factors, one_group
+from privet.clipping.fixed import ClipWhole
 from privet.clipping.rule import register
 from privet.per_example.forms import PerExampleGradient
 
-FURTHEST = (
-    1e6  # the clip stays within the plan's clip over this and times this: public limits, so that noise stays a number
-)
+FURTHEST = 1e6  # the clip stays within the plan's over this and times this: public, so that noise stays a number
 COUNT = 10.0  # the count's noise multiplier is the expected batch over this: a standard deviation of batch / 20
 LEAST = 5.0  # but at least this many times the step's noise, so that the gradient's rises by 2.1 % at most
 
 
 @register("quantile")
 @dataclass(slots=True, kw_only=True)
-class Quantile:
+class Quantile(ClipWhole):
     """Flat clipping to C, with C moved by how many examples were left unclipped.
 
         C <- C exp(-speed (b - target)),   b = 1/2 + (sum_i (1[|g_i| <= C] - 1/2) + noise) / batch
@@ -46,15 +44,6 @@ class Quantile:
         _check.positive(speed=self.speed)
         if self.count_noise is not None:
             _check.positive(count_noise=self.count_noise)
-
-    def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return one_group(names)
-
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip_factors(norms, clip)
-
-    def norm_bound(self, clip: float, groups: int) -> float:
-        return clip
 
     def threshold(self, clip: float) -> float:
         return clip * math.exp(self._moved)

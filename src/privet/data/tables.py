@@ -35,7 +35,6 @@ READ = "the list of classes was read from the records: it is taken as public"
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss for each example, of outputs (B, 1)."""
     return nn.functional.mse_loss(outputs.view(-1), targets, reduction="none")
 
 
@@ -79,7 +78,6 @@ def own_csv(
 
 
 def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
-    """The header and the rows, all as long as it."""
     try:
         _check_text(existing_path(path), path)
         content = read_content(existing_path(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
@@ -91,7 +89,8 @@ def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
         raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {error.start:,} is no text.") from None
     except csv.Error:
         raise InvalidValue(
-            f"{path}: is not a CSV file in UTF-8: a quotation mark is not closed, or a field is too long. Mend it."
+            f"{path}: is not a CSV file in UTF-8: a quotation mark is not closed, or a field is too long. "
+            "Correct the file."
         ) from None
     if len(lines) < 3:
         raise InvalidValue(f"{path}: has {len(lines)} lines. It needs a header and at least two records.")
@@ -101,11 +100,13 @@ def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
         if not name or first.setdefault(name, place) != place:
             raise InvalidValue(
                 f"{path}: has a first line with an empty or repeated name, in column {place}. It must name the "
-                "columns, each once. Mend it."
+                "columns, each once. Correct it."
             )
     for number, row in enumerate(lines[1:], 1):
         if len(row) != len(header):
-            raise InvalidValue(f"{path}: record {number} has {len(row)} fields, the header has {len(header)}. Mend it.")
+            raise InvalidValue(
+                f"{path}: record {number} has {len(row)} fields, the header has {len(header)}. Correct it."
+            )
     return header, lines[1:]
 
 
@@ -125,14 +126,13 @@ def _parse_numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64
             values[number - 1] = math.nan
         if not math.isfinite(values[number - 1]):
             raise InvalidValue(
-                f"{path}: record {number} has no finite number in {name!r}. "
-                "Mend it, or name the columns to use: columns=..."
+                f"{path}: record {number}: {name!r} is missing or not numeric. Encode or impute it, or name the "
+                "columns to use: columns=..."
             )
     return values
 
 
 def _scale_columns(inputs: NDArray[np.float64], used: list[str], ranges: str) -> None:
-    """Scale columns to [0, 1] by the ranges given, in place."""
     for part in _split_words(ranges):
         name, low, high = _parse_range(part)
         if name not in used:
@@ -206,8 +206,8 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
         if int(labels.max()) >= most:
             raise InvalidValue(
                 f"{path}: record {int((labels >= most).int().argmax()) + 1} has a class in {name} that is not below "
-                f"{most}{', the number of records' if classes is None else ''}. Classes are 0, 1, ...: mend {name}, or "
-                "say classes=..."
+                f"{most}{', the number of records' if classes is None else ''}. Classes are 0, 1, ...: correct {name}, "
+                "or say classes=..."
             )
     model = "cnn" if x.dim() == 4 else "mlp"
     note = READ if classes is None else ""
@@ -245,7 +245,7 @@ def make_own_task(
     """
     _check.whole(least=2, every=every)
     if not all(bool(given.isfinite().all()) for given in (x, y, *(tested or ()))):
-        raise InvalidValue(f"{path}: has a value that is no finite number in float32. Mend it.")
+        raise InvalidValue(f"{path}: has a value that is missing or not finite in float32. Impute or clip it.")
     train, held_out, spread = (x, y), tested, "the records set apart for it"
     if held_out is None:
         if every > len(x):
@@ -256,15 +256,11 @@ def make_own_task(
         spread = f"one in each {every} records, by a fixed hash of their places"
     name = existing_path(path).resolve().name
     return Task(
-        name=name,
-        train=train,
-        held_out=held_out,
+        name=name, train=train, held_out=held_out,
         evaluation=f"{spread}, {len(held_out[0]):,} that are never trained on; they are the user's, and may be private",
-        model=model,
-        facts={"shape": tuple(x.shape[1:]), "classes": classes},
-        source="; ".join(filter(None, (f"the user's own {kind}, {name}", note))),
-        **more,
-    )
+        model=model, facts={"shape": tuple(x.shape[1:]), "classes": classes},
+        source="; ".join(filter(None, (f"the user's own {kind}, {name}", note))), **more,
+    )  # fmt: skip
 
 
 def existing_path(path: object) -> Path:
@@ -279,5 +275,4 @@ def _split_words(text: object) -> list[str]:
 
 
 def _printable_names(names: Iterable[str]) -> str:
-    """Names from a file, for a message of one line."""
     return shorten("".join(c if c.isprintable() else "?" for c in ", ".join(names)))

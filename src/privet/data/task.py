@@ -43,7 +43,6 @@ RMSE = Measure(name="rmse", each=_squared_error, finish=lambda mean: mean**0.5, 
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss for each example."""
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
@@ -79,11 +78,9 @@ class Task:
 
     @property
     def size(self) -> int:
-        """The number of training records."""
         return len(self.train[0]) if isinstance(self.train, tuple) else len(self.train)
 
     def network(self, spelling: str | None = None) -> nn.Module:
-        """A fresh network: the task's own, or another by its spelling."""
         wanted = self.model if spelling is None else spelling
         return models.model(wanted, **self.facts) if isinstance(wanted, str) else wanted()
 
@@ -131,9 +128,6 @@ def dataset_name_of(spelling: str) -> str | None:
     """The name of a task's records, by which runs on them are found; None for a user's own, which only the user knows.
 
     Options choose among the records or change what is made of them: they are the same people.
-
-    >>> dataset_name_of("mnist:features=scattering"), dataset_name_of("my_lab.data:task")
-    ('mnist', None)
     """
     name, _ = registry.split(spelling)
     if name not in registry or name in OWN:
@@ -157,7 +151,6 @@ Pixels = NDArray[np.uint8]
 
 
 def tensors(pixels: Pixels, labels: NDArray[np.integer]) -> tuple[Tensor, Tensor]:
-    """Images (N, C, H, W) as float32 in [0, 1], by 1/255, and their labels."""
     scaled = torch.tensor(pixels, dtype=torch.float32).div_(255)
     return scaled, torch.tensor(labels, dtype=torch.int64)
 
@@ -180,9 +173,6 @@ def shuffled(size: int) -> NDArray[np.int64]:
 
     Places are sorted by the splitmix64 hash of the place, so the order depends on nothing of the records: where a
     paper splits at random, this is our draw.
-
-    >>> shuffled(8).tolist()
-    [2, 4, 6, 5, 1, 7, 0, 3]
     """
     return np.argsort(_hash_places(size), kind="stable").astype(np.int64)
 
@@ -194,11 +184,7 @@ def split(size: int, held_out: int) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def one_in(every: int, size: int) -> NDArray[np.int64]:
-    """One place in each whole run of `every` places, by the same hash: spread evenly, and in step with nothing.
-
-    >>> one_in(5, 23).tolist()
-    [4, 7, 10, 19]
-    """
+    """One place in each whole run of `every` places, by the same hash: spread evenly, and in step with nothing."""
     runs = size // every
     shares = (_hash_places(runs) >> np.uint64(11)) * 2.0**-53  # from 0 to below 1, exact
     return every * np.arange(runs) + (shares * every).astype(np.int64)

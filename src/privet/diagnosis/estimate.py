@@ -49,7 +49,6 @@ class Estimate:
     fits: bool = True  # False if one record alone is above the limit
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 
@@ -73,9 +72,8 @@ def estimate(
     low, high = trial.measure_peak(half), trial.measure_peak(few)  # the engine gets to know the model, too
     most = _most_rows(limit, _memory_line(half, low, few, high))
     rows = trial.grow_rows(min(few, most), min(batch, most))
-    line = (
-        _memory_line(half, low, few, high) if rows <= few else _memory_line(half, low, rows, trial.measure_peak(rows))
-    )
+    many, peak = (few, high) if rows <= few else (rows, trial.measure_peak(rows))
+    line = _memory_line(half, low, many, peak)
     most = _most_rows(limit, line)
     times = [trial.measure_seconds(rows) for _ in range(rounds + 1)]  # the first one warms up, and is rarely the least
     clip, noise, plain = (min(column) for column in zip(*times, strict=True))
@@ -137,7 +135,6 @@ class _Trial:
                        as_published=self.as_published)  # fmt: skip
 
     def run_plain(self, count: int) -> Any:
-        """Forward and backward."""
         work = prepare_work(self.model, self.loss_fn, self.rows(count))
         return torch.autograd.grad(work.losses().mean(), list(work.named.values()), allow_unused=True)
 
@@ -262,7 +259,6 @@ def repeat_rows(batch: Any) -> Rows:
 
 
 def free_memory() -> int | None:
-    """Bytes that this process may still take: what the system has left, or the container if that is less."""
     found = [_system_memory(), _container_memory()]
     known = [size for size in found if size is not None]
     return min(known) if known else None

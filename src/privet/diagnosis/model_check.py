@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from privet._text import one_line, shorten
+from privet._text import join_names, one_line, shorten
 from privet.diagnosis.replace_layers import LayerReplacement, check_sizes, mixes_examples, replace_layers
 from privet.errors import PrivetError
 from privet.per_example.gradients import Explanation, Work, explain, prepare_work, unwrap_model
@@ -32,13 +32,12 @@ class ModelIssue:
     way_out: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """What was found of a model, the gravest first; the replacements that would mend it; how the engine goes through.
+    """What was found of a model, the gravest first; replacements that make it trainable; how the engine goes through.
 
     The explanation is that of the model with its replacements made, and None if it still cannot be trained.
     """
@@ -49,16 +48,11 @@ class Checkup:
 
 
 def sort_by_severity(found: "list[ModelIssue] | tuple[ModelIssue, ...]") -> tuple[ModelIssue, ...]:
-    """The gravest first, else in the order they were found."""
     return tuple(sorted(found, key=lambda finding: ORDER.index(finding.severity)))
 
 
 def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] = ()) -> ModelIssue:
-    """What a gate refuses, as a finding: the last sentence of a message says what to do, the first words may be a name.
-
-    >>> issue_from_error("plan", PrivetError("batch=9 is too large. It takes part once. Use less."))
-    ModelIssue(severity='stop', where='plan', why='batch=9 is too large. It takes part once.', way_out='Use less.')
-    """
+    """What a gate refuses: the last sentence of a message says what to do, the first words may be a name."""
     head, _, rest = str(error).partition(": ")
     where, text = (head, rest) if rest and head in names else (where, str(error))
     why, stop, way_out = text.rpartition(". ")
@@ -66,7 +60,6 @@ def issue_from_error(where: str, error: PrivetError, *, names: Collection[str] =
 
 
 def issue_from_failure(error: Exception, model: nn.Module) -> ModelIssue:
-    """What a trial ended with, as a finding."""
     if isinstance(error, PrivetError):
         kinds = (model.named_modules(), model.named_parameters(), model.named_buffers())
         return issue_from_error("model", error, names={name for kind in kinds for name, _ in kind} - {""})
@@ -96,10 +89,8 @@ def examine_model(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) 
     except PrivetError as error:
         return Checkup(findings=(issue_from_failure(error, model),))
     found = [_replacement_issue(change) for change in changes]
-    found += _static_issues(model)
-    left = [
-        _manual_replacement_issue(name, module) for name, module in mended.named_modules() if mixes_examples(module)
-    ]
+    found += [*_parameter_issues(model), *_mode_issues(model)]
+    left = [_manual_replacement_issue(name, m) for name, m in mended.named_modules() if mixes_examples(m)]
     if left or not trainable_parameters(mended):
         return Checkup(findings=sort_by_severity(found + left), changes=changes)
     more, explanation = _trial_issues(mended, loss_fn, batch)
@@ -121,11 +112,6 @@ def _manual_replacement_issue(name: str, module: nn.Module) -> ModelIssue:
     )  # fmt: skip
 
 
-def _static_issues(model: nn.Module) -> list[ModelIssue]:
-    """What is seen without running the model."""
-    return [*_parameter_issues(model), *_mode_issues(model)]
-
-
 def _parameter_issues(model: nn.Module) -> Iterator[ModelIssue]:
     named = dict(model.named_parameters())
     if not trainable_parameters(model):
@@ -141,14 +127,16 @@ def _parameter_issues(model: nn.Module) -> Iterator[ModelIssue]:
     frozen = [name for name, p in named.items() if not p.requires_grad]
     if frozen:
         count = sum(named[name].numel() for name in frozen)
-        yield ModelIssue(severity="note", where=_join_names(frozen),
+        yield ModelIssue(severity="note", where=join_names(frozen, 4),
                       why=f"Frozen: {count} parameters are neither clipped nor noised.")  # fmt: skip
     for names in _tied_parameters(model):
-        yield ModelIssue(severity="note", where=_join_names(names), why="Tied: one parameter, clipped and noised once.")
+        yield ModelIssue(
+            severity="note", where=join_names(names, 4), why="Tied: one parameter, clipped and noised once."
+        )
     half = [name for name, p in trainable_parameters(model).items() if p.dtype in (torch.float16, torch.bfloat16)]
     if half:
         yield ModelIssue(
-            severity="note", where=_join_names(half),
+            severity="note", where=join_names(half, 4),
             why="Half precision: norms, clipping and noise are in float32; updates are rounded to the parameters.",
             way_out="Give the loss function to the step: training.step(loss_fn, x, y).",
         )  # fmt: skip
@@ -169,21 +157,16 @@ def _mode_issues(model: nn.Module) -> Iterator[ModelIssue]:
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and not mixes_examples(module)]  # fmt: skip
     if kept:
         yield ModelIssue(
-            severity="warn", where=_join_names(kept),
+            severity="warn", where=join_names(kept, 4),
             why="Batch norm in eval mode: it uses its stored statistics, which are published with the model.",
             way_out="Keep it in eval(), and only if the statistics come from public data.",
         )  # fmt: skip
-
-
-def _join_names(names: list[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 # --- a model on trial -------------------------------------------------------------------------------
 
 
 def _trial_issues(model: nn.Module, loss_fn: Any, batch: Any) -> tuple[list[ModelIssue], Explanation | None]:
-    """What is seen when the model runs on a few rows."""
     try:
         work = prepare_work(model, loss_fn, batch)
         found = list(_buffer_issues(work))
@@ -239,7 +222,7 @@ def _speed_issues(explanation: Explanation) -> Iterator[ModelIssue]:
     for line in explanation.uses:
         if line.is_slow:
             yield ModelIssue(
-                severity="slow", where=_join_names(list(line.parameters)),
+                severity="slow", where=join_names(list(line.parameters), 4),
                 why=f"No rule for {line.function}: a gradient is made and held for each example.",
                 way_out="Exact, but slow. Use another layer, or teach the engine this one: docs/howto-layer.md.",
             )  # fmt: skip
@@ -251,6 +234,6 @@ def _unused_issues(work: Work) -> Iterator[ModelIssue]:
         grads = torch.autograd.grad(losses.sum(), list(work.named.values()), allow_unused=True)
     names = [name for name, grad in zip(work.named, grads, strict=True) if grad is None]
     if names:
-        yield ModelIssue(severity="note", where=_join_names(names),
+        yield ModelIssue(severity="note", where=join_names(names, 4),
                       why="The loss does not depend on them here: they get noise alone.",
                       way_out="Freeze them: requires_grad_(False).")  # fmt: skip

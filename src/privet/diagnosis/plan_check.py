@@ -35,11 +35,9 @@ def examine_optimizer(optimizer: Optimizer, model: nn.Module) -> tuple[ModelIssu
         check_optimizer(optimizer, trainable_parameters(inner), inner)
     except PrivetError as error:
         return (issue_from_error("optimizer", error),)
-    if any(group.get("weight_decay") for group in optimizer.param_groups):
-        return (
-            ModelIssue(severity="note", where="optimizer", why="Weight decay reads weights alone: it costs nothing."),
-        )
-    return ()
+    why = "Weight decay reads weights alone: it costs nothing."
+    note = ModelIssue(severity="note", where="optimizer", why=why)
+    return (note,) if any(group.get("weight_decay") for group in optimizer.param_groups) else ()
 
 
 def examine_plan(
@@ -73,7 +71,6 @@ def examine_plan(
 
 
 def _gate_issues(plan: Plan, records: int | None, users: UserIds | None, rows: int | None) -> Iterator[ModelIssue]:
-    """The gates of `Training`."""
     try:
         check_rule(bounded(clipping_rule(plan.rule)).is_uncertified, plan)
     except PrivetError as error:

@@ -41,7 +41,6 @@ class PluginReport:
         return all(outcome.passes for outcome in self.outcomes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         rows = [asdict(outcome) | {"passes": outcome.passes} for outcome in self.outcomes]
         return {"plugin": self.address, "kind": self.kind, "passes": self.passes, "checks": rows}
 
@@ -52,9 +51,6 @@ def check_plugin(address: str, *, more: Sequence[Contract] = (), make: Any = Non
     Args:
         more: contracts of layers above this one.
         make: (model, loss_fn, batch) that uses a layer rule, for its comparison with autograd.
-
-    Raises:
-        InvalidValue: nothing is there, or it has the methods of no kind of plug-in.
     """
     head = ":".join(address.split(":")[:2])
     thing = import_address(head, kind="plugin")
@@ -67,11 +63,8 @@ def check_plugin(address: str, *, more: Sequence[Contract] = (), make: Any = Non
 
 def _contract_of(thing: Any, address: str, contracts: Sequence[Contract]) -> Contract:
     for contract in contracts:
-        if (
-            contract.needs
-            and isinstance(thing, type)
-            and all(callable(getattr(thing, m, None)) for m in contract.needs)
-        ):
+        methods = [getattr(thing, name, None) for name in contract.needs]
+        if methods and isinstance(thing, type) and all(map(callable, methods)):
             return contract
         if not contract.needs and callable(thing) and not isinstance(thing, type):
             return contract
@@ -178,18 +171,14 @@ def _state_is_restored(spec: Any) -> str:
     return ""
 
 
-CLIPPING_RULE = Contract(
-    kind="clipping rule",
-    needs=rules.needs,
-    checks={
-        "every parameter is in one group": _parameters_are_grouped,
-        "its bound is a public number, finite and > 0": _bound_is_public,
-        "the factors of an example depend on that example alone": _factors_are_of_one_example,
-        "no example adds more than its bound": _examples_stay_within_the_bound,
-        "a neighbouring batch moves the sum by at most the bound": _a_neighbour_is_within_the_bound,
-        "its state is saved and restored": _state_is_restored,
-    },
-)
+CLIPPING_RULE = Contract(kind="clipping rule", needs=rules.needs, checks={
+    "every parameter is in one group": _parameters_are_grouped,
+    "its bound is a public number, finite and > 0": _bound_is_public,
+    "the factors of an example depend on that example alone": _factors_are_of_one_example,
+    "no example adds more than its bound": _examples_stay_within_the_bound,
+    "a neighbouring batch moves the sum by at most the bound": _a_neighbour_is_within_the_bound,
+    "its state is saved and restored": _state_is_restored,
+})  # fmt: skip
 
 
 # --- layer rules ------------------------------------------------------------------------------------
@@ -255,16 +244,12 @@ def _has_one_score_for_each_example(spelling: str) -> str:
     return f"for 8 examples, {' and '.join(wrong)}; one value for each example is needed" if wrong else ""
 
 
-DATASET = Contract(
-    kind="dataset",
-    needs=(),
-    checks={
-        "it returns the same Task every time": _returns_a_task,
-        "it has held-out examples": _has_a_held_out_set,
-        "its network can be trained privately": _trains_privately,
-        "its loss and measure have one value for each example": _has_one_score_for_each_example,
-    },
-)
+DATASET = Contract(kind="dataset", needs=(), checks={
+    "it returns the same Task every time": _returns_a_task,
+    "it has held-out examples": _has_a_held_out_set,
+    "its network can be trained privately": _trains_privately,
+    "its loss and measure have one value for each example": _has_one_score_for_each_example,
+})  # fmt: skip
 
 # A noise mechanism and a sampler from outside get a contract here once they can be plugged in.
 CONTRACTS = (SCHEDULE, ACCOUNTANT, CLIPPING_RULE, LAYER_RULE, DATASET)

@@ -49,7 +49,6 @@ class Outcome:
 
 
 def outcome_of(name: str, check: Check, thing: Any) -> Outcome:
-    """The outcome of a check; a plug-in may fail in any way."""
     try:
         return Outcome(check=name, why=check(thing))
     except PrivetError as error:
@@ -100,22 +99,17 @@ def _spelling_is_read_back(spec: Any) -> str:
     return ""
 
 
-SCHEDULE = Contract(
-    kind="schedule",
-    needs=("values",),
-    checks={
-        "one finite positive number for each step": _values_are_positive,
-        "the same values every time": _values_are_repeated,
-        "its text makes an equal schedule": _spelling_is_read_back,
-    },
-)
+SCHEDULE = Contract(kind="schedule", needs=("values",), checks={
+    "one finite positive number for each step": _values_are_positive,
+    "the same values every time": _values_are_repeated,
+    "its text makes an equal schedule": _spelling_is_read_back,
+})  # fmt: skip
 
 
 # --- accountants: by spelling -----------------------------------------------------------------------
 
 
 def ledger_of(noise: float = 3.0, rate: float = 0.01, count: int = 10) -> Ledger:
-    """A ledger of equal Poisson-sampled steps."""
     ledger = Ledger()
     ledger.add(Step(noise=noise, rate=rate), count)
     return ledger
@@ -247,19 +241,15 @@ def _refusals_have_a_reason(name: str) -> str:
     return ""
 
 
-ACCOUNTANT = Contract(
-    kind="accountant",
-    needs=("unsupported_reason", "bounds", "label"),
-    checks={
-        "it covers Gaussian steps": _covers_something,
-        "an empty ledger costs nothing": _empty_costs_nothing,
-        "ten steps at once cost as much as ten times one": _count_is_repetition,
-        "the order of steps does not matter": _order_does_not_matter,
-        "more noise never costs more": _more_noise_costs_less,
-        "more steps never cost less": _more_steps_cost_more,
-        "a smaller delta never costs less": _smaller_delta_costs_more,
-        "the interval and the label are valid": _interval_and_label,
-        "epsilon is not below what is proven to be spent": _not_below_what_is_proven,
-        "what it has no theorem for is refused with a reason": _refusals_have_a_reason,
-    },
-)
+ACCOUNTANT = Contract(kind="accountant", needs=("unsupported_reason", "bounds", "label"), checks={
+    "it covers Gaussian steps": _covers_something,
+    "an empty ledger costs nothing": _empty_costs_nothing,
+    "ten steps at once cost as much as ten times one": _count_is_repetition,
+    "the order of steps does not matter": _order_does_not_matter,
+    "more noise never costs more": _more_noise_costs_less,
+    "more steps never cost less": _more_steps_cost_more,
+    "a smaller delta never costs less": _smaller_delta_costs_more,
+    "the interval and the label are valid": _interval_and_label,
+    "epsilon is not below what is proven to be spent": _not_below_what_is_proven,
+    "what it has no theorem for is refused with a reason": _refusals_have_a_reason,
+})  # fmt: skip

@@ -27,7 +27,6 @@ class LayerReplacement:
     weights: str
 
     def as_dict(self) -> dict[str, str]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 
@@ -71,7 +70,6 @@ def replace_layers(model: nn.Module) -> tuple[nn.Module, tuple[LayerReplacement,
 
 
 def check_sizes(model: nn.Module) -> None:
-    """Raise if a lazy layer has not met its first batch yet."""
     for name, module in model.named_modules():
         is_lazy: Callable[[], bool] | None = getattr(module, "has_uninitialized_params", None)
         if is_lazy is not None and is_lazy():

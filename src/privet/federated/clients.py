@@ -90,8 +90,6 @@ class Worker:
 
 
 class InProcess:
-    """All clients in this process, one after the other; a few may drop out."""
-
     def __init__(self, worker: Worker, task: Task, parts: Sequence[Tensor], folder: Path) -> None:
         self._worker, self._task, self._parts, self._folder = worker, task, parts, folder
         self.sizes: Sequence[int] | None = [len(part) for part in parts] if worker.are_sizes_public else None
@@ -108,9 +106,5 @@ class InProcess:
 
 
 def client_folder(folder: Path, client: int) -> Path:
-    """Where a client keeps its ledger.
-
-    >>> client_folder(Path("runs"), 7).as_posix()
-    'runs/clients/00007'
-    """
+    """Where a client keeps its ledger."""
     return folder / "clients" / f"{client:05d}"

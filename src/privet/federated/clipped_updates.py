@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from privet.clipping.clipped_sum import ClippedSum, clip_and_sum, zero_clipped_sum
+from privet.clipping.clipped_sum import ClippedSum, clip_and_sum, float_dtype, zero_clipped_sum
 from privet.clipping.rule import ClippingRule
 from privet.per_example.forms import MOST_HELD, Dense, PerExampleGradient
 
@@ -34,17 +34,8 @@ def clipped_updates(updates: Iterable[Update], named: Named, rule: ClippingRule,
     """The sum over clients of what `rule` leaves of each update; they are read a few at a time.
 
     An update that `plain` cannot use counts as zero: its client has dropped out.
-
-    >>> from privet.clipping.rule import clipping_rule
-    >>> model = nn.Linear(2, 1, bias=False)
-    >>> named = dict(model.named_parameters())
-    >>> found = clipped_updates([{"weight": torch.tensor([[3.0, 4.0]])}], named, clipping_rule("flat"), 1.0)
-    >>> found.grads["weight"].round(decimals=3), found.norm_bound
-    (tensor([[0.6000, 0.8000]]), 1.0)
     """
-    return sum_dense_updates(
-        (kept for update in updates if (kept := _try_dense_update(update, named))), named, rule, clip
-    )
+    return sum_dense_updates((kept for u in updates if (kept := _try_dense_update(u, named))), named, rule, clip)
 
 
 def sum_dense_updates(updates: Iterable[Update], named: Named, rule: ClippingRule, clip: float) -> ClippedSum:
@@ -67,16 +58,11 @@ def usable_updates(answers: Iterable[tuple[int, object]], named: Named, *, numbe
 
 
 def log_dropout(number: int, client: int, fault: str) -> None:
-    """Write down that a client has dropped out of a round, and by which kind of fault."""
     log.warning("round %d: client %d has dropped out: %s", number, client, fault)
 
 
 def to_dense_update(update: object, named: Named) -> dict[str, Tensor]:
-    """An update as dense finite tensors in float32 or better, on the devices of the model's parameters.
-
-    Raises:
-        Unusable: it is something else. Whatever it does when it is read, nothing else is raised.
-    """
+    """An update as dense finite tensors in float32 or better, on the devices of the model's parameters."""
     try:
         given = _read(update, named)
         return {name: _to_dense_tensor(given[name], p, name) for name, p in named.items()}
@@ -91,15 +77,11 @@ def average_updates(updates: Sequence[tuple[float, Update]], named: Named) -> di
 
     The median is of their norms, the lower of the two in the middle. So as long as fewer than half of them are made to
     harm, one moves the average by at most its weight's share of `WIDEST` honest updates. All were private before.
-
-    >>> named = {"w": nn.Parameter(torch.zeros(1))}
-    >>> average_updates([(1, {"w": torch.tensor([x])}) for x in (1.0, 1.5, 1e30)], named)["w"]
-    tensor([2.3333])
     """
     norms = [_update_norm(update) for _, update in updates]
     most = WIDEST * sorted(norms)[(len(norms) - 1) // 2]
     whole = math.fsum(weight for weight, _ in updates)
-    total = {name: torch.zeros_like(p, dtype=_update_dtype(p), requires_grad=False) for name, p in named.items()}
+    total = {name: torch.zeros_like(p, dtype=float_dtype(p), requires_grad=False) for name, p in named.items()}
     for (weight, update), norm in zip(updates, norms, strict=True):
         scale = weight / whole * (most / norm if norm > most else 1.0)
         for name, value in update.items():
@@ -145,7 +127,7 @@ def _to_dense_tensor(value: object, p: nn.Parameter, name: str) -> Tensor:
         raise Unusable(f"its {name!r} is not of the parameter's shape")
     if not _has_memory(t):
         raise Unusable(f"its {name!r} has no memory behind it")
-    t = t.to(p.device, _update_dtype(p))
+    t = t.to(p.device, float_dtype(p))
     if not bool(t.isfinite().all()):
         raise Unusable(f"its {name!r} is not finite")
     return t
@@ -162,7 +144,3 @@ def _has_memory(t: Tensor) -> bool:
 def _batch_updates(updates: Iterator[Update], most: int) -> Iterator[list[Update]]:
     while some := list(itertools.islice(updates, most)):
         yield some
-
-
-def _update_dtype(p: Tensor) -> torch.dtype:
-    return torch.float64 if p.dtype == torch.float64 else torch.float32

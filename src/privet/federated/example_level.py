@@ -40,21 +40,13 @@ def standing_row(spent: Guarantee | None, *, planned: float | None, left: int | 
 
 
 def worst_row(standing: Standing) -> Row | None:
-    """Where the client stands that has spent most; None if nobody has spent anything.
-
-    >>> worst_row({0: {"epsilon": 1.0}, 1: {"epsilon": 2.0}, 2: {"epsilon": None}})
-    {'epsilon': 2.0}
-    """
+    """Where the client stands that has spent most; None if nobody has spent anything."""
     known = [row for row in standing.values() if row["epsilon"] is not None]
     return max(known, key=lambda row: float(row["epsilon"])) if known else None
 
 
 def weakest_label(standing: Standing) -> Label:
-    """The label of a figure that is said of all clients: certified if that of each is.
-
-    >>> weakest_label({0: {"epsilon": 2.0, "label": "certified"}, 1: {"epsilon": 1.0, "label": "claimed"}})
-    'claimed'
-    """
+    """The label of a figure that is said of all clients: certified if that of each is."""
     labels: dict[str, Label] = {row["label"]: row["label"] for row in standing.values() if row["epsilon"] is not None}
     return next((labels[name] for name in WEAK if name in labels), "certified")
 
@@ -84,12 +76,7 @@ def overall_guarantee(plan: Plan, standing: Standing) -> Guarantee:
 
 
 def epsilon_distribution(standing: Standing) -> dict[str, float | int]:
-    """How epsilon is spread over the clients: least, quartiles, most; how many took part, stopped, or refused.
-
-    >>> rows = {k: {"epsilon": 1.0 + k, "left": k, "why": ""} for k in range(5)}
-    >>> epsilon_distribution(rows)["median"], epsilon_distribution(rows)["stopped"]
-    (3.0, 1)
-    """
+    """How epsilon is spread over the clients: least, quartiles, most; how many took part, stopped, or refused."""
     known = [float(row["epsilon"]) for row in standing.values() if row["epsilon"] is not None]
     found: dict[str, float | int] = {
         "clients": len(known), "stopped": sum(row["left"] == 0 for row in standing.values()),
@@ -165,9 +152,6 @@ class ExampleLevelClient:
         Fewer than `steps` are made if the plan has fewer left, and never more, whatever batches are empty: how many
         were made is told, and must not depend on the coins. They are charged on this client's disk, each before its
         noise is drawn, so a client that is killed goes on after what it had charged.
-
-        Raises:
-            BudgetExceeded: the plan is spent; the client takes no part any more.
         """
         _check.whole(steps=steps)
         if not self.left:
@@ -219,16 +203,7 @@ class ExampleLevelClient:
 
 
 def client_plan(plan: Plan, size: int) -> Plan:
-    """The plan of a client with `size` records: the same recipe and budget, its own rate and noise.
-
-    >>> p = make_plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=20)
-    >>> q = client_plan(p, 50)
-    >>> q.recipe.size, q.guarantee.epsilon <= 2.0, q.steps[0].noise > p.steps[0].noise
-    (50, True, True)
-
-    Raises:
-        NoSolution: the budget cannot be met with so few records.
-    """
+    """The plan of a client with `size` records: the same recipe and budget, its own rate and noise."""
     return plan if size == plan.recipe.size else _plan_for_size(plan, size)
 
 

@@ -11,7 +11,7 @@ runs/f/checkpoint.safetensors, metrics.jsonl
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,42 +66,34 @@ class Federated:
 
     @property
     def is_over(self) -> bool:
-        """Whether all rounds that were asked for are made."""
         return self.rounds >= (self.settings.rounds or self.planned)
 
     @property
     def scores(self) -> dict[str, Any] | None:
-        """The last evaluation on the held-out set."""
         found = metrics.evaluation_lines(self.metrics)
         return found[-1] if found else None
 
     @classmethod
     def load(cls, folder: str | Path) -> "Federated":
-        """The federation in a folder, going on or not.
-
-        Raises:
-            InvalidValue: it is not the folder of one, or a file of it is damaged.
-        """
+        """The federation in a folder, going on or not."""
         place = Path(folder)
         chosen, about = description.read(place)
         plan = Plan.load(place / PLAN)
-        seed = about["seed"]
+        seed, seeded = about["seed"], about["seed"] is not None
         common: dict[str, Any] = {
             "folder": place, "plan": plan, "settings": chosen, "metrics": metrics.read(place), "seed": seed,
             "planned": planned_rounds(plan, chosen),
         }  # fmt: skip
         if plan.recipe.budget.unit == "client":
             reading = ledger_reading.read_ledger(place)
-            spent = (
-                mark_guarantee(guarantee_of(reading.ledger, plan), plan, seeded=seed is not None)
-                if reading.ledger.steps
-                else None
-            )
-            common["guarantee"] = mark_guarantee(plan.guarantee, plan, seeded=seed is not None)
+            spent = None
+            if reading.ledger.steps:
+                spent = mark_guarantee(guarantee_of(reading.ledger, plan), plan, seeded=seeded)
+            common["guarantee"] = mark_guarantee(plan.guarantee, plan, seeded=seeded)
             return cls(rounds=reading.ledger.steps, spent=spent, standing={}, notes=reading.notes, **common)
         kept = _checkpoint_extra(place)
-        standing, notes = read_standings(place, plan, kept["standing"], seeded=seed is not None)
-        common["guarantee"] = mark_guarantee(overall_guarantee(plan, standing), plan, seeded=seed is not None)
+        standing, notes = read_standings(place, plan, kept["standing"], seeded=seeded)
+        common["guarantee"] = mark_guarantee(overall_guarantee(plan, standing), plan, seeded=seeded)
         return cls(
             rounds=int(kept["round"]), spent=worst_guarantee(plan, standing), standing=standing, notes=notes, **common
         )
@@ -161,7 +153,7 @@ def resume_federation(
     found = Federated.load(out)
     chosen, about = description.read(found.folder)
     if rounds is not None:
-        chosen = Settings.of({**_settings_table(chosen), "rounds": rounds})
+        chosen = Settings.of({**asdict(chosen), "rounds": rounds})
         check_rounds(chosen, found.plan.guarantee, found.planned)
     elif found.is_over:
         return found
@@ -204,7 +196,6 @@ class _Parts:
         return self.plan.recipe.budget.unit == "client"
 
     def new_server(self) -> "Server | Records":
-        """A new one."""
         if not self.by_client:
             make_folder(self.folder)
             return self._example_level_server(0, {})
@@ -214,7 +205,6 @@ class _Parts:
         )  # fmt: skip
 
     def resume_server(self, rounds: int) -> "tuple[Server | Records, int]":
-        """The one that goes on, and the round that its weights are of."""
         kept = _checkpoint_extra(self.folder)
         if self.by_client:
             server, _ = resume(
@@ -272,10 +262,6 @@ def _checkpoint_extra(folder: Path) -> Mapping[str, Any]:
     """What the last checkpoint says beside the weights; what a new federation would say, if there is none."""
     begun = {"round": 0, "standing": dict[str, Any]()}
     return checkpoint.peek(folder).extra if (folder / checkpoint_format.NAME).exists() else begun
-
-
-def _settings_table(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
 
 
 def _check_unit(plan: Plan) -> None:

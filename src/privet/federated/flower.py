@@ -46,11 +46,7 @@ POLL = 0.2  # seconds between two looks at who is connected
 
 
 def import_flower() -> Any:
-    """Flower itself.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """Flower itself."""
     try:
         import flwr.app
         import flwr.clientapp
@@ -203,7 +199,6 @@ def server_app() -> "ServerApp":
 
 
 def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
-    """The rounds of a federation over a grid, from a run config."""
     settings, folder = settings_from_config(config), Path(str(config["out"]))
     fleet = FlowerFleet(
         grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1)),
@@ -228,22 +223,14 @@ def _check_plan(given: str, folder: Path) -> None:
 
 
 def settings_from_config(config: Mapping[str, Any]) -> Settings:
-    """The settings in a run config; an empty word counts as not given.
-
-    >>> settings_from_config({"clients": 3, "local-lr": 0.5, "model": "", "plan": "plan.json"}).local_lr
-    0.5
-    """
+    """The settings in a run config; an empty word counts as not given."""
     known = {field.name for field in fields(Settings)}
     table = {key.replace("-", "_"): value for key, value in config.items() if value != ""}
     return Settings.of({key: value for key, value in table.items() if key in known})
 
 
 def sizes_from_config(config: Mapping[str, Any]) -> list[int] | None:
-    """The records of each client, `sizes = "600,580"`, client 0 first; None if the config has none.
-
-    >>> sizes_from_config({"sizes": "600,580"}), sizes_from_config({"sizes": ""})
-    ([600, 580], None)
-    """
+    """The records of each client, `sizes = "600,580"`, client 0 first; None if the config has none."""
     text = str(config.get("sizes", ""))
     if not text:
         return None
@@ -289,7 +276,6 @@ def client_app(records: Records | None = None) -> "ClientApp":
 
 
 def run_client(content: "RecordDict", context: "Context", records: Records) -> ClientReply:
-    """The client's answer to a model, on its own records."""
     config, client = context.run_config, client_number(context)
     settings = settings_from_config(config)
     task = _load_task(settings.task)
@@ -303,7 +289,6 @@ def run_client(content: "RecordDict", context: "Context", records: Records) -> C
 
 
 def client_number(context: "Context") -> int:
-    """Which client a node is."""
     found = context.node_config.get("partition-id")
     if type(found) is not int or found < 0:
         raise InvalidValue(
@@ -314,7 +299,6 @@ def client_number(context: "Context") -> int:
 
 
 def client_part(context: "Context", task: Task) -> Any:
-    """The client's part of a task whose records are cut up for a trial."""
     settings = settings_from_config(context.run_config)
     return gather(task.train, partition(task, settings.clients, way=settings.split, seed=settings.split_seed)[
         client_number(context)

@@ -71,7 +71,7 @@ class Records:
         """The optimizer's step along the average of the updates; who sends none that can be used adds nothing."""
         named = trainable_parameters(self.model)
         kept = [
-            (self._client_weight(client), update) for client,
+            ((1 if self.sizes is None else self.sizes[client]), update) for client,
             update in usable_updates(self._accept_answers(answers), named, number=self.steps_done)
         ]  # fmt: skip
         if sum(weight for weight, _ in kept) > 0:
@@ -79,9 +79,6 @@ class Records:
             if all(bool(value.isfinite().all()) for value in average.values()):
                 apply_update(self.optimizer, named, average)
         self.steps_done += 1
-
-    def _client_weight(self, client: int) -> int:
-        return 1 if self.sizes is None else self.sizes[client]
 
     def _accept_answers(self, answers: Iterable[ClientReply]) -> Iterator[tuple[int, Update]]:
         """What each client sent, once, and only with word of what it has spent."""
@@ -122,18 +119,15 @@ class FederatedLoop:
         self._metrics = Metrics(folder)
 
     def run(self) -> None:
-        """Make the rounds that are left."""
         try:
-            if self._server.steps_done < self._until:
-                self._run_client_rounds(self._server) if isinstance(self._server, Server) else self._run_example_rounds(
-                    self._server
-                )
+            server = self._server
+            if server.steps_done < self._until:
+                self._run_client_rounds(server) if isinstance(server, Server) else self._run_example_rounds(server)
             self._save()
         finally:
             self._metrics.close()
 
     def record_resume(self, weights_of: int) -> None:
-        """Write down that the federation goes on, and from the weights of which round."""
         self._metrics.add({"step": self._server.steps_done, "event": "resumed", "weights_of": weights_of})
 
     def _run_client_rounds(self, server: Server) -> None:
@@ -189,11 +183,7 @@ def _spending_line(server: "Server | Records") -> dict[str, Any]:
 
 
 def check_rounds(settings: Settings, guarantee: Guarantee, planned: int) -> int:
-    """How many rounds to make: as asked, else all that are planned.
-
-    Raises:
-        InvalidValue: more are asked for than the plan pays for.
-    """
+    """How many rounds to make: as asked, else all that are planned."""
     if settings.rounds is not None and settings.rounds > planned:
         raise InvalidValue(
             f"rounds={settings.rounds} must be at most {planned}, those of the plan. Its epsilon of "

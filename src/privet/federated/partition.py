@@ -18,8 +18,6 @@ Part = NDArray[np.int64]  # the records of one client
 
 
 class Split(Protocol):
-    """A way to cut a dataset."""
-
     def parts(self, task: Task, clients: int, numbers: np.random.Generator) -> list[Part]:
         """The records of each client; each record has one owner. A client may have none."""
 
@@ -110,7 +108,6 @@ def partition(task: Task, clients: int, *, way: str = "iid", seed: int = 0) -> l
 
 
 def record_labels(task: Task) -> NDArray[np.int64]:
-    """The class of each training record."""
     _, targets = gather(task.train, torch.arange(task.size))
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dim() != 1:
         raise InvalidValue(f"split='dirichlet' needs one class for each example of {task.name!r}. Use iid.")

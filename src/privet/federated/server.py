@@ -101,7 +101,6 @@ class Server:
 
     @property
     def is_busy(self) -> bool:
-        """Whether clients were asked, and their round is not over."""
         return self._chosen is not None
 
     @property
@@ -117,7 +116,6 @@ class Server:
         return guarantee if self.noise_is_secret else mark_uncertified(guarantee, str(self._generator))
 
     def close(self) -> None:
-        """Let another process have the ledger."""
         self._account.close()
 
     def __enter__(self) -> "Server":
@@ -178,12 +176,10 @@ class Server:
 
     @property
     def position(self) -> LedgerPosition | None:
-        """The place in the ledger on disk, for a checkpoint."""
         return self._account.position
 
 
 def apply_update(optimizer: Optimizer, named: Any, average: Update) -> None:
-    """Let the optimizer make one step along an average of updates."""
     optimizer.zero_grad(set_to_none=True)
     for name, value in average.items():
         named[name].grad = match_strides(named[name], value)
@@ -230,9 +226,6 @@ def resume(
     """The federation in a folder, at the ledger's next round, with the weights of its last checkpoint, and its `extra`.
 
     Rounds that were charged after that checkpoint stay charged and are never done again; coins and noise are fresh.
-
-    Raises:
-        InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint.
     """
     folder = Path(out)
     kept = checkpoint.peek(folder) if (folder / checkpoint_format.NAME).exists() else None

@@ -66,7 +66,6 @@ class Settings:
 
     @property
     def local(self) -> LocalTraining:
-        """The work of a client in a round of client-level privacy."""
         return LocalTraining(
             algorithm=self.algorithm, epochs=self.local_epochs, batch=self.local_batch, lr=self.local_lr
         )  # fmt: skip
@@ -104,17 +103,12 @@ def check_read(given: Mapping[str, Any], unit: str) -> None:
 
 
 def write(folder: Path, settings: Settings, **more: Any) -> None:
-    """Put the description in a folder, whole or not at all."""
     text = json.dumps({"format": FORMAT, "version": VERSION, "settings": asdict(settings), **more}, indent=1)
     write_new(folder / NAME, text.encode() + b"\n")
 
 
 def read(folder: Path) -> tuple[Settings, dict[str, Any]]:
-    """The settings of a federation, and what else its description says.
-
-    Raises:
-        InvalidValue: there is none, or it is damaged, or of another version.
-    """
+    """The settings of a federation, and what else its description says."""
     file = folder / NAME
     try:
         found = json.loads(file.read_text(encoding="utf-8"))

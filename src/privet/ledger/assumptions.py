@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from privet import _check
-from privet._text import shorten
+from privet._text import format_count, shorten
 from privet.accounting import Guarantee
 from privet.errors import InvalidValue
 
@@ -64,18 +64,15 @@ class LoopFacts:
         if not self.own_loop:
             return ()
         rest = " and holds in the others" if self.checked < self.steps else ""
-        said = [
-            f"independence of examples was checked in {self.checked} of "
-            f"{_format_steps(self.steps)}{rest and ',' + rest}"
-        ]
+        steps = format_count(self.steps, "step")
+        said = [f"independence of examples was checked in {self.checked} of {steps}{rest and ',' + rest}"]
         if self.not_followed:
             said.append(f"not followed by the check, and taken as independent: {'; '.join(self.not_followed)}")
         if self.outside:
             said.append(f"tensors from outside of the loop hold nothing of the records: {'; '.join(self.outside)}")
         if self.taken_out:
-            said.append(
-                f"numbers taken out of the batch in {_format_steps(self.taken_out)} reach no other example's loss"
-            )
+            steps = format_count(self.taken_out, "step")
+            said.append(f"numbers taken out of the batch in {steps} reach no other example's loss")
         if self.lost:
             batches = "1 batch was" if self.lost == 1 else f"{self.lost} batches were"
             said.append(
@@ -90,14 +87,6 @@ class LoopFacts:
     def void_text(self) -> str:
         """Why the loop has no guarantee, and from which step on; empty if it has one."""
         return "" if self.void_from is None else f"{self.void_reason} (from step {self.void_from} on)"
-
-    def merge(self, later: "LoopFacts") -> "LoopFacts":
-        """The facts of a run that went on: counts add up, texts are put together, the earliest void stays."""
-        voids = [facts for facts in (self, later) if facts.void_from is not None]
-        void = min(voids, key=lambda facts: facts.void_from or 0, default=self)
-        both: dict[str, Any] = {name: getattr(self, name) + getattr(later, name) for name in _COUNTS}
-        both |= {name: _merge_texts(getattr(self, name), getattr(later, name)) for name in _LISTS}
-        return replace(void, own_loop=self.own_loop or later.own_loop, **both)
 
     def void(self, step: int, why: str) -> "LoopFacts":
         """The same from which a guarantee does not follow: from `step` on, or from an earlier one that is known."""
@@ -137,14 +126,3 @@ def list_assumptions(guarantee: Guarantee) -> tuple[str, ...]:
 def _check_text(name: str, text: Any) -> None:
     if type(text) is not str or len(text) > MOST_CHARACTERS:
         raise InvalidValue(f"{name}={shorten(repr(text))} must be text of at most {MOST_CHARACTERS} characters.")
-
-
-def _merge_texts(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """Each once, in order; where there are too many, the last says how many more."""
-    found = tuple(dict.fromkeys(one + other))
-    more = len(found) - MOST_ENTRIES
-    return found if more <= 0 else (*found[: MOST_ENTRIES - 1], f"and {more + 1} more")
-
-
-def _format_steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"

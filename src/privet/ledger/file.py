@@ -124,7 +124,6 @@ class LedgerFile:
             raise
 
     # --- spending ---
-
     def reserve(self, steps: int) -> None:
         """Charge the next `steps` steps with one line, before any of them is done. All are charged, done or not.
 
@@ -209,7 +208,6 @@ class LedgerFile:
         self.close()
 
     # --- the gate ---
-
     def _check_usable(self) -> None:
         if os.getpid() != self._pid:
             raise InvalidValue(
@@ -232,11 +230,10 @@ class LedgerFile:
             raise BudgetExceeded(
                 f"step={number} is not the next one. The plan's order counts. Do step {self.next_step}."
             )
-        for name, given, planned in (
-            ("noise", step.noise, float(self._noises[number])),
-            ("rate", step.rate, float(self._rates[number])),
-            ("sampling", step.sampling, self._sampling),
-        ):
+        noise, rate = float(self._noises[number]), float(self._rates[number])
+        planned_values = {"noise": noise, "rate": rate, "sampling": self._sampling}
+        for name, planned in planned_values.items():
+            given = getattr(step, name)
             if given != planned:
                 raise BudgetExceeded(
                     f"{name}={given} of step {number} is not the plan's, {planned}. It would cost what was not "
@@ -244,7 +241,6 @@ class LedgerFile:
                 )
 
     # --- the file ---
-
     def _mend(self, reading: Reading) -> None:
         """End a line that lacks only its end; charge a torn tail by a line that vouches for it. Nothing is removed."""
         before = b"" if reading.ended else b"\n"
@@ -270,7 +266,6 @@ class LedgerFile:
 
 
 def _check_plan(file: Path, reading: Reading, plan: Plan) -> None:
-    """Raise unless the ledger is of this plan, and charges its steps."""
     if reading.header.plan != plan.hash:
         raise InvalidValue(
             f"{file}: is of another plan, {reading.header.plan}; this one is {plan.hash}. Its steps are not those that "

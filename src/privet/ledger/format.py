@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from privet import _check
-from privet._text import shorten
+from privet._text import format_count, shorten
 from privet.accounting import Guarantee, Ledger
 from privet.accounting.guarantee import RELATIONS, UNITS, Relation, Unit
 from privet.accounting.sampling import sampling
@@ -71,12 +71,9 @@ class Header:
 
     @property
     def length(self) -> int:
-        """How many steps are planned."""
-        found: int = self.steps["length"]
-        return found
+        return int(self.steps["length"])
 
     def planned_steps(self) -> PlannedSteps:
-        """The plan's steps, from their shapes."""
         return PlannedSteps(**dict(self.steps) | {"sampling": sampling(self.steps["sampling"])})
 
 
@@ -105,8 +102,6 @@ def make_header(
 
 
 # --- writing ----------------------------------------------------------------------------------------
-
-
 def header_line(header: Header) -> tuple[bytes, str]:
     """The first line of a file, and its checksum."""
     planned = None if header.planned is None else header.planned.to_file_table()
@@ -167,7 +162,6 @@ class TornTail:
 
 
 def bad_line_error(line: int, why: str) -> InvalidValue:
-    """The error for a line that is not as it was written."""
     return InvalidValue(f"line {line}: {why}. The file was changed after it was written. {RESTORE}")
 
 
@@ -197,7 +191,9 @@ class ChargeReader:
             raise bad_line_error(line, f"charges {count!r} steps, at most {most} may be")
         if mends:
             self._add_planned(count)
-            self.notes.append(f"line {line}: {row['torn']} torn bytes before it are charged as {_format_steps(count)}")
+            self.notes.append(
+                f"line {line}: {row['torn']} torn bytes before it are charged as {format_count(count, 'step')}"
+            )
             return
         if row.get("sampling") != self.header.steps["sampling"]:
             raise bad_line_error(line, f"sampling={row.get('sampling')!r} is not the plan's")
@@ -209,7 +205,7 @@ class ChargeReader:
         """The last line of the loop holds; that there is no guarantee, once it was said, stays."""
         key = "none" if "none" in row else "loop"
         if set(row) != {key, "facts", "digest"} or type(row[key]) is not int or row[key] != self._next:
-            raise bad_line_error(line, f"is not about the loop after {_format_steps(self._next)}, as it says")
+            raise bad_line_error(line, f"is not about the loop after {format_count(self._next, 'step')}, as it says")
         try:
             found = LoopFacts.from_dict(row["facts"])
         except InvalidValue as error:
@@ -241,16 +237,14 @@ class ChargeReader:
         key = b"none" if is_void else b"loop" if is_loop else b"step"
         if not could_begin_with(pieces[0], b'{"%s":%d,' % (key, self._next)):
             raise bad_line_error(line, f"does not begin with step {self._next}, which comes next")
-        if not all(
-            could_begin_with(piece, REPAIR) for piece in pieces[1:]
-        ):  # only a repair is written behind a torn line
+        if not all(could_begin_with(piece, REPAIR) for piece in pieces[1:]):  # nothing else follows a torn line
             raise bad_line_error(line, "its checksum does not fit, and lines follow")
         self._check_void(b"\n".join(pieces))
         most = self._steps_behind_loop(len(pieces[0])) if is_loop else self._steps_in(len(pieces[0]))
         most += sum(self._most_steps_in(len(piece)) for piece in pieces[1:])
         count = min(most, self.header.length - self._next)
         self._add_planned(count)
-        self.notes.append(f"line {line}: torn, or just being written; charged as {_format_steps(count)}")
+        self.notes.append(f"line {line}: torn, or just being written; charged as {format_count(count, 'step')}")
         return TornTail(text=b"\n".join(pieces), count=count)
 
     def _most_steps_in(self, size: int) -> int:
@@ -286,10 +280,6 @@ class ChargeReader:
         except PrivetError as error:
             raise InvalidValue(f"{error} The file was changed after it was written. {RESTORE}") from None
         return ledger
-
-
-def _format_steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _read_values(line: int, name: str, value: Any, count: int) -> list[float]:

@@ -64,7 +64,6 @@ class Meter:
         return guarantee_of(self._plan.ledger().first(steps), self._plan) if read is None else read
 
     def _read(self, steps: int) -> Guarantee | None:
-        """What the curve says, if there is one."""
         curve = self._plan_curve()
         if curve is None:
             return None
@@ -73,7 +72,6 @@ class Meter:
         return replace(self._one_step_guarantee(), epsilon=float(curve.upper[place]), epsilon_lower=lower, steps=steps)
 
     def _one_step_guarantee(self) -> Guarantee:
-        """One step's, for its words."""
         if 1 not in self._priced:
             self._priced[1] = guarantee_of(self._plan.ledger().first(1), self._plan)
         return self._priced[1]

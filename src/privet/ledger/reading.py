@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-from privet._files import MIB, Descriptor, read_file, read_start
+from privet._files import MIB, Descriptor, read_file, read_json, read_start
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger.assumptions import LoopFacts
@@ -33,7 +33,6 @@ WEIGHTS, METRICS = "checkpoint.safetensors", "metrics.jsonl"  # of a run
 
 
 def is_federation(folder: Path) -> bool:
-    """Whether a federation has its folder there."""
     return (folder / FEDERATION).exists()
 
 
@@ -280,21 +279,17 @@ def _find_repair(previous: str, lines: Sequence[bytes], start: int) -> int | Non
 def _parse_rows(lines: list[bytes], places: Sequence[int]) -> list[Any]:
     """The objects in whole lines: read all at once, since a run has many, and one by one only to name a bad one."""
     try:
-        found = json.loads(b"[" + b",".join(lines) + b"]", parse_constant=_refuse_constant)
+        found = read_json(b"[" + b",".join(lines) + b"]")
         if len(found) == len(lines) and all(type(row) is dict for row in found):
             return found  # type: ignore[no-any-return]
     except (ValueError, RecursionError):
         pass
     for place, line in zip(places, lines, strict=True):
         try:
-            json.loads(line, parse_constant=_refuse_constant)
+            read_json(line)
         except (ValueError, RecursionError):
             raise bad_line_error(place + 1, "is not a JSON object") from None
     raise bad_line_error(1, "and those after it are not one JSON object each")
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(word)
 
 
 def _parse_header(row: Any) -> Header:

@@ -4,6 +4,7 @@ Which records a run is on is told by the name that its ledger has, never by look
 on any records, so it is counted as one on those that are asked for.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -65,8 +66,6 @@ def run_assumptions(reading: Reading, *, own_loop: bool) -> tuple[str, ...]:
 
 
 # --- finding ----------------------------------------------------------------------------------------
-
-
 def read(path: str | Path, *, name: str | None = None) -> OneRun:
     """The run in a folder, or of a ledger.
 
@@ -193,8 +192,6 @@ def single_dataset(runs: Sequence[OneRun], dataset: str | None = None) -> str | 
 
 
 # --- cost -------------------------------------------------------------------------------------------
-
-
 def refuse_unproven(name: str, reading: Reading) -> None:
     """Raise if the run has no guarantee, so that no epsilon holds for it, nor for what it is part of."""
     header = reading.header
@@ -263,12 +260,9 @@ def _price_ledger(ledger: Ledger, delta: float, accountant: str, **kind: Any) ->
     try:
         return spent(ledger, delta, accountant=accountant, **kind)
     except PrivetError:
-        if accountant != "pld":
-            raise
-        try:
-            return spent(ledger, delta, accountant="rdp", **kind)
-        except PrivetError:
-            pass
+        if accountant == "pld":
+            with contextlib.suppress(PrivetError):
+                return spent(ledger, delta, accountant="rdp", **kind)
         raise
 
 

@@ -11,13 +11,13 @@ resumed and spend it. A run whose folder is moved or removed stays counted. The 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from privet import _check
 from privet._files import lock_folder, make_folder, write_new
-from privet._text import shorten
+from privet._text import format_count, shorten
 from privet.accounting import Guarantee
 from privet.accounting.filter import Filter
 from privet.accounting.guarantee import RELATIONS, UNITS, Relation, Unit, format_bound, format_outward
@@ -60,9 +60,10 @@ class Total:
         return Filter(epsilon=self.epsilon, delta=self.delta, order=self.order)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for the file."""
-        names = ("epsilon", "delta", "order", "relation", "unit")
-        return {name: getattr(self, name) for name in names} | {"earlier": list(self.earlier), "runs": dict(self.runs)}
+        """Plain values, for the file, where the name stands before them."""
+        return {
+            key: list(value) if key == "earlier" else value for key, value in asdict(self).items() if key != "dataset"
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +89,13 @@ class Standing:
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
             "folder": str(self.folder), "dataset": self.total.dataset, "guarantee": self.guarantee.as_dict(),
             "planned": self.planned, "runs": [run.name for run in self.runs],
         }  # fmt: skip
 
     def __str__(self) -> str:
-        count = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
+        count = format_count(len(self.runs), "run")
         return (
             f"{self.guarantee} for all runs on {self.total.dataset} in {self.folder}; {count} so far, whose plans "
             f"come to {format_outward(self.planned, up=True)}"
@@ -106,15 +106,11 @@ def _total_assumptions(total: Total) -> tuple[str, ...]:
     """What a total assumes that was set after runs had begun."""
     if not total.earlier:
         return ()
-    count = "1 run" if len(total.earlier) == 1 else f"{len(total.earlier)} runs"
-    return (
-        f"the total was set after {count} had begun: neither it nor their plans were chosen by what they had released",
-    )
+    begun = f"the total was set after {format_count(len(total.earlier), 'run')} had begun"
+    return (f"{begun}: neither it nor their plans were chosen by what they had released",)
 
 
 # --- what is asked ----------------------------------------------------------------------------------
-
-
 def set_total(folder: str | Path, epsilon: float, *, dataset: str, plan: Plan, seeded: bool = False) -> None:
     """Set the total of a dataset's runs in and below a folder, at the delta of `plan`, which is to be run first.
 
@@ -191,8 +187,6 @@ def refuse_within(out: str | Path, what: str) -> None:
 
 
 # --- where a run begins -----------------------------------------------------------------------------
-
-
 @contextmanager
 def admit_run(out: Path, header: Header) -> Iterator[Callable[[Header], None]]:
     """Hold the totals of the folders above a run's while it begins or goes on; gives what registers its ledger.
@@ -234,20 +228,17 @@ def _folders_with_totals(out: Path) -> list[Path]:
 
 @contextmanager
 def _hold_lock(place: Path) -> Iterator[bool]:
-    """The lock of a folder's totals."""
     with closing(lock_folder(place, name=LOCK, patience=PATIENCE)):
         yield True
 
 
 # --- the sum ----------------------------------------------------------------------------------------
-
-
 def _check_fits(place: Path, total: Total, header: Header) -> None:
     """Raise unless a run with this header may begin, or go on, beside all that have begun."""
     begun = _counted_runs(place, total)
     rest = [run for run in begun if run.header.run != header.run]
     same = [run for run in begun if run.header.run == header.run]  # itself where it goes on, and copies of it
-    new = same or [_run_from_header(header, name=f"the run on {header.dataset}")]
+    new = same or [_run_from_header(header_line(header)[0], name=f"the run on {header.dataset}", is_gone=False)]
     for run in (*rest, *new):
         refuse_unproven(run.name, run.reading)
         refuse_tuned(run.name, run.header)
@@ -263,11 +254,11 @@ def _check_fits(place: Path, total: Total, header: Header) -> None:
     before, alone = _cost(place, total, rest), _cost(place, total, new)
     left = format_outward(max(0.0, total.epsilon - before), up=False, digits=4)
     said = [format_outward(value, up=True, digits=4) for value in (before, alone, after)]
-    runs = "1 run" if len(rest) == 1 else f"{len(rest)} runs"
     raise BudgetExceeded(
-        f"total_epsilon={total.epsilon:g} of {total.dataset!r} in {place} would be exceeded: what has begun ({runs}) "
-        f"comes to {said[0]} with its whole plans, this run costs {said[1]} alone, and together they come to "
-        f"{said[2]} at delta {format_bound(total.delta, up=True)}; {left} is left. Plan a smaller epsilon, or end here."
+        f"total_epsilon={total.epsilon:g} of {total.dataset!r} in {place} would be exceeded: what has begun "
+        f"({format_count(len(rest), 'run')}) comes to {said[0]} with its whole plans, this run costs {said[1]} "
+        f"alone, and together they come to {said[2]} at delta {format_bound(total.delta, up=True)}; {left} is left. "
+        "Plan a smaller epsilon, or end here."
     )
 
 
@@ -282,18 +273,14 @@ def _counted_runs(place: Path, total: Total) -> list[OneRun]:
     """Every run on the records: those in the folder, and those that were counted and are there no more."""
     found = select_dataset(read_runs(place), total.dataset)
     there = {run.header.run for run in found}
-    gone = [_missing_run(line) for run, line in total.runs.items() if run not in there]
-    return [*found, *gone]
+    gone = ((run, line.encode()) for run, line in total.runs.items() if run not in there)
+    return [
+        *found, *(_run_from_header(line, name=f"a run that is gone ({run[:8]})", is_gone=True) for run, line in gone)
+    ]  # fmt: skip
 
 
-def _missing_run(line: str) -> OneRun:
-    reading = ledger_reading.parse(line.encode())
-    return OneRun(name=f"a run that is gone ({reading.header.run[:8]})", reading=reading, stopped=True, own_loop=True)
-
-
-def _run_from_header(header: Header, *, name: str) -> OneRun:
-    reading = ledger_reading.parse(header_line(header)[0])
-    return OneRun(name=name, reading=reading, stopped=False, own_loop=False)
+def _run_from_header(line: bytes, *, name: str, is_gone: bool) -> OneRun:
+    return OneRun(name=name, reading=ledger_reading.parse(line), stopped=is_gone, own_loop=is_gone)
 
 
 def _header_text(header: Header) -> str:
@@ -301,8 +288,6 @@ def _header_text(header: Header) -> str:
 
 
 # --- the file ---------------------------------------------------------------------------------------
-
-
 def read(folder: Path) -> dict[str, Total]:
     """The totals in a folder, by dataset; nothing if there is no file.
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from privet._files import read_file
-from privet._text import one_line, shorten
+from privet._text import join_names, one_line, shorten
 from privet.errors import InvalidValue, PrivetError
 
 MOST_BYTES = 2**36
@@ -107,7 +107,7 @@ def _match_patterns(patterns: Sequence[str], names: list[str], *, option: str) -
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}
         if not matched:
-            raise InvalidValue(f"{option}={pattern!r} matches no name of the model. It has {_join_names(names)}.")
+            raise InvalidValue(f"{option}={pattern!r} matches no name of the model. It has {join_names(names)}.")
         chosen |= matched
     return chosen
 
@@ -142,12 +142,12 @@ def _check_names(path: Path, wanted: list[str], found: list[str]) -> None:
     extra = [name for name in found if name not in set(wanted)]
     if missing:
         raise InvalidValue(
-            f"{path}: lacks {_join_names(missing)}. Every weight must come from somewhere. Name those that shall stay "
+            f"{path}: lacks {join_names(missing)}. Every weight must come from somewhere. Name those that shall stay "
             "as they were made in fresh=[...]."
         )
     if extra:
         raise InvalidValue(
-            f"{path}: has {_join_names(extra)}, which the model has not. It is another network's, or under other "
+            f"{path}: has {join_names(extra)}, which the model has not. It is another network's, or under other "
             "names. Take the network it was saved from."
         )
 
@@ -162,8 +162,3 @@ def _check_tensor(path: Path, name: str, found: Tensor, own: Tensor) -> None:
         raise InvalidValue(f"{path}: {name} has numbers of the kind {found.dtype}, the model's are {own.dtype}.")
     if not bool(found.to(own.dtype).isfinite().all()):
         raise InvalidValue(f"{path}: {name} has a number that is not finite as {own.dtype}. Use a whole copy.")
-
-
-def _join_names(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -19,14 +19,7 @@ register = registry.register
 
 
 def model(spelling: str, **facts: Any) -> nn.Module:
-    """The network called `spelling`, told those of the `facts` that it asks for.
-
-    >>> model("cnn", shape=(1, 28, 28), classes=10, words=1000)(torch.zeros(2, 1, 28, 28)).shape
-    torch.Size([2, 10])
-
-    Raises:
-        InvalidValue: there is no such network, it has no such option, or your own is not a class of networks.
-    """
+    """The network called `spelling`, told those of the `facts` that it asks for."""
     name, text = registry.split(spelling)
     maker = registry.maker(name)
     if name not in registry:
@@ -46,13 +39,11 @@ def _check_own(name: str, maker: Any) -> None:
 
 
 def output_width(body: nn.Module, shape: tuple[int, ...]) -> int:
-    """How many values `body` makes of one input."""
     with torch.no_grad():
         return int(body(torch.zeros(1, *shape)).numel())
 
 
 def check_image(name: str, shape: tuple[int, ...], *, least: int) -> None:
-    """Raise unless `shape` is (channels, height, width) with sides of at least `least`."""
     if len(shape) != 3 or min(shape[1:]) < least:
         raise InvalidValue(
             f"shape={tuple(shape)!r} does not suit the model {name!r}. It reads images (channels, height, width) of at "

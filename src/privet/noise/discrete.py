@@ -17,6 +17,7 @@ from scipy import special
 from torch import Tensor
 
 from privet import _check
+from privet.clipping.clipped_sum import float_dtype
 from privet.errors import InvalidValue
 from privet.noise.gaussian import check_range, check_real
 from privet.noise.randomness import Randomness
@@ -33,8 +34,7 @@ DIGITS = 120
 FARTHEST = 22  # P[N(0, 1) > 22] < 2^-353: no border lies beyond
 _TINY = Decimal(10) ** -122
 _PI = Decimal(
-    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651328"
-    "2306647093844609550582231725359"
+    "3.141592653589793238462643383279502884197169399375105820974944592307816406286208998628034825342117067982148086513282306647093844609550582231725359"
 )
 
 
@@ -42,9 +42,6 @@ def rounded_gaussian(count: int, *, spread: float, generator: Randomness) -> NDA
     """Independent whole numbers with P[Z = j] = Phi((j + 1/2) / s) - Phi((j - 1/2) / s), s = `spread`.
 
     Their law is within 2^-270 of that in total variation.
-
-    >>> rounded_gaussian(5, spread=3.0, generator=Randomness(0)).dtype
-    dtype('int64')
     """
     _check.whole(least=0, count=count)
     _check.positive(spread=spread)
@@ -145,9 +142,6 @@ def rounding_allowance(batch: float, precision: torch.dtype = torch.float32) -> 
     One example more, and the others may be added in another order, or multiplied by another path through a matrix
     product. Then each may come out differently by 2 eps of the bound. In batches up to 4,096 half of that is the most
     that was seen; beyond, it grows as the square root. This is assumed and tested, not proved.
-
-    >>> round(rounding_allowance(256), 6), rounding_allowance(256, torch.float64) < 1e-12
-    (6.9e-05, True)
     """
     _check.positive(batch=batch)
     return ROUNDINGS * torch.finfo(precision).eps * (batch + SPARE) * max(1.0, math.sqrt(batch / MANY))
@@ -199,18 +193,14 @@ def add_secure_noise(
     """
     _check.positive(divisor=divisor)
     for name, grad in grads.items():
-        check_range(grid.std / divisor, _noise_dtype(grad))
+        check_range(grid.std / divisor, float_dtype(grad))
         if not bool(grad.isfinite().all()):
             raise InvalidValue(f"grads[{name!r}] is not finite. It has no place on a grid. Clip it with clipped_sum.")
     sizes = [grad.numel() for grad in grads.values()]
     drawn = torch.from_numpy(rounded_gaussian(sum(sizes), spread=grid.spread, generator=generator))
     return {
         name: ((round_to_grid(grad, grid.width) + piece.view(grad.shape)).double() * (grid.width / divisor)).to(
-            grad.device, _noise_dtype(grad)
+            grad.device, float_dtype(grad)
         )
         for (name, grad), piece in zip(grads.items(), torch.split(drawn, sizes), strict=True)
     }
-
-
-def _noise_dtype(grad: Tensor) -> torch.dtype:
-    return torch.float64 if grad.dtype == torch.float64 else torch.float32

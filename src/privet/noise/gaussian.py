@@ -25,11 +25,7 @@ BLOCK = 3 << 14  # values at a time: they stay in the cache
 
 
 def sensitivity(norm_bound: float, relation: Relation = "zero-out") -> float:
-    """How far one record moves the clipped sum: its share's norm bound, or twice that if it is replaced.
-
-    >>> sensitivity(0.5), sensitivity(0.5, "replace")
-    (0.5, 1.0)
-    """
+    """How far one record moves the clipped sum: its share's norm bound, or twice that if it is replaced."""
     _check.positive(norm_bound=norm_bound)
     _check.one_of(RELATIONS, relation=relation)
     return 2 * norm_bound if relation == "replace" else norm_bound
@@ -137,7 +133,6 @@ def _group_by_precision(grads: Mapping[str, Tensor]) -> dict[tuple[torch.device,
 
 
 def check_real(name: str, grad: Tensor) -> None:
-    """Raise unless noise can go on every entry of a sum."""
     if not grad.is_floating_point() or grad.layout != torch.strided:
         raise Unsupported(
             f"grads[{name!r}] is a {grad.layout} tensor of {grad.dtype}. Noise goes on every entry of a real one. "
@@ -156,9 +151,6 @@ def draw(flat: Tensor, *, std: float, generator: "Randomness | torch.Generator")
     step with chance Phi(1/noise - 5.77), near 1e-6 at noise 1. So values beyond 4 are drawn again from the exact law
     there, in double precision. That costs a tenth to a third of the time.
     A generator of torch's goes on where it stands: one, and no more, serves all blocks of a release.
-
-    >>> draw(torch.empty(3), std=2.0, generator=Randomness(0)).shape
-    torch.Size([3])
     """
     _check_drawable(flat, std)
     source = generator.torch_generator(flat.device) if isinstance(generator, Randomness) else generator

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet.accounting.mechanisms import MechanismSpec
-from privet.errors import Unsupported
+from privet.errors import InvalidValue, Unsupported
 from privet.ledger.account import Charge
 
 NoiseState = Any  # what a mechanism keeps from step to step: secret where noise is correlated, None where it is not
@@ -79,6 +79,11 @@ def register(kind: type[MechanismSpec]) -> Callable[[type[M]], type[M]]:
     """Class decorator: what draws this kind of noise, made from (spec, whether noise is secure)."""
 
     def keep(make: type[M]) -> type[M]:
+        if kind in _makers:
+            raise InvalidValue(
+                f"mechanism={kind.__name__} is drawn already. What is certified rests on it. Give "
+                "yours a spec of its own."
+            )
         _makers[kind] = make
         return make
 
@@ -86,12 +91,10 @@ def register(kind: type[MechanismSpec]) -> Callable[[type[M]], type[M]]:
 
 
 def mechanism_names() -> tuple[type[MechanismSpec], ...]:
-    """The kinds of noise that can be drawn."""
     return tuple(_makers)
 
 
 def resolve_mechanism(spec: MechanismSpec, *, secure: bool = False) -> NoiseMechanism:
-    """What draws this kind of noise."""
     if type(spec) not in _makers:
         raise Unsupported(f"mechanism={spec!r} cannot be drawn. Use Gaussian().")
     return _makers[type(spec)](spec, secure)

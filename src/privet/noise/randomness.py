@@ -47,7 +47,6 @@ class Randomness:
         return self.seed is None
 
     def numpy_generator(self) -> np.random.Generator:
-        """A new NumPy generator (Philox, 384 bits of entropy), for coins."""
         words = self._entropy(_COINS, 12).view(np.uint64)
         return np.random.Generator(np.random.Philox(key=words[:2], counter=words[2:]))
 
@@ -85,7 +84,6 @@ class Randomness:
 
 
 def os_randomness() -> Randomness:
-    """The operating system's randomness, the default everywhere."""
     return Randomness()
 
 

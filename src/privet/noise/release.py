@@ -33,9 +33,7 @@ class Release:
     grads: Mapping[str, Tensor]  # the noisy average, one for each parameter
     clip: float  # in force in this step
     batch: float  # the divisor
-    std: (
-        float | None
-    )  # of the noise on each entry of the clipped sum; None where a published rule reads it off the data
+    std: float | None  # of the noise on each entry of the sum; None where a published rule reads it off the data
 
 
 class Ranks(Protocol):
@@ -60,11 +58,10 @@ class Ranks(Protocol):
     def broadcast(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
 
 
-class Alone:
-    """One process."""
+class NoOthers:
+    """What one process answers: it makes the whole noise, and its sums are those of all."""
 
-    size = 1
-    is_first = True
+    __slots__ = ()
 
     def noise_per_rank(self, noise: float) -> float:
         return noise
@@ -76,6 +73,11 @@ class Alone:
         return tensors
 
     sum_on_first = broadcast = sum_tensors
+
+
+class Alone(NoOthers):
+    size = 1
+    is_first = True
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -198,7 +200,6 @@ def releaser_for(
     rule: BoundedRule, like: Mapping[str, Tensor], *, randomness: Randomness, relation: Relation, secure: bool = False,
     ranks: Ranks | None = None, in_place: bool = True,
 ) -> Releaser:  # fmt: skip
-    """A releaser of sums of tensors like these, with independent Gaussian noise."""
     mechanism = resolve_mechanism(GAUSSIAN, secure=secure)
     return Releaser(
         rule=rule, groups=len(rule.groups(list(like))), randomness=randomness, relation=relation, mechanism=mechanism,
@@ -243,17 +244,9 @@ class IndependentGaussian:
 
 
 def release(
-    clipped: ClippedSum,
-    rule: "str | ClippingRule",
-    *,
-    step: Step,
-    batch: float,
-    generator: Randomness,
-    relation: Relation = "zero-out",
-    as_published: bool = False,
-    secure: bool = False,
-    in_place: bool = False,
-) -> Release:
+    clipped: ClippedSum, rule: "str | ClippingRule", *, step: Step, batch: float, generator: Randomness,
+    relation: Relation = "zero-out", as_published: bool = False, secure: bool = False, in_place: bool = False,
+) -> Release:  # fmt: skip
     """(clipped sum + N(0, std^2)) / batch, with std = step.noise * sensitivity: what the optimizer may see.
 
     Call it once for each step that is charged, with the sum over all pieces of its batch, also when that is empty. An
@@ -302,11 +295,6 @@ def match_strides(parameter: Tensor, values: Tensor, *, dtype: torch.dtype | Non
     """A gradient, or what an optimizer keeps, with the strides of its parameter: fused steps walk through raw memory.
 
     Its precision is the parameter's, or `dtype`.
-
-    >>> import torch
-    >>> p = torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last)
-    >>> match_strides(p, torch.ones(2, 3, 4, 4)).stride() == p.stride()
-    True
     """
     dtype = parameter.dtype if dtype is None else dtype
     if values.dtype == dtype and values.stride() == parameter.stride():
@@ -322,9 +310,6 @@ def gradient_noise(noise: float, bit_noise: float) -> float:
     One example moves the pair (sum / std_g, bits / std_b) by at most sqrt(sigma_g^-2 + sigma_b^-2) = 1 / sigma, and
     both come from one sample: one Gaussian step. Charged as two steps they would cost less than the truth.
     Source: Andrew et al. 2021, arXiv:1905.03871, Theorem 1.
-
-    >>> round(gradient_noise(1.0, 12.8), 6)
-    1.003066
     """
     _check.positive(noise=noise)
     if not bit_noise > noise:

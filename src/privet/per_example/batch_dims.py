@@ -42,12 +42,7 @@ MOST_PASSES = 16
 
 
 def find_batch_dims(model: nn.Module, run: Run, *, forced: Mapping[str, str]) -> tuple[Facts, list[Call]]:
-    """Facts of every call, once no example sees another; and the calls themselves, for people.
-
-    Raises:
-        Unsupported: examples are coupled; names the module and what to use in its place.
-        TooHard: the examples cannot be found in some tensor.
-    """
+    """Facts of every call, once no example sees another; and the calls themselves, for people."""
     refuse_batch_norm(model)
     uses: dict[tuple[Key, int], bool] = {}
     many = trial_pass(model, run, first_examples(MANY), uses, forced)

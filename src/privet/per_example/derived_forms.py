@@ -13,23 +13,12 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from privet.per_example.forms import (
-    ALLOWED,
-    FELT,
-    Dense,
-    OuterProduct,
-    OuterProductSum,
-    PerExampleGradient,
-    norms_in_chunks,
-    squared_row_norms,
-    sum_in_float64,
-)
+from privet.per_example import forms
 
 
 def gradient_of_parameter(
-    parameter: Tensor, pairs: Sequence[tuple[Tensor, PerExampleGradient]], batch: int
-) -> PerExampleGradient:
-    """The share of a parameter from those of the tensors it was used through."""
+    parameter: Tensor, pairs: Sequence[tuple[Tensor, forms.PerExampleGradient]], batch: int
+) -> forms.PerExampleGradient:
     if len(pairs) == 1 and pairs[0][0] is parameter:
         return pairs[0][1]
     direct = [share for tensor, share in pairs if tensor is parameter]
@@ -75,7 +64,7 @@ class SlicedUse:
     """Views of one parameter that share no element, so that squared norms add."""
 
     parameter: Tensor
-    views: tuple[tuple[Tensor, PerExampleGradient], ...]
+    views: tuple[tuple[Tensor, forms.PerExampleGradient], ...]
     batch: int
 
     def squared_norms(self) -> Tensor:
@@ -114,11 +103,11 @@ class ThroughFunction:
 
     parameter: Tensor
     derived: Tensor
-    inner: PerExampleGradient
+    inner: forms.PerExampleGradient
     batch: int
 
     def squared_norms(self) -> Tensor:
-        return norms_in_chunks(self, self.batch, max(self.parameter.numel(), self.derived.numel()))
+        return forms.norms_in_chunks(self, self.batch, max(self.parameter.numel(), self.derived.numel()))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         summed = self.inner.weighted_sum(weights).to(self.derived.dtype)
@@ -134,38 +123,38 @@ class ThroughFunction:
         )[0]
         return found
 
-    def select(self, rows: Tensor, dtype: torch.dtype) -> "Dense | ThroughFunction":
+    def select(self, rows: Tensor, dtype: torch.dtype) -> "forms.Dense | ThroughFunction":
         return ThroughFunction(self.parameter, self.derived, self.inner.select(rows, dtype), len(rows))
 
 
-def add_uses(shares: Sequence[PerExampleGradient], batch: int, numel: int) -> PerExampleGradient:
+def add_uses(shares: Sequence[forms.PerExampleGradient], batch: int, numel: int) -> forms.PerExampleGradient:
     """The share of a tensor that was used several times: gradients add before the norm is taken."""
     if len(shares) == 1:
         return shares[0]
-    pairs = [_positions(share) for share in shares if isinstance(share, (OuterProduct, OuterProductSum))]
+    pairs = [_positions(share) for share in shares if isinstance(share, (forms.OuterProduct, forms.OuterProductSum))]
     if len(pairs) == len(shares):
-        return OuterProductSum(torch.cat([a for a, _ in pairs], 1), torch.cat([g for _, g in pairs], 1))
+        return forms.OuterProductSum(torch.cat([a for a, _ in pairs], 1), torch.cat([g for _, g in pairs], 1))
     rows = [share for share in shares if isinstance(share, EmbeddingRows)]
     if len(rows) == len(shares):  # padded positions are zero already
         return EmbeddingRows(torch.cat([s.index for s in rows], 1), torch.cat([s.g for s in rows], 1), rows[0].shape)
     return SumOfUses(tuple(shares), batch, numel)
 
 
-def _positions(share: "OuterProduct | OuterProductSum") -> tuple[Tensor, Tensor]:
+def _positions(share: forms.OuterProduct | forms.OuterProductSum) -> tuple[Tensor, Tensor]:
     """Inputs and output gradients, (B, T, ...)."""
-    return (share.a[:, None], share.g.grads[:, None]) if isinstance(share, OuterProduct) else (share.a, share.g)
+    return (share.a[:, None], share.g.grads[:, None]) if isinstance(share, forms.OuterProduct) else (share.a, share.g)
 
 
 @dataclass(slots=True)
 class SumOfUses:
     """Different uses of one tensor, e.g. an embedding that is also the output layer."""
 
-    shares: tuple[PerExampleGradient, ...]
+    shares: tuple[forms.PerExampleGradient, ...]
     batch: int
     numel: int
 
     def squared_norms(self) -> Tensor:
-        return norms_in_chunks(self, self.batch, self.numel)
+        return forms.norms_in_chunks(self, self.batch, self.numel)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         found = self.shares[0].weighted_sum(weights)
@@ -204,19 +193,19 @@ class EmbeddingRows:
 
     def squared_norms(self) -> Tensor:
         if self.index.shape[1] <= 1:
-            return squared_row_norms(self.g.flatten(1))
+            return forms.squared_row_norms(self.g.flatten(1))
         self._pooled = torch.equal(self.g, self.g[:, :1].expand_as(self.g))
         if self._pooled:
-            return squared_row_norms(self.g[:, 0]) * _count_equal_pairs(self.index).to(self.g)
+            return forms.squared_row_norms(self.g[:, 0]) * _count_equal_pairs(self.index).to(self.g)
         twice = self._repeating_examples()
         if len(twice) == len(self.index):
             found, most = self._combine_repeats()
         else:
-            found = squared_row_norms(self.g.flatten(1))
+            found = forms.squared_row_norms(self.g.flatten(1))
             most = found.clone()
             if len(twice):
                 found[twice], most[twice] = self.select(twice, self.g.dtype)._combine_repeats()
-        felt = most > FELT / ALLOWED * found
+        felt = most > forms.FELT / forms.ALLOWED * found
         if self.g.dtype != torch.float64 and bool(felt.any()):
             self._felt = felt.nonzero()[:, 0]
             found[self._felt] = self.select(self._felt, torch.float64).squared_norms().to(found.dtype)
@@ -249,14 +238,14 @@ class EmbeddingRows:
         found, where, counts = torch.unique(keys.flatten(), return_inverse=True, return_counts=True)
         g = self.g.reshape(b * t, -1)
         sums = self.g.new_zeros(len(found), g.shape[1]).index_add_(0, where, g)
-        most = (squared_row_norms(g) * counts[where]).view(b, t).sum(1)
-        return self.g.new_zeros(b).index_add_(0, found // self.shape[0], squared_row_norms(sums)), most
+        most = (forms.squared_row_norms(g) * counts[where]).view(b, t).sum(1)
+        return self.g.new_zeros(b).index_add_(0, found // self.shape[0], forms.squared_row_norms(sums)), most
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         if self._pooled:
             return _scatter_rows(self.index, self.g[:, 0] * weights[:, None], self.shape)
         if self._felt is not None:
-            return sum_in_float64(self, self._felt, weights)
+            return forms.sum_in_float64(self, self._felt, weights)
         return _scatter_rows(self.index.flatten()[:, None], (self.g * weights[:, None, None]).flatten(0, 1), self.shape)
 
     def materialize(self) -> Tensor:
@@ -294,7 +283,6 @@ def _count_equal_pairs(index: Tensor) -> Tensor:
 
 
 def _sort_rows(index: Tensor) -> Tensor:
-    """Each row of whole numbers in order."""
     if index.device.type != "cpu":
         return index.sort(dim=1).values
     return torch.from_numpy(np.sort(index.numpy().astype(np.int32), axis=1))  # ten times as fast, for short rows

@@ -255,7 +255,6 @@ class Permuted:
 
 
 def squared_row_norms(t: Tensor) -> Tensor:
-    """The squared norm of each row, (B, D) -> (B,)."""
     found: Tensor
     if t.shape[1] <= BLOCK:
         found = torch.linalg.vecdot(t, t)

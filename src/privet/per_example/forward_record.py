@@ -88,7 +88,6 @@ class ParameterUse:
         return id(value) in self.ids
 
     def put_examples_first(self, value: Tensor, where: BatchDim | None) -> Tensor:
-        """The tensor with its examples in front: (B, rows of an example, ...)."""
         assert where is not None
         if where.dim == 0 and value.shape[0] == self.batch:
             return value.unsqueeze(1)
@@ -96,7 +95,6 @@ class ParameterUse:
         return found if self.rows == self.batch else found.reshape(self.batch, -1, *found.shape[2:])
 
     def input(self, value: Tensor) -> Tensor:
-        """A plain argument with its examples in front."""
         at = next(i for i, t in enumerate(self.plain) if t is value)
         return self.put_examples_first(value.detach(), self.fact.inputs[at])  # a share must not keep autograd's graph
 
@@ -121,8 +119,8 @@ class ParameterUse:
         for value, version in zip(self.plain, self.versions, strict=True):
             if value._version != version:
                 raise Unsupported(
-                    f"{function_name(self.name[0])} of {self.name[1][0]}: its input was changed in place after use, so "
-                    "its gradient cannot be had; PyTorch refuses this too. Leave out inplace=True there."
+                    f"{function_name(self.name[0])} of {self.name[1][0]}: its input was changed in place after use, "
+                    "so its gradient cannot be had; PyTorch refuses this too. Leave out inplace=True there."
                 )
 
 
@@ -192,7 +190,6 @@ class CallNames:
     seen: dict[Key, int] = field(default_factory=dict)
 
     def key(self, func: Callable[..., Any], entering: Sequence[Tensor]) -> tuple[Key, int]:
-        """A name for this call of `func`, which tracked tensors are entering, and how often it was made before."""
         key = (func, tuple([self.name(t) for t in entering]))
         turn = self.seen.get(key, 0)
         self.seen[key] = turn + 1
@@ -327,7 +324,6 @@ def tensor_kinds(value: Any) -> Any:
 
 
 def batch_size_of(batch: Any) -> int:
-    """The number of rows, which all tensors share."""
     sizes = [t.shape[0] if t.dim() else None for t in tensors_in(batch)]
     if not sizes or len(set(sizes)) != 1 or sizes[0] is None:
         raise InvalidValue(

@@ -117,7 +117,6 @@ class Work:
 
 
 def prepare_work(model: nn.Module, loss_fn: Loss, batch: Any, *, views: int = 1, force: Force = "auto") -> Work:
-    """The work, checked."""
     model = unwrap_model(model)
     named = trainable_parameters(model)
     if not named:
@@ -146,7 +145,6 @@ def loss_signature(loss_fn: Any) -> Any:
 
 
 def check_losses(losses: Any, rows: int) -> None:
-    """Raise unless there is one loss for each row, and a parameter enters it."""
     if not isinstance(losses, Tensor) or losses.shape != (rows,):
         shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise InvalidValue(
@@ -196,7 +194,6 @@ class Explanation:
         return "\n".join(f"{', '.join(line.parameters):<{width}}  {line.function} -> {line.rule}" for line in self.uses)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         uses = [{"function": u.function, "parameters": list(u.parameters), "rule": u.rule} for u in self.uses]
         return {"uses": uses, "whole": self.whole, "parameters": {k: list(v) for k, v in self.parameters.items()}}
 

@@ -85,13 +85,9 @@ class LoopRecord:
         try:
             named = self.named
             signature = (
-                "recorded",
-                model.training,
-                tuple(named),
-                tuple(sorted(self.forced)),
-                tensor_kinds((args, kwargs)),
+                "recorded", model.training, tuple(named), tuple(sorted(self.forced)), tensor_kinds((args, kwargs)),
                 rows > MANY,
-            )
+            )  # fmt: skip
 
             def run(model: nn.Module, take: Callable[[Tensor], Tensor]) -> Tensor:
                 return _probe_loss(
@@ -223,7 +219,6 @@ def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -
 
 
 def _flatten_examples(t: Tensor) -> Tensor:
-    """One row for each example, also where an example has one number."""
     return t.reshape(len(t), -1)
 
 
@@ -282,7 +277,6 @@ _SIMPLE = {int, float, bool, str, type(None)}
 
 
 def _saved_names(kind: type, node: Any) -> tuple[str, ...]:
-    """The names of what a node of this kind keeps and is no tensor."""
     kept = [name for name in dir(node) if name.startswith("_saved_")]
     _names[kind] = tuple(name for name in kept if not tensors_in([getattr(node, name)]))
     return _names[kind]

@@ -12,19 +12,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from privet.errors import Unsupported
+from privet.per_example import forward_record
 from privet.per_example.batch_dims import find_batch_dims
 from privet.per_example.derived_forms import gradient_of_parameter
 from privet.per_example.forms import PerExampleGradient, without_autocast
-from privet.per_example.forward_record import (
-    Facts,
-    ForwardRecord,
-    Found,
-    Key,
-    ParameterUse,
-    UnseenCall,
-    call_names,
-    function_name,
-)
 from privet.per_example.independence.buffers import NONE, BufferWrites, find_writes
 from privet.per_example.independence.model import check_independent_gradients
 from privet.per_example.interception import track_parameters
@@ -41,7 +32,7 @@ VANISHED = 1e-9  # that a norm may be too large by: it clips a little more, and 
 class ModelFacts:
     """Facts of a model's calls, or why it must be run example by example."""
 
-    facts: Facts | None
+    facts: forward_record.Facts | None
     calls: list[Call]
     why: str = ""
     is_sure: bool = True  # some example was finite, so that the rules could be compared with autograd
@@ -79,7 +70,7 @@ def _inspect_model(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Mod
             facts, calls = find_batch_dims(model, run, forced=forced)
             is_sure = _check_against_autograd(model, run, facts, forced)
             check_independent_gradients(model, run, trainable_parameters(model))
-        except (NoLayerRule, UnseenCall) as error:
+        except (NoLayerRule, forward_record.UnseenCall) as error:
             return ModelFacts(None, [], str(error), writes=find_writes(model, run))
         return ModelFacts(facts, calls, is_sure=is_sure, writes=find_writes(model, run))
 
@@ -89,14 +80,13 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def per_example_gradients(
-    uses: list[ParameterUse], losses: Tensor, named: Mapping[str, nn.Parameter], size: int
+    uses: list[forward_record.ParameterUse], losses: Tensor, named: Mapping[str, nn.Parameter], size: int
 ) -> dict[str, PerExampleGradient]:
-    """The share of each parameter that was used; parameters' own gradients are never computed."""
     _check_counts(uses)
     _check_first_derivatives(losses, uses, named)
     _request_gradients(uses)
-    found: Found = {}
-    asked: list[ParameterUse] = []
+    found: forward_record.Found = {}
+    asked: list[forward_record.ParameterUse] = []
     edges: list[GradientEdge] = []
     for use in uses:
         if use.is_asked:
@@ -128,7 +118,9 @@ def per_example_gradients(
     return shares
 
 
-def _check_first_derivatives(losses: Tensor, uses: list[ParameterUse], named: Mapping[str, nn.Parameter]) -> None:
+def _check_first_derivatives(
+    losses: Tensor, uses: list[forward_record.ParameterUse], named: Mapping[str, nn.Parameter]
+) -> None:
     """Raise if losses reach a parameter by another way than its uses: by a gradient with create_graph=True.
 
     Per-example gradients are read off the uses, so what comes by another way would be left out, silently.
@@ -143,7 +135,7 @@ def _check_first_derivatives(losses: Tensor, uses: list[ParameterUse], named: Ma
         if node is not None and node not in seen:
             seen.add(node)
             if id(getattr(node, "variable", None)) in mine:
-                raise UnseenCall(
+                raise forward_record.UnseenCall(
                     "losses hold a gradient (create_graph=True, as a gradient penalty has), or a parameter is used "
                     "where it is not seen: what it does there would be left out of the sum"
                 )
@@ -151,12 +143,14 @@ def _check_first_derivatives(losses: Tensor, uses: list[ParameterUse], named: Ma
                 left.append(below)
 
 
-def _collect_gradient(use: ParameterUse, found: Found, grads: tuple[Tensor | None, ...]) -> None:
+def _collect_gradient(
+    use: forward_record.ParameterUse, found: forward_record.Found, grads: tuple[Tensor | None, ...]
+) -> None:
     if use.edges:
         use.add_shares([grads[use.edges[0].output_nr]], found)
 
 
-def _request_gradients(uses: list[ParameterUse]) -> None:
+def _request_gradients(uses: list[forward_record.ParameterUse]) -> None:
     """Ask for the gradients of a use from which no way leads to one that is asked for: autograd would not come there.
 
     So it is where the data need gradients for reasons of their own.
@@ -186,9 +180,9 @@ def _reaches_any(node: Node, ends: set[Node]) -> bool:
     return False
 
 
-def _check_counts(uses: list[ParameterUse]) -> None:
+def _check_counts(uses: list[forward_record.ParameterUse]) -> None:
     """Raise if a function was called another number of times than when its calls were told apart by their order."""
-    counts: Counter[Key] = Counter()
+    counts: Counter[forward_record.Key] = Counter()
     for use in uses:
         if use.fact.calls:
             counts[use.name] += 1
@@ -196,12 +190,13 @@ def _check_counts(uses: list[ParameterUse]) -> None:
         return
     for use in uses:
         if use.fact.calls and use.fact.calls != counts[use.name]:
-            raise UnseenCall(
-                f"{function_name(use.name[0])} of {', '.join(use.name[1])} was called another number of times"
+            raise forward_record.UnseenCall(
+                f"{forward_record.function_name(use.name[0])} of {', '.join(use.name[1])} was called another number "
+                "of times"
             )
 
 
-def _check_against_autograd(model: nn.Module, run: Run, facts: Facts, forced: Mapping[str, str]) -> bool:
+def _check_against_autograd(model: nn.Module, run: Run, facts: forward_record.Facts, forced: Mapping[str, str]) -> bool:
     """Raise TooHard unless the rules give what autograd gives, on a few examples with the same random numbers.
 
     False if none of the examples has a finite gradient, so that nothing could be compared.
@@ -209,7 +204,7 @@ def _check_against_autograd(model: nn.Module, run: Run, facts: Facts, forced: Ma
     named = trainable_parameters(model)
     with torch.enable_grad():
         with same_random_state(model):
-            tape = ForwardRecord(call_names(named), facts, MANY, MANY, forced)
+            tape = forward_record.ForwardRecord(forward_record.call_names(named), facts, MANY, MANY, forced)
             with track_parameters(list(named.values()), tape):
                 losses = run(model, first_examples(MANY))
             try:

@@ -81,7 +81,6 @@ def copy_tensors(tensors: Any) -> list[Tensor]:
 
 
 def trial_pass(model: nn.Module, run: Run, take: Take, uses: Any, forced: Any) -> TrialPass:
-    """One pass over the examples that `take` takes."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     found = TrialPass(call_names(named), uses, forced)
     hooks = [module.register_forward_hook(_module_hook(found, name), with_kwargs=True)
@@ -122,7 +121,6 @@ def losses_with_graph(model: nn.Module, run: Run, take: Take) -> Tensor:
 
 
 def detached_losses(model: nn.Module, run: Run, take: Take, *, seed: int = 0) -> Tensor:
-    """The losses of one pass, and nothing else."""
     with same_random_state(model, seed), torch.enable_grad():
         return copy_tensors(tensors_in(run(model, take)))[0]
 
@@ -271,7 +269,6 @@ def second_and_third(t: Tensor) -> Tensor:
 
 
 def change_example(which: int, factor: float = 1.25) -> Take:
-    """The first examples, one of them replaced by something else of the same kind."""
 
     def take(t: Tensor) -> Tensor:
         found = first_examples(MANY)(t).clone()

@@ -11,18 +11,6 @@ from privet.planning.search import search
 from privet.planning.utility import Profile, utility
 
 __all__ = [
-    "METHODS",
-    "Method",
-    "Plan",
-    "PlannedSteps",
-    "Profile",
-    "Recipe",
-    "ahead",
-    "calibrate",
-    "compare",
-    "extend_rounds",
-    "method",
-    "plan",
-    "search",
-    "utility",
-]
+    "METHODS", "Method", "Plan", "PlannedSteps", "Profile", "Recipe", "ahead", "calibrate", "compare", "extend_rounds",
+    "method", "plan", "search", "utility",
+]  # fmt: skip

@@ -45,8 +45,8 @@ def proactive_noise(*, epsilon: float, delta: float) -> float:
 
     Published for epsilon = Omega(T / N^2), N the size of the dataset, with a constant that depends on the batch: at
     epsilon 2, delta 1e-5 and T = N = 60,000 it is enough for batches of 256 and too little for batches of 600.
-    `privet.published.accountants.closed_form_holds` decides a given case. Source: van Dijk, Nguyen,
-    Nguyen, Nguyen 2021 (abstract).
+    `privet.published.accountants.closed_form_holds` decides a given case. Source: van Dijk, Nguyen, Nguyen, Nguyen 2021
+    (abstract).
 
     >>> round(proactive_noise(epsilon=2.0, delta=1e-5), 3)
     3.676
@@ -109,7 +109,7 @@ def calibrate(epsilon_at: EpsilonAt, *, epsilon: float, start: float = 1.0, rtol
         if here == (LEAST_HEIGHT if found <= epsilon else MOST_HEIGHT):
             raise NoSolution(_unreachable_message(epsilon, here, found))
         low, high = (low, here) if found <= epsilon else (here, high)
-        tried.append((math.log(here), _log_epsilon(found) - aim))
+        tried.append((math.log(here), (math.log(found) if found > 0 else -math.inf) - aim))
         here = _next_height(tried, low, high)
     return high
 
@@ -139,10 +139,6 @@ def _cost(epsilon_at: EpsilonAt, height: float) -> float:
             raise
         return math.inf
     return math.inf if math.isnan(found) else found
-
-
-def _log_epsilon(epsilon: float) -> float:
-    return math.log(epsilon) if epsilon > 0 else -math.inf
 
 
 def _next_height(tried: list[tuple[float, float]], low: float, high: float) -> float:

@@ -55,11 +55,8 @@ def check_rule(rule: str, *, as_published: bool) -> None:
             f"rule={rule!r} has no guarantee: {UNSOUND_RULES[_rule_name(rule)]}. Use one of {', '.join(SOUND_RULES)}, "
             "or as_published."
         )
-    if _rule_name(rule) not in (*SOUND_RULES, *UNSOUND_RULES):
-        _check_outside(rule)
-
-
-def _check_outside(rule: str) -> None:
+    if _rule_name(rule) in (*SOUND_RULES, *UNSOUND_RULES):
+        return
     name, options = registry.split(rule)
     made = registry.make(name, **registry.options(name, options))
     if type(made).__module__.startswith("privet."):

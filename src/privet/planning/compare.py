@@ -29,12 +29,10 @@ class Row:
 
     @property
     def noise(self) -> tuple[float, float]:
-        """The noise multiplier at the first and the last step."""
         return self.plan.steps[0].noise, self.plan.steps[-1].noise
 
     @property
     def clip(self) -> tuple[float, float]:
-        """The clip at the first and the last step."""
         return self.plan.steps[0].clip, self.plan.steps[-1].clip
 
     @property
@@ -49,15 +47,14 @@ class Row:
         return self.plan.certified is None or self.plan.certified.epsilon > self.plan.recipe.budget.epsilon
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        said: dict[str, Any] = {"name": self.name, "method": self.plan.recipe.method, "steps": len(self.plan.steps)}
-        said |= {"batch": self.plan.batch, "rule": self.plan.rule}
-        said |= {key: list(getattr(self, key)) for key in ("noise", "clip", "noise_std")}
-        found = {"guarantee": self.plan.guarantee, "certified": self.plan.certified, "clt": self.clt}
-        found["renyi"] = self.renyi
-        said |= {key: None if value is None else value.as_dict() for key, value in found.items()}
-        said |= {"over_budget": self.over_budget, "utility": None if self.utility is None else self.utility.as_dict()}
-        return said | {"hash": self.plan.hash}
+        plan, spent = self.plan, {"guarantee": self.plan.guarantee, "certified": self.plan.certified, "clt": self.clt}
+        return {
+            "name": self.name, "method": plan.recipe.method, "steps": len(plan.steps), "batch": plan.batch,
+            "rule": plan.rule, **{key: list(getattr(self, key)) for key in ("noise", "clip", "noise_std")},
+            **{key: None if one is None else one.as_dict() for key, one in (spent | {"renyi": self.renyi}).items()},
+            "over_budget": self.over_budget, "utility": None if self.utility is None else self.utility.as_dict(),
+            "hash": plan.hash,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +87,6 @@ class Comparison:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         profile = {name: getattr(self.profile, name) for name in ("dimension", "alignment", "half_life")}
         return {
             "plans": [row.as_dict() for row in self.rows], "same_budget": self.same_budget, "notes": self.notes,

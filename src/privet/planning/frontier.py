@@ -5,7 +5,7 @@ not mention the rounds, and what the certified accountant says of it there.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -74,33 +74,23 @@ class Frontier:
 
     @property
     def best(self) -> tuple[FrontierPoint, ...]:
-        """The cells on the frontier."""
         return tuple(cell for cell in self.cells if cell.frontier)
 
     @property
     def batches(self) -> tuple[float, ...]:
-        """The batch sizes, rising."""
         return tuple(sorted({cell.batch for cell in self.cells}))
 
     def row(self, batch: float) -> tuple[FrontierPoint, ...]:
-        """The cells of one batch size, the rounds rising."""
         return tuple(cell for cell in self.cells if cell.batch == batch)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return asdict(self)
 
 
 def ahead(
-    recipe: Recipe | None = None,
-    /,
-    *,
-    batches: Sequence[float] | None = None,
-    steps: Sequence[int] | None = None,
-    epochs: Sequence[float] | None = None,
-    progress: Progress | None = None,
-    **given: Any,
-) -> Frontier:
+    recipe: Recipe | None = None, /, *, batches: Sequence[float] | None = None, steps: Sequence[int] | None = None,
+    epochs: Sequence[float] | None = None, progress: Progress | None = None, **given: Any,
+) -> Frontier:  # fmt: skip
     """The certified noise of a budget for every batch size and number of rounds, and which choices stand out.
 
     Args:
@@ -157,15 +147,10 @@ def _cheapest_point(cells: Sequence[FrontierPoint]) -> FrontierPoint:
 
 
 # --- the grid ---------------------------------------------------------------------------------------
-
-
 def _base_recipe(
-    recipe: Recipe | None,
-    given: dict[str, Any],
-    batches: Sequence[float] | None,
-    steps: Sequence[int] | None,
+    recipe: Recipe | None, given: dict[str, Any], batches: Sequence[float] | None, steps: Sequence[int] | None,
     epochs: Sequence[float] | None,
-) -> Recipe:
+) -> Recipe:  # fmt: skip
     """The recipe of one cell; all others differ from it in batch and steps alone."""
     for name, values in (("batches", batches), ("steps", steps), ("epochs", epochs)):
         _check_values(name, values)
@@ -215,13 +200,9 @@ def _check_values(name: str, values: Sequence[float] | None) -> None:
 
 
 def _grid(
-    base: Recipe,
-    batches: Sequence[float] | None,
-    steps: Sequence[int] | None,
-    epochs: Sequence[float] | None,
-    *,
+    base: Recipe, batches: Sequence[float] | None, steps: Sequence[int] | None, epochs: Sequence[float] | None, *,
     is_centre: bool,
-) -> list[tuple[float, int]]:
+) -> list[tuple[float, int]]:  # fmt: skip
     """The (batch, steps) of every cell, each once, in order."""
     size, centre = base.size, _centre_point(base) if is_centre else None
     if batches is None:
@@ -235,27 +216,20 @@ def _grid(
             )
     if steps is None and epochs is None:
         steps = STEPS if centre is None else [max(1, round(centre[1] * by)) for by in STEPS_AROUND]
-    places = sorted({(b, t) for b in batches for t in _step_counts(b / size, steps, epochs)})
+    given = {b: [*(steps or ()), *(steps_in_epochs(passes, b / size) for passes in epochs or ())] for b in batches}
+    places = sorted({(b, t) for b, counts in given.items() for t in counts})
     if len(places) > MOST_CELLS:
         raise InvalidValue(f"batches and steps make {len(places)} cells, must be at most {MOST_CELLS}. Give fewer.")
     return places
 
 
 def _centre_point(base: Recipe) -> tuple[float, int]:
-    """The recipe's own batch, as it is, and number of steps."""
     assert base.base_rate is not None
     assert base.count is not None
     return base.base_rate * base.size if base.batch is None else base.batch, base.count
 
 
-def _step_counts(rate: float, steps: Sequence[int] | None, epochs: Sequence[float] | None) -> Iterator[int]:
-    yield from steps or ()
-    yield from (steps_in_epochs(passes, rate) for passes in epochs or ())
-
-
 # --- one cell ---------------------------------------------------------------------------------------
-
-
 def _frontier_point(
     base: Recipe, batch: float, count: int, closed_noise: float, mu: float
 ) -> tuple[FrontierPoint, PrivetError | None]:
@@ -331,8 +305,8 @@ class Extension:
     most: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self) | {"last": asdict(self.last) | {"sampling": str(self.last.sampling)}}
+        last = {name: getattr(self.last, name) for name in ("noise", "rate", "clip")}
+        return asdict(self) | {"last": last | {"sampling": str(self.last.sampling)}}
 
 
 def extend_rounds(plan: Plan, rounds: Sequence[int], *, within: float | None = None) -> Extension:
@@ -370,8 +344,8 @@ def extend_rounds(plan: Plan, rounds: Sequence[int], *, within: float | None = N
         _check.positive(within=within)
         if within <= planned.epsilon:
             raise InvalidValue(
-                f"within={within!r} must be above {format_outward(planned.epsilon, up=True)}, which the planned rounds "
-                "spend already. Give a larger epsilon."
+                f"within={within!r} must be above {format_outward(planned.epsilon, up=True)}, which the planned "
+                "rounds spend already. Give a larger epsilon."
             )
     rows = tuple(_extension_cost(plan, count, within) for count in sorted(set(rounds)))
     most = None if within is None else _most_rounds(plan, within)
@@ -394,17 +368,16 @@ def _extended_guarantee(plan: Plan, rounds: int, noise: float | None = None) -> 
 
 def _extension_cost(plan: Plan, rounds: int, within: float | None) -> ExtensionCost:
     guarantee = _extended_guarantee(plan, rounds)
+    found = ExtensionCost(rounds=rounds, guarantee=guarantee)
     if within is None:
-        return ExtensionCost(rounds=rounds, guarantee=guarantee)
+        return found
     try:
         noise = calibrate(
             lambda noise: _extended_guarantee(plan, rounds, noise).epsilon, epsilon=within, start=plan.steps[-1].noise
         )
     except NoSolution as error:
-        return ExtensionCost(rounds=rounds, guarantee=guarantee, why=f"no noise reaches it: {error}")
-    return ExtensionCost(
-        rounds=rounds, guarantee=guarantee, noise=noise, within=_extended_guarantee(plan, rounds, noise)
-    )
+        return replace(found, why=f"no noise reaches it: {error}")
+    return replace(found, noise=noise, within=_extended_guarantee(plan, rounds, noise))
 
 
 def _most_rounds(plan: Plan, within: float) -> int:

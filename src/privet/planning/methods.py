@@ -73,23 +73,15 @@ class Method:
         return not is_unsound(self.published_rule)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return {
-            "name": self.name,
-            "paper": self.paper,
-            "noise": self.noise_says,
-            "clip": self.clip_says,
-            "rule": self.rule,
+            "name": self.name, "paper": self.paper, "noise": self.noise_says, "clip": self.clip_says, "rule": self.rule,
             "needs": list(self.needs),
             "as_published": {"rule": self.published_rule, "accountant": self.accountant, "label": self.label},
-            "wrong": self.wrong,
-            "sibling": self.certified_variant,
-        }
+            "wrong": self.wrong, "sibling": self.certified_variant,
+        }  # fmt: skip
 
 
 # --- shapes -----------------------------------------------------------------------------------------
-
-
 def growing_mu(at: ScheduleContext) -> str:
     """mu_t = mu_0 rho^(t/T), so noise rho^(-t/T), t = 1..T. Source: Du et al. 2021, eq. (11) and (13)."""
     assert at.recipe.rho_noise is not None
@@ -134,14 +126,11 @@ _ROWS = (
     _du_method("sensitivity-decay", "constant", "C_0 rho_clip^(-t/T)", ("rho_clip",)),
     _du_method("dynamic", "sigma_0 rho_noise^(-t/T)", "C_0 rho_clip^(-t/T)", ("rho_noise", "rho_clip")),
     _certified_method(
-        "quantile",
-        "Andrew et al. 2021, Differentially Private Learning with Adaptive Clipping",
-        "tracked privately",
-        "quantile",
-        "gradient and count are charged as one step",
+        "quantile", "Andrew et al. 2021, Differentially Private Learning with Adaptive Clipping", "tracked privately",
+        "quantile", "gradient and count are charged as one step",
     ),
     _certified_method("adaclip", "Pichapati et al. 2019, AdaCliP", "per coordinate", "adaclip", "–"),
-)
+)  # fmt: skip
 NAMES = (
     "noisy-sgd", "noisy-adam", "growing-mu", "sensitivity-decay", "dynamic", "noise-decay-zcdp", "noise-decay-tcdp",
     "proactive", "auto-linear", "auto-time", "auto-step", "auto-exp", "dp-baseline", "dyn-s-l2max", "dyn-s-cdecay",
@@ -173,7 +162,6 @@ METHODS = _Methods()
 
 
 def method(name: str) -> Method:
-    """The row called `name`."""
     if not isinstance(name, str):
         raise InvalidValue(f"method={name!r} is not known. Known: {', '.join(METHODS)}.")
     return METHODS[name]

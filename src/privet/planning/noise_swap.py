@@ -10,7 +10,6 @@ from typing import Any
 from privet.errors import NoSolution, Unsupported
 from privet.planning.plan import Plan, plan
 from privet.planning.pricing import PricedRecipe
-from privet.planning.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,6 @@ class Swap:
 
     @property
     def ratio(self) -> float:
-        """The noise after over the noise before."""
         return self.after.scale / self.before.scale
 
     @property
@@ -44,17 +42,12 @@ class Swap:
         return max(0.0, after.certified.epsilon / shared - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         proven = self.after.certified
         return {
-            "accountant": self.accountant,
-            "label": self.after.guarantee.label,
-            "noise": self.after.scale,
-            "ratio": self.ratio,
-            "guarantee": self.after.guarantee.as_dict(),
-            "certified": None if proven is None else proven.as_dict(),
-            "over_budget": self.excess,
-        }
+            "accountant": self.accountant, "label": self.after.guarantee.label, "noise": self.after.scale,
+            "ratio": self.ratio, "guarantee": self.after.guarantee.as_dict(),
+            "certified": None if proven is None else proven.as_dict(), "over_budget": self.excess,
+        }  # fmt: skip
 
 
 def swap(before: Plan, *, accountant: str) -> Swap:
@@ -74,21 +67,12 @@ def swap(before: Plan, *, accountant: str) -> Swap:
         )
     if not before.guarantee.epsilon:
         raise NoSolution("epsilon=0 has no noise to swap: the plan costs nothing at its delta. Plan with less noise.")
-    return Swap(before=before, after=plan(_asked(before, accountant)))
-
-
-def _asked(before: Plan, accountant: str) -> Recipe:
-    """The recipe of the same steps, the noise to be found: what the plan was solved for is now given."""
-    recipe, steps = before.recipe, before.steps
+    recipe, steps = before.recipe, before.steps  # the noise is to be found: what was solved for is now given
     by_rate = recipe.solve == "batch"
-    return replace(
-        recipe,
-        budget=replace(recipe.budget, epsilon=before.guarantee.epsilon),
-        noise=recipe.noise if isinstance(recipe.noise, str) else None,
-        batch=None if by_rate else recipe.batch,
-        rate=steps.rate if by_rate else recipe.rate,
-        steps=steps.length,
-        epochs=None,
-        accountant=accountant,
+    asked = replace(
+        recipe, budget=replace(recipe.budget, epsilon=before.guarantee.epsilon),
+        noise=recipe.noise if isinstance(recipe.noise, str) else None, batch=None if by_rate else recipe.batch,
+        rate=steps.rate if by_rate else recipe.rate, steps=steps.length, epochs=None, accountant=accountant,
         solve="noise",
-    )
+    )  # fmt: skip
+    return Swap(before=before, after=plan(asked))

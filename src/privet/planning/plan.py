@@ -1,16 +1,13 @@
 """A plan: every step's noise, rate and clip, and the guarantee that follows. Frozen, small on disk, checked on load."""
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from privet import _check
 from privet._files import write_file
-from privet._text import shorten
+from privet._text import shorten, versions
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.clipping_rules import is_unsound
@@ -62,7 +59,6 @@ class Plan:
 
     @property
     def rule(self) -> str:
-        """The clipping rule's name."""
         return PricedRecipe(self.recipe).rule
 
     @property
@@ -91,7 +87,6 @@ class Plan:
         return self.steps.ledger()
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON."""
         try:
             write_file(Path(path), plan_text(self.as_dict()).encode())
         except OSError as error:
@@ -112,7 +107,6 @@ class Plan:
             raise InvalidValue(f"{path}: {error}") from None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         return self._content() | {"hash": self.hash}
 
     def _content(self) -> dict[str, Any]:
@@ -145,7 +139,7 @@ def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
     if recipe is not None and not isinstance(recipe, Recipe):
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
     question = PricedRecipe(Recipe.of(**given) if recipe is None else recipe)
-    return _build_plan(question, solve(question), versions(), warn=True)
+    return _build_plan(question, solve(question), versions("privet", "numpy", "scipy"), warn=True)
 
 
 def _build_plan(question: PricedRecipe, steps: PlannedSteps, made_by: Mapping[str, str], *, warn: bool) -> Plan:
@@ -157,21 +151,7 @@ def _build_plan(question: PricedRecipe, steps: PlannedSteps, made_by: Mapping[st
     )  # fmt: skip
 
 
-@cache
-def versions() -> dict[str, str]:
-    """What made the plan."""
-    found = {"python": platform.python_version()}
-    for name in ("privet", "numpy", "scipy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
-
-
 # --- reading ----------------------------------------------------------------------------------------
-
-
 def from_dict(found: Any) -> Plan:
     """The plan in the plain values of `Plan.as_dict`, recomputed and compared."""
     if not isinstance(found, Mapping) or found.get("format") != FORMAT:

@@ -5,9 +5,9 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from privet._files import MIB, read_file, read_start
+from privet._files import MIB, read_file, read_json, read_start
 from privet._text import one_line, shorten
 from privet.accounting import Guarantee
 from privet.errors import InvalidValue, PrivetError
@@ -19,7 +19,6 @@ AGAIN = "Make the plan again."
 
 
 def plan_text(content: Mapping[str, Any]) -> str:
-    """A plan's plain values as they are written."""
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
@@ -32,7 +31,7 @@ def parse_plan_file(path: Path) -> Any:
     """The JSON of a file, or one line that says what is wrong with it."""
     try:
         content = read_file(path, most=MOST_BYTES, advice=f"A plan keeps shapes, not lists. {AGAIN}")
-        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+        return read_json(content.decode("utf-8"), f"is not a number JSON has. A plan's numbers are finite. {AGAIN}")
     except FileNotFoundError:
         raise InvalidValue("there is no such file. Make one with `privet plan --out`.") from None
     except UnicodeDecodeError as error:
@@ -48,10 +47,6 @@ def parse_plan_file(path: Path) -> Any:
         raise InvalidValue(f"not JSON that can be read: {one_line(error).split(';')[0]}. {AGAIN}") from None
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise InvalidValue(f"{word} is not a number JSON has. A plan's numbers are finite. {AGAIN}")
-
-
 def check_table(name: str, found: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     """Raise unless the table has these keys and no other."""
     for key in keys:
@@ -63,7 +58,6 @@ def check_table(name: str, found: Mapping[str, Any], keys: tuple[str, ...]) -> N
 
 
 def get_table(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The table under a key."""
     inner = found[key]
     if not isinstance(inner, Mapping):
         raise InvalidValue(f"{key} must be a table. The file was edited. {AGAIN}")

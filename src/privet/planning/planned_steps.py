@@ -52,12 +52,10 @@ class PlannedSteps(Sequence[Step]):
 
     @property
     def noises(self) -> Floats:
-        """The noise multiplier at each step."""
         return self._shape_values("noise", self.noise, self.scale)
 
     @property
     def rates(self) -> Floats:
-        """The sampling rate at each step."""
         found = self._shape_values("batch", self.batch, self.rate)
         some = found[:1] if found.strides == (0,) else found  # a constant, held once
         if (some > 1).any():
@@ -70,7 +68,6 @@ class PlannedSteps(Sequence[Step]):
 
     @property
     def clips(self) -> Floats:
-        """The clip at each step."""
         return self._shape_values("clip", self.clip, 1.0)
 
     def ledger(self) -> Ledger:
@@ -105,11 +102,9 @@ class PlannedSteps(Sequence[Step]):
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(self.length)))
         return Step(
-            noise=float(self.noises[index]),
-            rate=float(self.rates[index]),
-            clip=float(self.clips[index]),
+            noise=float(self.noises[index]), rate=float(self.rates[index]), clip=float(self.clips[index]),
             sampling=self.sampling,
-        )
+        )  # fmt: skip
 
     def __iter__(self) -> Iterator[Step]:
         return (self[i] for i in range(self.length))

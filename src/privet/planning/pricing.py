@@ -43,7 +43,6 @@ class PricedRecipe:
 
     @property
     def rule(self) -> str:
-        """The clipping rule's name."""
         if self.recipe.rule is not None or self.method is None:
             return self.recipe.rule or "flat"
         return self.method.published_rule if self.recipe.as_published else self.method.rule
@@ -53,13 +52,7 @@ class PricedRecipe:
         """Whether the price is a closed form of the paper, not an accountant."""
         return self.recipe.as_published and self.method is not None and self.method.claim is not None
 
-    @property
-    def depends_on_scale(self) -> bool:
-        """Whether the noise shape itself depends on its height."""
-        return self.recipe.as_published and self.method is not None and self.method.published_noise is not None
-
     def steps(self, *, scale: float, count: int, rate: float) -> PlannedSteps:
-        """The steps of the plan at these knobs."""
         recipe = self.recipe
         height = recipe.noise if isinstance(recipe.noise, float) else 1.0
         at = ScheduleContext(recipe=recipe, rate=rate, count=count, scale=scale * height)

@@ -99,14 +99,10 @@ class Recipe:
         _check_words(self)
         _check_knobs(self)
         _check_numbers(self)
-        _check_tuning(self)
-        for name in (
-            "rate",
-            "epochs",
-            "rho_noise",
-            "rho_clip",
-            "trials_mean",
-        ):  # 60 and 60.0 are one recipe, with one hash
+        check_accountant(self.tuning, accountant=self.accountant, as_published=self.as_published)
+        law = None if self.tuning is None else self.tuning.trial_count_distribution
+        object.__setattr__(self, "trials_law", law)
+        for name in ("rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):  # 60 and 60.0 have one hash
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
         _check_sampling(self)
@@ -189,8 +185,6 @@ def steps_in_epochs(epochs: float, rate: float) -> int:
 
 
 # --- checks -----------------------------------------------------------------------------------------
-
-
 def _parse_shape(name: str, given: Any) -> "Shape | None":
     """A number for a constant, else the spelling, which does not depend on files."""
     if given is None:
@@ -219,26 +213,20 @@ def _check_words(recipe: Recipe) -> None:
 
 def _check_knobs(recipe: Recipe) -> None:
     """All knobs but the one that is solved for, each given once; of the noise, a shape may always be given."""
-    given = {knob: [key for key in keys if _is_given(recipe, key)] for knob, keys in GIVEN.items()}
+    values = {key: getattr(recipe, key) for keys in GIVEN.values() for key in keys if key != "epsilon"}
+    values["epsilon"] = None if recipe.budget.epsilon == NO_LIMIT else recipe.budget.epsilon
+    given = {knob: [key for key in keys if values[key] is not None] for knob, keys in GIVEN.items()}
     asked = given.pop(recipe.solve)
     if asked and not (recipe.solve == "noise" and isinstance(recipe.noise, str)):
         raise InvalidValue(
-            f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={_format_value(recipe, asked[0])} is "
-            f"given. Leave out {asked[0]}, or solve for another of {', '.join(KNOBS)}."
+            f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={values[asked[0]]!r} is given. "
+            f"Leave out {asked[0]}, or solve for another of {', '.join(KNOBS)}."
         )
     for knob, found in given.items():
         if len(found) != 1:
             if found:
                 raise InvalidValue(f"{' and '.join(found)} are both given. They say the same. Give one.")
             raise InvalidValue(f"{' or '.join(GIVEN[knob])} is missing. Solving for {recipe.solve} needs it. Give one.")
-
-
-def _is_given(recipe: Recipe, key: str) -> bool:
-    return recipe.budget.epsilon != NO_LIMIT if key == "epsilon" else getattr(recipe, key) is not None
-
-
-def _format_value(recipe: Recipe, key: str) -> str:
-    return repr(recipe.budget.epsilon if key == "epsilon" else getattr(recipe, key))
 
 
 def _check_numbers(recipe: Recipe) -> None:
@@ -276,12 +264,6 @@ def _check_sampling(recipe: Recipe) -> None:
             f"sampling={str(chosen)!r} has a size below {least}, the number of {who}s{' and one more' * joins}. Its "
             f"cap would overflow more often than was charged. Write size={least}."
         )
-
-
-def _check_tuning(recipe: Recipe) -> None:
-    tuning = recipe.tuning
-    check_accountant(tuning, accountant=recipe.accountant, as_published=recipe.as_published)
-    object.__setattr__(recipe, "trials_law", None if tuning is None else tuning.trial_count_distribution)
 
 
 def _check_most(name: str, value: int, most: int) -> None:

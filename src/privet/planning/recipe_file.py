@@ -75,8 +75,6 @@ def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- flat keywords ----------------------------------------------------------------------------------
-
-
 def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
     """Raise at the first key that a recipe does not have; the nearest one is named."""
     for key in given:
@@ -86,7 +84,6 @@ def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
 
 
 def require_size(given: Mapping[str, Any], unit: str = "example") -> Any:
-    """The size that was given."""
     if given.get("size") is None:
         raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
     return given["size"]

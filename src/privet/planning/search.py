@@ -46,7 +46,6 @@ class SearchTrial:
     refused: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         said = {"values": dict(self.values), "noise": self.noise, "utility_estimate": self.utility}
         return said | {"certified": self.certified, "refused": self.refused}
 
@@ -68,14 +67,9 @@ class SearchResult:
 
 
 def search(
-    recipe: Recipe,
-    *,
-    over: "Iterable[str] | Mapping[str, tuple[float, float] | None]" = ("rho_noise", "rho_clip"),
-    profile: Profile | None = None,
-    most: int = 150,
-    finalists: int = 3,
-    progress: Progress | None = None,
-) -> SearchResult:
+    recipe: Recipe, *, over: "Iterable[str] | Mapping[str, tuple[float, float] | None]" = ("rho_noise", "rho_clip"),
+    profile: Profile | None = None, most: int = 150, finalists: int = 3, progress: Progress | None = None,
+) -> SearchResult:  # fmt: skip
     """The certified plan whose utility estimate is best, over some of rho_noise, rho_clip, steps and batch.
 
     A grid, then a walk from its best point with ever smaller steps; at most `most` candidates. The same
@@ -118,10 +112,10 @@ class GridThenRefine:
             self.off = first.scale / _guess_height(PricedRecipe(first.recipe))
 
     def explore(self) -> None:
-        """The grid, then the refinement."""
         for values in _grid(self.limits):
             self.score(values)
-        names, width = list(self.limits), {name: _spacing(self.limits, name) / 2 for name in self.limits}
+        names, cells = list(self.limits), GRID[len(self.limits)] - 1
+        width = {name: math.log(high / low) / cells / 2 for name, (low, high) in self.limits.items()}
         here = self.best_values()
         while here and len(self.tried) < self.most and max(width.values()) > CLOSE:
             moves = [{**here, name: here[name] * math.exp(sign * width[name])} for name in names for sign in (-1, 1)]
@@ -202,8 +196,6 @@ class GridThenRefine:
 
 
 # --- values -----------------------------------------------------------------------------------------
-
-
 def _guess_height(question: PricedRecipe) -> float:
     """The height of the noise shape by the central limit theorem: a guide, no bound."""
     count, rate, budget = question.recipe.count, question.recipe.base_rate, question.recipe.budget
@@ -224,7 +216,6 @@ def _replace_parameters(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
 
 
 def _recipe_value(recipe: Recipe, name: str) -> float | None:
-    """What the recipe says of a parameter."""
     if name == "batch" and recipe.rate is not None:
         return recipe.rate * recipe.size
     return recipe.count if name == "steps" else getattr(recipe, name)
@@ -257,18 +248,11 @@ def _grid(limits: Limits) -> Iterator[Values]:
     return (dict(zip(limits, chosen, strict=True)) for chosen in itertools.product(*axes))
 
 
-def _spacing(limits: Limits, name: str) -> float:
-    low, high = limits[name]
-    return math.log(high / low) / (GRID[len(limits)] - 1)
-
-
 def _are_near(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
     return all(abs(math.log(one[name] / other[name])) < APART for name in one)
 
 
 # --- checks -----------------------------------------------------------------------------------------
-
-
 def _check_recipe(recipe: Recipe) -> None:
     if not isinstance(recipe, Recipe):
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.of, or Recipe.load for a file.")
@@ -279,7 +263,6 @@ def _check_recipe(recipe: Recipe) -> None:
 
 
 def _limits(recipe: Recipe, over: "Iterable[str] | Mapping[str, tuple[float, float] | None]") -> Limits:
-    """The least and the largest value of each parameter."""
     given = dict(over) if isinstance(over, Mapping) else dict.fromkeys([over] if isinstance(over, str) else over)
     if not given:
         raise InvalidValue(f"over={over!r} names nothing to search over. Give some of {', '.join(PARAMETERS)}.")

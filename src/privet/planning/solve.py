@@ -4,6 +4,7 @@ Every answer has been priced by the question's own accountant. `steps` and `batc
 that rise with them (all shapes here, but for a step or two where a schedule is evaluated on few points).
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -33,17 +34,11 @@ ROUGH = 0.05  # advice need not be exact, only true
 
 def solve(question: PricedRecipe) -> PlannedSteps:
     """The steps that answer the question, at most the budget's epsilon."""
-    answers = {"noise": _solve_noise, "steps": _solve_steps, "batch": _solve_batch, "epsilon": _solve_epsilon}
-    return answers[question.recipe.solve](question)
-
-
-def _solve_epsilon(question: PricedRecipe) -> PlannedSteps:
-    count, rate = _count_and_rate(question)
-    return question.steps(scale=1.0, count=count, rate=rate)
-
-
-def _solve_noise(question: PricedRecipe) -> PlannedSteps:
-    count, rate = _count_and_rate(question)
+    if question.recipe.solve in ("steps", "batch"):
+        return (_solve_steps if question.recipe.solve == "steps" else _solve_batch)(question)
+    count, rate = _require_known(question.recipe.count), _require_known(question.recipe.base_rate)
+    if question.recipe.solve == "epsilon":
+        return question.steps(scale=1.0, count=count, rate=rate)
     try:
         return question.steps(scale=solve_height(question, count=count, rate=rate), count=count, rate=rate)
     except NoSolution as error:
@@ -79,8 +74,6 @@ def _solve_batch(question: PricedRecipe) -> PlannedSteps:
 
 
 # --- noise ------------------------------------------------------------------------------------------
-
-
 def solve_height(question: PricedRecipe, *, count: int, rate: float) -> float:
     """The height of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
     budget, accountant = question.recipe.budget, question.accountant
@@ -106,8 +99,6 @@ def solve_height(question: PricedRecipe, *, count: int, rate: float) -> float:
 
 
 # --- whole numbers ----------------------------------------------------------------------------------
-
-
 def largest_affordable(
     cost: Callable[[int], float], *, epsilon: float, most: int, start: int = 1000, within: float = 0
 ) -> int:
@@ -148,9 +139,8 @@ def _starting_guess(question: PricedRecipe, make: Callable[[int], PlannedSteps],
     """About where the central limit theorem meets the budget: mu^2 grows like n^power. Anything will do."""
     budget, trial = question.recipe.budget, min(100, question.recipe.size)
     try:
-        grown = (
-            gdp.mu_of(budget.epsilon, budget.delta) / gdp.extended_clt_mu(question.charged_ledger(make(trial)))
-        ) ** (2 / power)
+        costs = gdp.extended_clt_mu(question.charged_ledger(make(trial)))
+        grown = (gdp.mu_of(budget.epsilon, budget.delta) / costs) ** (2 / power)
     except (PrivetError, ArithmeticError):
         return 1000
     return int(min(max(trial * grown, 1), 1e12)) if math.isfinite(grown) else 1000
@@ -165,8 +155,6 @@ def _cost(question: PricedRecipe, make: Callable[[int], PlannedSteps], n: int) -
 
 
 # --- what is out of reach ---------------------------------------------------------------------------
-
-
 def _raise_infeasible(
     question: PricedRecipe, make: Callable[[int], PlannedSteps], *, scale: float, count: int, rate: float
 ) -> PlannedSteps:
@@ -196,7 +184,8 @@ def _infeasible_error(
 
     nearest: list[str] = []
     if knob != "noise":
-        nearest += _try_text(lambda: f"noise >= {_quick_noise(question, count, rate)}")
+        with contextlib.suppress(PrivetError):
+            nearest.append(f"noise >= {_quick_noise(question, count, rate)}")
     if knob != "steps":
         found = largest_affordable(lambda n: at(count=n), epsilon=epsilon, most=count, start=count, within=ROUGH)
         nearest += [f"steps <= {found}"] if found else []
@@ -212,23 +201,11 @@ def _infeasible_error(
 
 
 def _quick_noise(question: PricedRecipe, count: int, rate: float) -> str:
-    """Enough noise, by the quick bound."""
     height = calibrate(
         lambda h: question.quick_upper_bound(question.steps(scale=h, count=count, rate=rate)),
         epsilon=question.recipe.budget.epsilon, start=1.0, rtol=ROUGH,
     )  # fmt: skip
     return format_outward(question.steps(scale=height, count=count, rate=rate).scale, up=True)
-
-
-def _try_text(text: Callable[[], str]) -> list[str]:
-    try:
-        return [text()]
-    except PrivetError:
-        return []
-
-
-def _count_and_rate(question: PricedRecipe) -> tuple[int, float]:
-    return _require_known(question.recipe.count), _require_known(question.recipe.base_rate)
 
 
 def _require_known(value: Number | None) -> Number:

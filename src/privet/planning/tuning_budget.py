@@ -93,13 +93,12 @@ def parse_trial_budget(*, trials: int | None, trials_mean: float | None, trials_
 
 
 def _check_runs(trials: int | None, trials_mean: float | None) -> float:
+    name, runs = ("trials", trials) if trials is not None else ("trials_mean", trials_mean)
+    assert runs is not None
     if trials is not None:
         _check.whole(trials=trials)
     else:
-        assert trials_mean is not None
-        check_mean(trials_mean)
-    name, runs = ("trials", trials) if trials is not None else ("trials_mean", trials_mean)
-    assert runs is not None
+        check_mean(runs)
     if runs > MOST_TRIALS:
         raise InvalidValue(f"{name}={runs!r} must be at most {MOST_TRIALS:.0e}. Use fewer.")
     return float(runs)

@@ -1,6 +1,6 @@
 """An estimate of what training gains from a plan. It orders plans of one budget; it is no promise and no guarantee."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,11 +84,7 @@ class Utility:
     label: ClassVar[str] = "estimate"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON, with the label."""
-        return {
-            "label": self.label, "utility": self.utility, "gap": self.gap, "kept": self.kept,
-            "noise_energy": self.noise_energy,
-        }  # fmt: skip
+        return {"label": self.label} | asdict(self)
 
 
 def utility(plan: Plan, profile: Profile | None = None) -> Utility:
@@ -157,8 +153,6 @@ def sensitivity(plan: Plan) -> float:
 
 
 # --- the recursion ----------------------------------------------------------------------------------
-
-
 def _least_remaining_loss(kept: Floats, spread: Floats, count: Floats, kappa: float) -> float:
     """The least x_T over the learning rates; `kept` is at most 1. Learning nothing (1) is always possible."""
 
@@ -191,11 +185,9 @@ class _Blocks:
         self.middle: Floats = (edges[:-1] + edges[1:]) / (2.0 * len(steps))
 
     def mean(self, values: Floats) -> Floats:
-        """The mean over each stretch."""
         if values.strides == (0,):  # a constant, held once
             return np.full(len(self.count), float(values[0]))
-        total: Floats = np.add.reduceat(values, self.starts) / self.count
-        return total
+        return np.asarray(np.add.reduceat(values, self.starts) / self.count)
 
     def root_mean_square(self, steps: PlannedSteps) -> Floats:
         """noise * clip / rate, squared, averaged over each stretch, and its root."""
@@ -203,8 +195,7 @@ class _Blocks:
             first = steps[0]
             return np.full(len(self.count), first.noise * first.clip / first.rate)
         size = steps.clips.max()  # no square may overflow or vanish
-        found: Floats = size * np.sqrt(self.mean((steps.noises * (steps.clips / size) / steps.rates) ** 2))
-        return found
+        return np.asarray(size * np.sqrt(self.mean((steps.noises * (steps.clips / size) / steps.rates) ** 2)))
 
 
 def _norm_column(path: Path) -> str | None:

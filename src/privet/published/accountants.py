@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privet import _check
-from privet.accounting.accountant import gaussian_unsupported_reason, register, spent
+from privet.accounting.accountant import GaussianAccountant, gaussian_unsupported_reason, register, spent
 from privet.accounting.composition import Floats, amplified_epsilon, basic_composition, sum_of_squares, third_bound
 from privet.accounting.guarantee import Label, Relation
 from privet.accounting.ledger import Ledger, LedgerArrays, Step
@@ -69,11 +69,8 @@ def rho_of(ledger: Ledger) -> float:
 
 
 @register("zcdp")
-class Zcdp:
+class Zcdp(GaussianAccountant):
     """Adds up rho and converts it: `certified` if every step has rate 1, else `claimed`."""
-
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
@@ -86,8 +83,6 @@ class Zcdp:
 
 
 # --- tCDP -------------------------------------------------------------------------------------------
-
-
 def tcdp_of(ledger: Ledger) -> tuple[float, float]:
     """(rho, omega) of a ledger, step by step: lemmas 1 and 4, then lemma 2. Conditions are `lemma_4_holds`.
 
@@ -116,10 +111,9 @@ def lemma_3_holds(rho: float, omega: float, delta: float) -> bool:
 def lemma_4_holds(columns: LedgerArrays) -> NDArray[np.bool_]:
     """Per run of the ledger: whether amplification is proven (or not needed, rate 1)."""
     rho = 0.5 * columns.noise**-2.0
-    fixed = [kind for kind, chosen in enumerate(columns.samplings) if chosen.name == "fixed-size"]
     # log2 where the quoted lemma has log: the stricter reading, and implied by rho, rate <= 0.1 in either.
     numeric = (rho <= 0.1) & (columns.rate <= 0.1) & (-np.log(columns.rate) >= 3 * rho * (2 - np.log2(rho)))
-    return np.asarray((columns.rate == 1) | (numeric & np.isin(columns.sampling_index, fixed)))
+    return np.asarray((columns.rate == 1) | (numeric & columns.uses("fixed-size")))
 
 
 @register("tcdp")
@@ -248,8 +242,6 @@ def _check_auto(*, noise: float, rate: float, epochs: int, clip: float, decay: f
 
 
 # --- proactive DP-SGD -------------------------------------------------------------------------------
-
-
 def proactive_epsilon(*, noise: float, delta: float) -> float:
     """The epsilon for which `proactive_noise` gives `noise`; infinite unless noise^2 > 2.
 
@@ -274,11 +266,13 @@ def closed_form_holds(ledger: Ledger, delta: float) -> bool:
 
 
 @register("proactive")
-class Proactive:
+class Proactive(GaussianAccountant):
     """The closed form read backwards, at the least noise of the ledger. Always `claimed`: `holds` checks a case.
 
     It does not see rate or number of steps, so more steps cost nothing here; that is the claim.
     """
+
+    proven = "claimed"
 
     def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.noise**2 <= 2:
@@ -286,21 +280,16 @@ class Proactive:
                 f"noise={step.noise:g} must be above sqrt(2) for the closed form 2 log(1/delta) / (noise^2 - 2). "
                 "Use more noise, or accountant='pld'."
             )
-        return gaussian_unsupported_reason(step, relation)
+        return super().unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
             return 0.0, 0.0
         return None, proactive_epsilon(noise=float(ledger.columns().noise.min()), delta=delta)
 
-    def label(self, ledger: Ledger, delta: float) -> Label:
-        return "claimed"
-
 
 # --- composition as Wei and Liu 2021 print it --------------------------------------------------------
-
-
-class _Wei:
+class _Wei(GaussianAccountant):
     """c = log(1 + rate (e^epsilon_0 - 1)), epsilon_0 = sqrt(2 log(1.25/delta)) / noise, the deltas not added up.
 
     The steps alone spend sum_t rate_t delta; the printed value leaves that out, and the formula for epsilon_0 is
@@ -308,12 +297,10 @@ class _Wei:
     """
 
     places: int | None = 3
+    proven = "claimed"
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         raise NotImplementedError
-
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         if not ledger:
@@ -322,9 +309,6 @@ class _Wei:
         single = math.sqrt(2 * math.log(1.25 / delta)) / columns.noise
         single = single if self.places is None else np.round(single, self.places)
         return None, self.total(amplified_epsilon(single, columns.rate), columns.count.astype(np.float64), delta)
-
-    def label(self, ledger: Ledger, delta: float) -> Label:
-        return "claimed"
 
 
 @register("basic-wei")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from privet.clipping.fixed import clip_factors, groups_by_layer, one_group
+from privet.clipping.fixed import ClipWhole, clip_factors, groups_by_layer
 from privet.clipping.rule import register
 from privet.errors import InvalidValue
 from privet.planning.clipping_rules import UNSOUND_RULES
@@ -21,7 +21,7 @@ def _caveat_field(name: str) -> str:
 
 @register("own_norm")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnNorm:
+class OwnNorm(ClipWhole):
     """Each example's threshold is its own norm times W, c_b = W |g_b|, so that every gradient is just multiplied by W.
 
     The noise goes by the mean of these thresholds, s = sum_b c_b / B. Source: Auto DP-SGD, Algorithms 1 and 2.
@@ -34,9 +34,6 @@ class OwnNorm:
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
             raise InvalidValue(f"scale={self.scale!r} must be > 0 and <= 1. It is the paper's W. Give 1 to leave it.")
-
-    def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return one_group(names)
 
     def factors(self, norms: Tensor, clip: float) -> Tensor:
         return torch.full_like(norms, self.scale)

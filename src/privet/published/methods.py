@@ -3,13 +3,14 @@
 The registry of `privet.planning.methods` reads this file when one of these names is asked for.
 """
 
+from collections.abc import Callable
+
 from privet._registry import format_number
 from privet.planning.methods import Claim, Method, ScheduleContext, ShapeOf, registry
 from privet.published.accountants import auto_exponential, auto_linear, auto_step, auto_time, epsilon_of_rho
 
+
 # --- shapes -----------------------------------------------------------------------------------------
-
-
 def linear_per_epoch(at: ScheduleContext) -> str:
     """sigma_e^2 = sigma_0^2 R^e, R = 0.99: called linear, but geometric. Source: Auto DP-SGD, Table 1."""
     return f"step:factor=0.99,every={at.epoch},power=2"
@@ -41,22 +42,13 @@ def decay(at: ScheduleContext) -> str:
 
 
 # --- claims -----------------------------------------------------------------------------------------
+def _claim(closed_form: Callable[..., tuple[float, float]]) -> Claim:
+    """The epsilon that a closed form for (rho, omega) claims."""
 
+    def claim(at: ScheduleContext, delta: float) -> float:
+        return epsilon_of_rho(closed_form(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
 
-def _claim_linear(at: ScheduleContext, delta: float) -> float:
-    return epsilon_of_rho(auto_linear(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
-
-
-def _claim_time(at: ScheduleContext, delta: float) -> float:
-    return epsilon_of_rho(auto_time(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
-
-
-def _claim_step(at: ScheduleContext, delta: float) -> float:
-    return epsilon_of_rho(auto_step(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
-
-
-def _claim_exponential(at: ScheduleContext, delta: float) -> float:
-    return epsilon_of_rho(auto_exponential(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
+    return claim
 
 
 # --- the table --------------------------------------------------------------------------------------
@@ -103,32 +95,20 @@ def _wei_method(name: str, *, max_norm: bool = False, clip: bool = False, noise:
 
 
 for row in (
-    _noise_decay_method(
-        "noise-decay-zcdp",
-        "Yu et al. 2019, as quoted by Du et al. 2021 and Wei, Liu 2021",
-        "zcdp",
-        "A sampled Gaussian is not zCDP at all orders, so the rule for rho may report less than the truth.",
-    ),
-    _noise_decay_method(
-        "noise-decay-tcdp",
-        "Zhang et al. 2021, as quoted by Du et al. 2021 and Auto DP-SGD",
-        "tcdp",
-        "The amplification lemma's conditions fail at small noise, and it covers another sampling.",
-    ),
+    _noise_decay_method("noise-decay-zcdp", "Yu et al. 2019, as quoted by Du et al. 2021 and Wei, Liu 2021", "zcdp",
+        "A sampled Gaussian is not zCDP at all orders, so the rule for rho may report less than the truth."),
+    _noise_decay_method("noise-decay-tcdp", "Zhang et al. 2021, as quoted by Du et al. 2021 and Auto DP-SGD", "tcdp",
+        "The amplification lemma's conditions fail at small noise, and it covers another sampling."),
     Method(
-        name="proactive",
-        paper="van Dijk et al. 2021, Bringing Differential Private SGD to Practice",
-        noise_says="sqrt(2 (epsilon + log(1/delta)) / epsilon), whatever T",
-        clip_says="constant",
-        label="claimed",
-        accountant="proactive",
+        name="proactive", paper="van Dijk et al. 2021, Bringing Differential Private SGD to Practice",
+        noise_says="sqrt(2 (epsilon + log(1/delta)) / epsilon), whatever T", clip_says="constant", label="claimed",
+        accountant="proactive", certified_variant="constant, pld",
         wrong="The closed form holds under a condition with an unnamed constant; outside it the truth is larger.",
-        certified_variant="constant, pld",
     ),
-    _auto_method("auto-linear", "sigma_e^2 = sigma_0^2 0.99^e", linear_per_epoch, _claim_linear),
-    _auto_method("auto-time", "sigma_e^2 = sigma_0^2 / (1 + R e)", time_per_epoch, _claim_time, published_time),
-    _auto_method("auto-step", "sigma_e^2 = sigma_0^2 0.5^floor(e/10)", step_per_epochs, _claim_step),
-    _auto_method("auto-exp", "sigma_e^2 = sigma_0^2 exp(-0.1 e)", exponential_per_epoch, _claim_exponential),
+    _auto_method("auto-linear", "sigma_e^2 = sigma_0^2 0.99^e", linear_per_epoch, _claim(auto_linear)),
+    _auto_method("auto-time", "sigma_e^2 = sigma_0^2 / (1 + R e)", time_per_epoch, _claim(auto_time), published_time),
+    _auto_method("auto-step", "sigma_e^2 = sigma_0^2 0.5^floor(e/10)", step_per_epochs, _claim(auto_step)),
+    _auto_method("auto-exp", "sigma_e^2 = sigma_0^2 exp(-0.1 e)", exponential_per_epoch, _claim(auto_exponential)),
     _wei_method("dp-baseline"),
     _wei_method("dyn-s-l2max", max_norm=True),
     _wei_method("dyn-s-cdecay", clip=True),
@@ -137,5 +117,5 @@ for row in (
     _wei_method("dyn-s-l2max-sigma", max_norm=True, noise=True),
     _wei_method("dyn-s-cdecay-sigma", clip=True, noise=True),
     _wei_method("dyn-s-sigma", max_norm=True, clip=True, noise=True),
-):
+):  # fmt: skip
     registry.register(row.name)(row)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from privet.accounting.guarantee import format_bound, format_outward
-from privet.attacks.outcome import Outcome, format_count
+from privet._text import format_bound, format_count, format_outward
+from privet.attacks.outcome import Outcome
 from privet.reporting import figures
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def save_grid(found: "AttackReport", path: Path) -> None:
     """
     figures.check_path(path)
     if figures.is_csv(path):
-        figures.write(path, _rows(found))
+        lines = [outcome.as_dict() for outcome in found.outcomes]
+        flat = [{key: value for key, value in line.items() if not isinstance(value, dict)} for line in lines]
+        figures.write(path, [tuple(flat[0]), *(tuple(line.values()) for line in flat)])
         return
     moving = [outcome for outcome in found.outcomes if "0" in outcome.frames]  # others have an end and no way to it
     shown = (moving or list(found.outcomes))[:MOST_ROWS]
@@ -34,9 +36,13 @@ def save_grid(found: "AttackReport", path: Path) -> None:
         axes = figure.subplots(len(shown), len(columns) + 1, squeeze=False)
         for row, outcome in zip(axes, shown, strict=True):
             _draw_row(row, outcome, found.truth, columns)
-        for place, word in zip(axes[0], ["true image", *map(_title, columns)], strict=True):
+        titles = {"0": "seed", "end": "at the end", "control": "control:\nnoise alone"}
+        heads = [titles.get(word, f"{word} iterations") for word in columns]
+        for place, word in zip(axes[0], ["true image", *heads], strict=True):
             place.set_title(word, fontsize=8)
-        figure.suptitle(_heading(found), fontsize=9)
+        victims = format_count(found.settings["examples"], "victim", commas=True)
+        update = f"one update of {format_count(found.settings['batch'], 'unknown record', commas=True)}"
+        figure.suptitle(f"{found.task}: one of {victims}, rebuilt from {update}", fontsize=9)
         figure.supxlabel(MARK, fontsize=8, color="#a4133c", fontweight="bold")
 
 
@@ -44,10 +50,6 @@ def _columns(shown: Sequence[Outcome]) -> list[str]:
     """The frames in order: iterations that some of them reached, the end, the control."""
     numbers = {int(word) for o in shown for word in o.frames if word.isdigit() and int(word) <= o.iterations}
     return [*map(str, sorted(numbers)), "end", "control"]
-
-
-def _title(word: str) -> str:
-    return {"0": "seed", "end": "at the end", "control": "control:\nnoise alone"}.get(word, f"{word} iterations")
 
 
 def _draw_row(axes: Any, outcome: Outcome, truth: Any, columns: list[str]) -> None:
@@ -62,7 +64,10 @@ def _draw_row(axes: Any, outcome: Outcome, truth: Any, columns: list[str]) -> No
         if picture is not None:
             pixels = np.asarray(picture, dtype=np.uint8)
             place.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
-    noise = "no noise" if outcome.noise is None else _noise(outcome.noise, outcome.clip)
+    noise = "no noise"  # else what was added, and to what at most, on the safe side
+    if outcome.noise is not None:
+        bound = "" if outcome.clip is None else f"C {format_bound(outcome.clip, up=True, digits=4)}, "
+        noise = f"{bound}σ {format_bound(outcome.noise, up=False, digits=3)}"
     low, high = outcome.limits
     text = (
         f"{outcome.method}, step {outcome.when}\n{outcome.attack}; {noise}\n"
@@ -71,28 +76,7 @@ def _draw_row(axes: Any, outcome: Outcome, truth: Any, columns: list[str]) -> No
     axes[0].set_ylabel(text, rotation=0, ha="right", va="center", fontsize=7, labelpad=6)
 
 
-def _noise(noise: float, clip: float | None) -> str:
-    """What was added, and to what at most, on the safe side."""
-    bound = "" if clip is None else f"C {format_bound(clip, up=True, digits=4)}, "
-    return f"{bound}σ {format_bound(noise, up=False, digits=3)}"
-
-
-def _heading(found: "AttackReport") -> str:
-    return (
-        f"{found.task}: one of {format_count(found.settings['examples'], 'victim')}, rebuilt from one update of "
-        f"{format_count(found.settings['batch'], 'unknown record')}"
-    )
-
-
-def _rows(found: "AttackReport") -> list[tuple[object, ...]]:
-    lines = [outcome.as_dict() for outcome in found.outcomes]
-    flat = [{key: value for key, value in line.items() if not isinstance(value, dict)} for line in lines]
-    return [tuple(flat[0]), *(tuple(line.values()) for line in flat)]
-
-
 # --- membership -------------------------------------------------------------------------------------
-
-
 def save_roc(found: "list[Membership]", path: Path) -> None:
     """Draw how often members are found against false alarms, on a logarithmic scale, under what the plan allows.
 

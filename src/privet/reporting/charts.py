@@ -67,20 +67,17 @@ class Axis:
 
 
 def svg(chart: Chart) -> str:
-    """The chart as an <svg> element."""
     x, y = _axes(chart)
+    said = f"{chart.title}. {chart.y_name} over {chart.x_name}: {'; '.join(map(_line_sentence, chart.lines))}."
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_sentence(chart), quote=True)}">',
-        *_grid(chart, x, y),
-        *(_fill(line, x, y) for line in chart.lines if line.is_filled),
-        *(_path(line, x, y, chart) for line in chart.lines),
-        "</svg>",
-    ]
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said, quote=True)}">',
+        *_grid(chart, x, y), *(_fill(line, x, y) for line in chart.lines if line.is_filled),
+        *(_path(line, x, y, chart) for line in chart.lines), "</svg>",
+    ]  # fmt: skip
     return "".join(parts)
 
 
 def legend_mark(line: Line, *, turns: bool) -> str:
-    """A short piece of the line, for the legend."""
     return f'<svg width="28" height="10" aria-hidden="true"><path d="M1 5H27" {_stroke(line, turns=turns)}/></svg>'
 
 
@@ -188,11 +185,6 @@ def table(chart: Chart, points: int = 7) -> tuple[str, list[tuple[str, str]]]:
         for line in chart.lines if not line.is_faint
     ]  # fmt: skip
     return f"{chart.x_name}: {chart.y_name}", rows
-
-
-def _sentence(chart: Chart) -> str:
-    """The chart for those who do not see it."""
-    return f"{chart.title}. {chart.y_name} over {chart.x_name}: " + "; ".join(map(_line_sentence, chart.lines)) + "."
 
 
 def _line_sentence(line: Line) -> str:

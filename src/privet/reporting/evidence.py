@@ -166,8 +166,6 @@ class Attacks:
 
 
 # --- read -------------------------------------------------------------------------------------------
-
-
 def is_plain_file(file: Path, *, most: float = MOST_BYTES) -> bool:
     """Whether it is a file of bearable size, and no link, pipe or folder."""
     try:
@@ -241,7 +239,6 @@ def read_content(file: Path, kind: str, plan: str) -> _File | None:
 
 
 def _read(folder: Path, name: str, kind: str, plan: str, schema: type[T]) -> list[tuple[T, dict[str, Any]]]:
-    """What each file of a kind found, and its options."""
     every = ((file, read_content(file, kind, plan)) for file in _places(folder, name))
     return [(_convert(file, content.found, schema), content.options) for file, content in every if content is not None]
 
@@ -285,8 +282,6 @@ def _check_image(rows: list[list[list[int]]]) -> None:
 
 
 # --- store ------------------------------------------------------------------------------------------
-
-
 def store_audit(run: Run, audit: Audit, options: Mapping[str, Any]) -> Path:
     """Write audit.json into the run's folder, in place of an earlier one of the same options."""
     return _store(run, AUDIT, "privet-audit", options, audit.as_dict())
@@ -308,7 +303,6 @@ def store_attack(run: Run, attacked: "AttackReport") -> Path:
 
 
 def store_baseline(run: Run, baseline: NonPrivateBaseline) -> Path:
-    """Write raw_plain.json into the run's folder."""
     return _store(run, BASELINE, "privet-plain", {}, asdict(baseline))
 
 

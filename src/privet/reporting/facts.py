@@ -69,7 +69,6 @@ class RunFacts:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every step of the plan is spent."""
         return self.run.steps >= len(self.run.plan.steps)
 
     def as_dict(self, *, show_private: bool) -> dict[str, Any]:
@@ -126,12 +125,13 @@ def _gather(folder: Path) -> RunFacts:
     )
     damage = _damage(run)
     scores = (None if damage and run.settings.keep == "best" else run.scores) or {}
+    step = scores["step"] if type(scores.get("step")) is int else None
     audit, attacks = evidence.read_audit(folder, run.plan.hash), evidence.read_attack(folder, run.plan.hash)
     baseline = evidence.read_baseline(folder, run.plan.hash)
     curves, attacker = _curves(run)  # last: the rest is quick to refuse
     return RunFacts(
         name=printable(folder.resolve().name), run=run, measure=str(measure), higher_is_better=higher, history=history,
-        score=scores[key] if is_number(scores.get(key)) else None, score_step=_step(scores), raw=_raw(run),
+        score=scores[key] if is_number(scores.get(key)) else None, score_step=step, raw=_raw(run),
         curves=curves, attacker=attacker,
         powers=() if attacker is None else tuple(
             Power(false_alarms=rate, hits=min(1.0, true_positive_rate(attacker, rate))) for rate in FALSE_ALARMS
@@ -149,17 +149,12 @@ def _damage(run: Run) -> str:
     return f"{run.folder / WEIGHTS}: there is no such file." if run.is_over and run.checkpoint is None else ""
 
 
-def _step(scores: Mapping[str, Any]) -> int | None:
-    return scores["step"] if type(scores.get("step")) is int else None
-
-
 def printable(text: str) -> str:
     """Text that any terminal and file can take: what is no character becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a file is a finite number."""
     return type(value) in (int, float) and math.isfinite(value)
 
 
@@ -169,7 +164,6 @@ def held_ledger(run: Run) -> Ledger:
 
 
 def versions_of(run: Run) -> dict[str, str]:
-    """What made the run, as text."""
     return {shorten(str(key), 40): shorten(str(value), 60) for key, value in run.versions.items()}
 
 
@@ -241,7 +235,5 @@ def ends(values: Any, *, up: bool) -> str:
     >>> ends([1.1, 0.99996], up=False), ends([0.1], up=True)
     ('1.1 to 0.9999', '0.1')
     """
-    first, last = (
-        format_bound(float(value), up=up, digits=4) for value in (np.asarray(values)[0], np.asarray(values)[-1])
-    )
+    first, last = (format_bound(float(np.asarray(values)[place]), up=up, digits=4) for place in (0, -1))
     return first if first == last else f"{first} to {last}"

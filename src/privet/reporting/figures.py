@@ -34,17 +34,10 @@ SUFFIXES = (".png", ".svg", ".pdf", ".csv")
 # Blue, orange, green, purple: told apart in grey and by the colour-blind (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "svg.hashsalt": "privet",  # the same figure is the same file
-}
+STYLE = {  # the salt: the same figure is the same file
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False, "svg.hashsalt": "privet",
+}  # fmt: skip
 MOST_LINES = len(COLOURS)
 MOST_TICKS = 12
 MARKS = "os^Dvp"
@@ -65,7 +58,6 @@ def is_csv(path: Path) -> bool:
 
 
 def write(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
-    """Write rows as CSV."""
     text = io.StringIO(newline="")
     with _refusal(path):
         csv.writer(text, lineterminator="\n").writerows(rows)
@@ -116,28 +108,22 @@ def pyplot() -> Any:
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour and dash of a line."""
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
 
 
 # --- epsilon over the steps -------------------------------------------------------------------------
-
-
 def save_epsilon(
-    curves: Sequence[EpsilonCurve],
-    path: Path,
-    *,
-    delta: float,
-    noise: Floats | None = None,
+    curves: Sequence[EpsilonCurve], path: Path, *, delta: float, noise: Floats | None = None,
     starts: Floats | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Epsilon over the steps: lower and upper bound as a band, the others as lines, each with its label.
 
     Args:
         noise: if it changes, it is drawn below on the same steps: `noise[k]` holds from step `starts[k]` on.
     """
     if is_csv(path):
-        write(path, _epsilon_rows(curves))
+        head = ("step", "method", "label", "epsilon_lower", "epsilon")
+        write(path, [head, *((step, c.method, c.label, *b) for c in curves for step, *b in points_of(c))])
         return
     below = None if noise is None or starts is None or len(noise) < 2 else (starts, noise)
     with drawing(path, 7, 4.0 if below is None else 5.2) as figure:
@@ -147,7 +133,8 @@ def save_epsilon(
         for place, curve in enumerate(curves):
             _draw_curve(top, curve, place)
         top.set(ylabel=f"epsilon at delta = {delta:g}", title="Privacy spent after each step", ylim=(0, None))
-        top.legend(loc="lower right" if _concave(curves) else "upper left")
+        first = curves[0].upper  # past half its height by half its length: then the lower right is free
+        top.legend(loc="lower right" if first[len(first) // 2] >= 0.5 * first[-1] else "upper left")
         if below is not None:
             starts, noise = below
             x, y = np.append(starts, float(curves[0].steps[-1])), np.append(noise, noise[-1])
@@ -162,9 +149,8 @@ def _draw_curve(axes: Any, curve: EpsilonCurve, place: int) -> None:
     steps, high = draw_band(axes, curve, colour=COLOURS[place % len(COLOURS)])
     if curve.lower is not None:
         thin = np.all(curve.upper - curve.lower <= 0.004 * curve.upper.max())
-        name += (
-            f" ({'lower and upper bound, closer than the line is wide' if thin else 'band from lower to upper bound'})"
-        )
+        said = "lower and upper bound, closer than the line is wide" if thin else "band from lower to upper bound"
+        name += f" ({said})"
     axes.plot(steps, high, linewidth=1.6, label=name, **look(place))
 
 
@@ -176,17 +162,6 @@ def draw_band(axes: Any, curve: EpsilonCurve, *, colour: str) -> tuple[NDArray[n
     return steps, high
 
 
-def _concave(curves: Sequence[EpsilonCurve]) -> bool:
-    """Whether the first curve has passed half its height by half its length, so that the lower right is free."""
-    upper = curves[0].upper
-    return bool(upper[len(upper) // 2] >= 0.5 * upper[-1])
-
-
-def _epsilon_rows(curves: Sequence[EpsilonCurve]) -> Rows:
-    head = ("step", "method", "label", "epsilon_lower", "epsilon")
-    return [head, *((step, c.method, c.label, *bounds) for c in curves for step, *bounds in points_of(c))]
-
-
 def points_of(curve: EpsilonCurve) -> Rows:
     """(step, lower bound or nothing, upper bound) of each point."""
     lower = [""] * len(curve.steps) if curve.lower is None else curve.lower.tolist()
@@ -194,8 +169,6 @@ def points_of(curve: EpsilonCurve) -> Rows:
 
 
 # --- trade-off --------------------------------------------------------------------------------------
-
-
 def save_tradeoff(curves: Sequence[Tradeoff | Gaussian], path: Path) -> None:
     """What an attacker can achieve at best: errors on the left, power at small false-positive rates on the right."""
     alpha = np.unique(np.concatenate((np.linspace(0, 1, 201), np.logspace(-6, 0, 121))))
@@ -220,8 +193,6 @@ def save_tradeoff(curves: Sequence[Tradeoff | Gaussian], path: Path) -> None:
 
 
 # --- trials of a tuning -----------------------------------------------------------------------------
-
-
 def save_trials(
     trials: Sequence["Trial"], path: Path, *, measure: str, higher_is_better: bool, title: str, note: str
 ) -> None:
@@ -231,7 +202,10 @@ def save_trials(
     row for each trial.
     """
     if is_csv(path):
-        write(path, _trial_rows(trials, measure, note))
+        keys = tuple(trials[0].candidate)
+        rows: Rows = [("trial", *keys, measure, "scored")]
+        rows += [(t.number, *(t.candidate[k] for k in keys), "" if t.score is None else t.score, note) for t in trials]
+        write(path, rows)
         return
     seen = [t for t in trials if t.score is not None]
     if not seen:
@@ -253,13 +227,6 @@ def save_trials(
         axes.set(xlabel=across, ylabel=measure, title=title)
         figure.legend(loc="outside right upper")
         figure.supxlabel(note, fontsize=7, color="#666666")
-
-
-def _trial_rows(trials: Sequence["Trial"], measure: str, note: str) -> Rows:
-    keys = tuple(trials[0].candidate)
-    rows: Rows = [("trial", *keys, measure, "scored")]
-    rows += [(t.number, *(t.candidate[k] for k in keys), "" if t.score is None else t.score, note) for t in trials]
-    return rows
 
 
 def tuned_axes(candidates: Sequence[Candidate]) -> tuple[str, str | None]:

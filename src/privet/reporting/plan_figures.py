@@ -44,8 +44,6 @@ _COLUMNS = ("steps", "batch", "epochs", "noise", "noise_last", "std", "signal")
 
 
 # --- plans side by side -----------------------------------------------------------------------------
-
-
 def check_plot(path: Path, *, option: str = "path", plans: int = 1) -> None:
     """Raise unless a comparison of so many plans can be drawn at `path`; asked before anything is computed."""
     check_path(path, option=option)
@@ -161,18 +159,13 @@ def _add_legends(axes: Any, found: Comparison, curves: dict[str, list[EpsilonCur
     kinds = [
         Line2D([], [], color="#333333", linestyle=dash, linewidth=width, label=f"{label}: {says}")
         for name, (dash, width, says) in _STYLES.items()
-        if (label := _label(name, curves))
+        if (label := " or ".join(sorted({c.label for one in curves.values() for c in one if c.method == name})))
     ]
     if found.same_budget and found.rows[0].plan.recipe.solve != "epsilon":
         kinds.append(Line2D([], [], color="#999999", linewidth=0.9, label="the budget"))
     axes.legend(handles=kinds, loc="lower right", frameon=True, framealpha=0.9, edgecolor="none")
     axes.figure.legend(handles=plans, loc="outside upper left", ncols=min(len(plans), 3), title=_title(found),
                        title_fontsize=12, alignment="left", columnspacing=3, fontsize=10)  # fmt: skip
-
-
-def _label(method: str, curves: dict[str, list[EpsilonCurve]]) -> str:
-    """What a method proves here: the central limit theorem is exact, so certified, on full batches."""
-    return " or ".join(sorted({curve.label for one in curves.values() for curve in one if curve.method == method}))
 
 
 def _plan_name(row: Row) -> str:
@@ -191,24 +184,27 @@ def _title(found: Comparison) -> str:
 
 
 # --- the frontier -----------------------------------------------------------------------------------
-
-
 def save_frontier(found: Frontier, path: Path) -> None:
     """Draw the noise multiplier (left) and what it means for the averaged gradient (right); a .csv has the numbers."""
     if is_csv(path):
-        write(path, _frontier_rows(found))
+        closed = ("closed_noise", "closed_epsilon", "closed_holds")
+        head = (*_COLUMNS, "epsilon_lower", "epsilon", "label", "frontier", *closed, "why")
+        write(path, [head, *(_frontier_row(found, cell) for cell in found.cells)])
         return
     with drawing(path, 10, 4.4) as figure:
         left, right = figure.subplots(1, 2)
         _draw_noise(left, found)
         _draw_std(right, found)
         budget = found.budget
+        labels = sorted({cell.guarantee.label for cell in found.cells if cell.guarantee is not None})
         figure.suptitle(
-            f"Planning ahead: epsilon {budget.epsilon:g} ({_frontier_labels(found)}) at delta {budget.delta:g}, "
+            f"Planning ahead: epsilon {budget.epsilon:g} ({' or '.join(labels)}) at delta {budget.delta:g}, "
             f"{found.size:,} records" + (f", {found.method}" if found.method else ""),
             fontsize=11, x=0.01, ha="left",
         )  # fmt: skip
-        _add_legend(figure, left, right)
+        handles, names = left.get_legend_handles_labels()  # one legend for both; the limit is in the right alone
+        handles, names = [*handles, right.get_legend_handles_labels()[0][-1]], [*names, "full batch"]
+        figure.legend(handles, names, loc="outside lower left", ncols=4, columnspacing=1.6)
 
 
 def _draw_noise(axes: Any, found: Frontier) -> None:
@@ -235,7 +231,8 @@ def _draw_std(axes: Any, found: Frontier) -> None:
 
 def _draw_line(axes: Any, found: Frontier, batch: float, quantity: str) -> None:
     cells = [cell for cell in found.row(batch) if cell.noise is not None]
-    colour = _shade(found, batch)
+    rank = found.batches.index(batch) / max(1, len(found.batches) - 1)
+    colour = tuple(a + (b - a) * rank for a, b in zip(_LIGHT, _DARK, strict=True))
     axes.plot(
         [cell.steps for cell in cells], [getattr(cell, quantity) for cell in cells], color=colour, linewidth=1.6,
         marker="o", markersize=3.5, label=f"batch {batch:,g}",
@@ -262,30 +259,6 @@ def _number(axis: Any, ends: tuple[float, float], style: str) -> None:
     elif span < 300:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(style)
-
-
-def _add_legend(figure: Any, left: Any, right: Any) -> None:
-    """One legend for both: the batches, the frontier, the closed form, and the limit, which only the right has."""
-    handles, names = left.get_legend_handles_labels()
-    handles, names = [*handles, right.get_legend_handles_labels()[0][-1]], [*names, "full batch"]
-    figure.legend(handles, names, loc="outside lower left", ncols=4, columnspacing=1.6)
-
-
-def _shade(found: Frontier, batch: float) -> tuple[float, ...]:
-    """Between light and dark, by the rank of the batch."""
-    rank = found.batches.index(batch) / max(1, len(found.batches) - 1)
-    return tuple(a + (b - a) * rank for a, b in zip(_LIGHT, _DARK, strict=True))
-
-
-def _frontier_labels(found: Frontier) -> str:
-    labels = {cell.guarantee.label for cell in found.cells if cell.guarantee is not None}
-    return " or ".join(sorted(labels))
-
-
-def _frontier_rows(found: Frontier) -> Rows:
-    closed = ("closed_noise", "closed_epsilon", "closed_holds")
-    head = (*_COLUMNS, "epsilon_lower", "epsilon", "label", "frontier", *closed, "why")
-    return [head, *(_frontier_row(found, cell) for cell in found.cells)]
 
 
 def _frontier_row(found: Frontier, cell: FrontierPoint) -> tuple[object, ...]:

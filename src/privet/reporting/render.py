@@ -29,7 +29,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from privet._text import shorten
+from privet._text import format_count, shorten
 from privet.accounting import Guarantee
 from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, MissingExtra
@@ -118,7 +118,6 @@ class Page:
         return _MARK.sub(put, _ALONE.sub(put, text))
 
     # --- what the template calls ---
-
     def _mark(self, markdown: str, html: str) -> Markup:
         self._marks.append((_FORGED.sub("", markdown), _FORGED.sub("", html)))
         return Markup(f"{_OPEN}{len(self._marks) - 1}{_CLOSE}")
@@ -151,8 +150,6 @@ class Page:
 
 
 # --- what may stand in a report ---------------------------------------------------------------------
-
-
 def admit(value: Any) -> Markup:
     """What the template writes: text is escaped; a number has to say first what it is.
 
@@ -255,15 +252,13 @@ def _raw(context: Context, value: str | float | list[Any]) -> Markup:
 
 @pass_context
 def _code(context: Context, value: str | list[str]) -> Markup:
-    """A command, a name, or a hash."""
     value = value if isinstance(value, str) else " ".join(value)
     flat = " ".join(value.split()).replace("`", "'").replace("|", "\\|")
     return _mark(context, f"`{flat}`", f"<code>{escape(value)}</code>")
 
 
 def _counted(number: int, noun: str) -> Markup:
-    """`1 attack`, `2 attacks`."""
-    return text(f"{number:,} {noun}{'' if number == 1 else 's'}")
+    return text(format_count(number, noun, commas=True))
 
 
 @pass_context
@@ -293,8 +288,6 @@ def _mark(context: Context, markdown: str, html: str) -> Markup:
 
 
 # --- HTML -------------------------------------------------------------------------------------------
-
-
 def _render(source: str) -> str:
     parser = MarkdownIt("zero", {"html": False}).enable(RULES)
     return str(parser.renderer.render(_name_cells(parser.parse(source)), parser.options, {}))

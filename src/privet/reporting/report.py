@@ -49,7 +49,6 @@ class Report:
         return self.page.markdown()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
         checks = [{"question": check.question, "state": check.state} for check in self.page.checks]
         runs = [facts.as_dict(show_private=self.show_private) for facts in self.runs]
         return {"title": self.title, "runs": runs, "checklist": checks, "show_private": self.show_private}
@@ -106,7 +105,10 @@ def compose(every: Sequence[RunFacts], *, show_private: bool = False, title: str
     """The report of facts that are gathered: the first run's, beside the others."""
     facts, *baselines = named = _name_apart(every)
     run = facts.run
-    title = _title(named) if title is None else title
+    if title is None:
+        task = printable(shorten(run.settings.task, 60))
+        beside = f" beside {', '.join(one.name for one in baselines)}" if baselines else ""
+        title = f"{facts.name}: {task}, trained {'privately' if facts.is_guaranteed else 'without a guarantee'}{beside}"
     page = Page({
         "title": title, "facts": facts, "baselines": baselines, "every": named, "show_private": show_private,
         "run": run, "about": run.about, "plan": run.plan, "recipe": run.plan.recipe, "steps": run.plan.steps,
@@ -134,10 +136,3 @@ def _name_apart(every: Sequence[RunFacts]) -> tuple[RunFacts, ...]:
         replace(one, name=f"{one.run.folder.resolve().parent.name}/{one.name}") if names.count(one.name) > 1 else one
         for one in every
     )
-
-
-def _title(every: Sequence[RunFacts]) -> str:
-    first, *others = every
-    task = printable(shorten(first.run.settings.task, 60))
-    beside = f" beside {', '.join(one.name for one in others)}" if others else ""
-    return f"{first.name}: {task}, trained {'privately' if first.is_guaranteed else 'without a guarantee'}{beside}"

@@ -17,24 +17,13 @@ POINTS = 160
 SMALL = 0.1  # delta times the number of units, at most; at 1 one of them could be published in full
 MOST_PICTURES = 8
 SETTINGS = (
-    "lr",
-    "optimizer",
-    "momentum",
-    "weight_decay",
-    "scheduler",
-    "average",
-    "views",
-    "keep",
-    "stop_at",
-    "patience",
-)
+    "lr", "optimizer", "momentum", "weight_decay", "scheduler", "average", "views", "keep", "stop_at", "patience",
+)  # fmt: skip
 GRID = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.25, 0.3,
         0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)  # fmt: skip
 
 
 # --- the plan ---------------------------------------------------------------------------------------
-
-
 def budget(run: Run) -> str:
     """The budget that was asked for: a wish, and no guarantee."""
     asked = run.plan.recipe.budget
@@ -49,7 +38,6 @@ def settings(run: Run) -> str:
 
 
 def changes(run: Run) -> str:
-    """What was changed from the recipe."""
     return ", ".join(f"{key} {old} → {new}" for key, (old, new) in run.about["changed"].items())
 
 
@@ -60,8 +48,6 @@ def smallness(run: Run) -> State:
 
 
 # --- charts -----------------------------------------------------------------------------------------
-
-
 def schedule_charts(facts: RunFacts) -> list[Chart]:
     """Noise over the steps; with a moving clip, what is really added: noise times clip."""
     steps = facts.run.plan.steps
@@ -139,8 +125,6 @@ def utility_charts(every: Sequence[RunFacts]) -> list[Chart]:
 
 
 # --- runs side by side ------------------------------------------------------------------------------
-
-
 def without_privacy(every: Sequence[RunFacts]) -> NonPrivateBaseline | None:
     """A baseline without privacy that was judged as the first run was."""
     found = (one.baseline for one in every if one.baseline is not None and _is_judged_alike(every[0], one))
@@ -179,8 +163,6 @@ def _is_judged_alike(facts: RunFacts, one: RunFacts) -> bool:
 
 
 # --- attacks ----------------------------------------------------------------------------------------
-
-
 def pictures(attacks: Attacks) -> list[tuple[str, tuple[Image | None, ...]]]:
     """(name, (the true image, what was rebuilt, what the control gave)), of attacks that rebuild pictures."""
     moving = [one for one in attacks.outcomes if "0" in one.frames]
@@ -193,27 +175,22 @@ def pictures(attacks: Attacks) -> list[tuple[str, tuple[Image | None, ...]]]:
 
 
 def networks(attacks: Attacks) -> str:
-    """The networks that were attacked."""
     own = any(one.method == "run" for one in attacks.outcomes)
     default = "the run's own" if own else "shallow-cnn"
     return ", ".join(dict.fromkeys(one.model or default for one in attacks.outcomes))
 
 
 def target(one: AttackEvidence) -> str:
-    """What was attacked."""
     return {"non-private": "without privacy", "plan": "this plan", "run": "this run"}.get(one.method, one.method)
 
 
 def violations(attacks: Attacks) -> int:
-    """How many attacks identified more than the guarantee allows."""
     return sum(one.violation for one in attacks.outcomes)
 
 
 def has_ceiling(attacks: Attacks) -> bool:
-    """Whether a guarantee says of any of them how much it can identify."""
     return any(one.ceiling is not None for one in attacks.outcomes)
 
 
 def interval(limits: tuple[float, float]) -> str:
-    """An interval of a difference."""
     return f"{limits[0]:+.2f} to {limits[1]:+.2f}"

@@ -39,10 +39,6 @@ def gather(dataset: Any, indices: Tensor) -> Any:
 
     A tensor, a tuple of tensors and a TensorDataset are read by `index_select`; any other dataset by `__getitems__`
     or `__getitem__`, and stacked by torch's `default_collate`.
-
-    >>> import torch
-    >>> gather((torch.arange(6).reshape(3, 2), torch.tensor([7, 8, 9])), torch.tensor([0, 2]))
-    (tensor([[0, 1], [4, 5]]), tensor([7, 9]))
     """
     if isinstance(dataset, Tensor):
         return dataset.index_select(0, indices.to(dataset.device))
@@ -83,8 +79,6 @@ def physical_batches(
 
 
 class _Pieces:
-    """(indices, is it the last of its step), over all steps."""
-
     def __init__(self, sampler: BatchSampler, physical: int | None) -> None:
         self._sampler, self._physical = sampler, physical
 
@@ -131,7 +125,6 @@ def _read(dataset: Any, wanted: list[int]) -> list[Any]:
 
 
 def _empty_rows(dataset: Any) -> Any:
-    """Zero rows, shaped like the first record; none of its values is kept."""
     try:
         one = dataset[0]
     except (IndexError, KeyError):

@@ -22,6 +22,7 @@ from privet.planning import Plan
 from privet.planning.planned_steps import PlannedSteps
 
 Indices: TypeAlias = NDArray[np.int64]
+Rates: TypeAlias = Iterable[float]
 RARE = 1e-12  # a batch whose size is less likely than this was not drawn by the sampling that is paid for
 
 
@@ -32,7 +33,7 @@ class Drawing(Protocol):
     so that refusing a batch gives nothing away.
     """
 
-    def batches(self, sampling: Any, size: int, rates: Iterable[float], randomness: Randomness) -> Iterator[Indices]:
+    def batches(self, sampling: Any, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
         """The records of each step, below `size`: increasing, none twice."""
 
     def is_likely(self, sampling: Any, size: int, rate: float, count: int) -> bool:
@@ -47,6 +48,11 @@ def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
     """Class decorator: how batches of this sampling are drawn."""
 
     def keep(drawing: type[D]) -> type[D]:
+        if kind in _drawings:
+            raise InvalidValue(
+                f"sampling={kind.name!r} is drawn already. What is certified rests on it. Give yours a "
+                "Sampling of its own."
+            )
         _drawings[kind] = drawing()
         return drawing
 
@@ -84,7 +90,6 @@ class Sampler:
 
     @property
     def noise_is_secret(self) -> bool:
-        """False for a seeded sampler: reproducible, not private."""
         return self.generator.noise_is_secret
 
     def __len__(self) -> int:
@@ -99,14 +104,13 @@ class Sampler:
             yield torch.from_numpy(found)
 
     def _check_batch(self, drawing: Drawing, found: Indices, rate: float) -> None:
-        """Raise unless this is a batch that the accountant takes it for."""
         is_batch = found.dtype == np.int64 and found.ndim == 1
         if is_batch and len(found):
             is_batch = bool(found[0] >= 0 and found[-1] < self.size and (found[1:] > found[:-1]).all())
         if not is_batch or not drawing.is_likely(self.sampling, self.size, rate, len(found)):
             raise InvalidValue(
                 f"sampling={str(self.sampling)!r} drew what it cannot draw at rate={rate:g}: records that do not "
-                "exist, or one twice, or too many or too few. The guarantee would not hold. Mend the sampler."
+                "exist, or one twice, or too many or too few. The guarantee would not hold. Correct the sampler."
             )
 
     def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:
@@ -159,9 +163,6 @@ def poisson_indices(size: int, rate: float, numbers: np.random.Generator) -> Ind
 
     V has 106 random bits, so that it is fine near 0 where a tiny rate is decided; a chance then has a relative error
     below size * 2^-51, from rounding the quotient. The work is that of the batch, not of the dataset.
-
-    >>> poisson_indices(5, 1.0, np.random.default_rng(0)).tolist()
-    [0, 1, 2, 3, 4]
     """
     if rate >= 1:
         return np.arange(size, dtype=np.int64)
@@ -180,11 +181,9 @@ def poisson_indices(size: int, rate: float, numbers: np.random.Generator) -> Ind
 
 @register(Poisson)
 class _Poisson:
-    def batches(
-        self, sampling: Poisson, size: int, rates: Iterable[float], randomness: Randomness
-    ) -> Iterator[Indices]:
+    def batches(self, sampling: Poisson, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
         for rate in rates:
-            yield poisson_indices(size, rate, randomness.numpy_generator())
+            yield poisson_indices(size, rate, coins.numpy_generator())
 
     def is_likely(self, sampling: Poisson, size: int, rate: float, count: int) -> bool:
         return _is_likely_count(size, rate, count)
@@ -194,11 +193,9 @@ class _Poisson:
 class _Truncated:
     """Poisson; of a batch above the cap, a uniform choice of `cap` records is kept."""
 
-    def batches(
-        self, sampling: TruncatedPoisson, size: int, rates: Iterable[float], randomness: Randomness
-    ) -> Iterator[Indices]:
+    def batches(self, sampling: TruncatedPoisson, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
         for rate in rates:
-            numbers = randomness.numpy_generator()
+            numbers = coins.numpy_generator()
             found = poisson_indices(size, rate, numbers)
             if len(found) > sampling.cap:
                 found = np.sort(numbers.choice(found, sampling.cap, replace=False, shuffle=False))
@@ -211,13 +208,10 @@ class _Truncated:
 
 @register(FixedSize)
 class _Fixed:
-    def batches(
-        self, sampling: FixedSize, size: int, rates: Iterable[float], randomness: Randomness
-    ) -> Iterator[Indices]:
+    def batches(self, sampling: FixedSize, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
         for rate in rates:
-            yield np.sort(
-                randomness.numpy_generator().choice(size, _fixed_batch_size(size, rate), replace=False, shuffle=False)
-            )
+            numbers, count = coins.numpy_generator(), _fixed_batch_size(size, rate)
+            yield np.sort(numbers.choice(size, count, replace=False, shuffle=False))
 
     def is_likely(self, sampling: FixedSize, size: int, rate: float, count: int) -> bool:
         return count == _fixed_batch_size(size, rate)
@@ -227,13 +221,11 @@ class _Fixed:
 class _Shuffled:
     """Each epoch a new permutation, cut into ceil(1 / rate) batches whose sizes differ by at most one."""
 
-    def batches(
-        self, sampling: Shuffled, size: int, rates: Iterable[float], randomness: Randomness
-    ) -> Iterator[Indices]:
+    def batches(self, sampling: Shuffled, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
         coming = iter(rates)
         for rate in coming:
             length = _epoch_length(rate)
-            order = randomness.numpy_generator().permutation(size)
+            order = coins.numpy_generator().permutation(size)
             for j in range(length):
                 if j and next(coming, None) is None:
                     return
@@ -246,10 +238,7 @@ class _Shuffled:
 def _is_likely_count(size: int, rate: float, count: int) -> bool:
     """Whether `count` of `size` independent coins of this rate may come up, by Chernoff's bound on each tail.
 
-        P[K >= k] or P[K <= k] <= exp(-n KL(k / n, q)),   KL(p, q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))
-
-    >>> _is_likely_count(60000, 0.01, 600), _is_likely_count(60000, 0.01, 900), _is_likely_count(10, 1.0, 9)
-    (True, False, False)
+    P[K >= k] or P[K <= k] <= exp(-n KL(k / n, q)),   KL(p, q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))
     """
     rest = size - count
     if rate >= 1 or not size:
@@ -265,7 +254,6 @@ def _fixed_batch_size(size: int, rate: float) -> int:
 
 
 def _epoch_length(rate: float) -> int:
-    """The steps of an epoch, as the accountants count them."""
     return math.ceil(1 / rate - 1e-9)
 
 

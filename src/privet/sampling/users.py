@@ -40,10 +40,8 @@ def bound_contributions(users: UserIds, *, most: int, generator: Randomness | No
     """
     _check.whole(most=most)
     codes = number_users(users)
-    everyone = np.arange(len(codes))
-    return torch.from_numpy(
-        np.sort(_limit_per_owner(everyone, codes, most, (generator or Randomness()).numpy_generator()))
-    )
+    everyone, numbers = np.arange(len(codes)), (generator or Randomness()).numpy_generator()
+    return torch.from_numpy(np.sort(_limit_per_owner(everyone, codes, most, numbers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -134,11 +132,7 @@ def user_sampler(
 
 
 def number_users(users: UserIds) -> Indices:
-    """The users as 0, 1, 2, ...: one number for each record.
-
-    >>> number_users(["bob", "ann", "bob"]).tolist()
-    [0, 1, 0]
-    """
+    """The users as 0, 1, 2, ...: one number for each record."""
     given = users.numpy(force=True) if isinstance(users, Tensor) else users
     if isinstance(given, np.ndarray) and given.ndim == 1 and given.dtype.kind in "iu":
         return np.unique(given, return_inverse=True)[1].astype(np.int64)
@@ -155,7 +149,6 @@ def number_users(users: UserIds) -> Indices:
 
 
 def _limit_per_owner(records: Indices, owner: Indices, most: int, numbers: np.random.Generator) -> Indices:
-    """At most `most` records of each owner, uniformly: the first ones after a shuffle. Owners stay together."""
     shuffled = numbers.permutation(len(records))
     by_owner = shuffled[np.argsort(owner[shuffled], kind="stable")]
     sorted_owner = owner[by_owner]

@@ -32,23 +32,6 @@ from privet.schedules.shapes import (
 )
 
 __all__ = [
-    "Constant",
-    "Cosine",
-    "Curve",
-    "Cyclic",
-    "Exponential",
-    "InverseTime",
-    "Join",
-    "Linear",
-    "Piecewise",
-    "Product",
-    "Schedule",
-    "StepDecay",
-    "Table",
-    "Values",
-    "register",
-    "registry",
-    "schedule",
-    "schedule_values",
-    "to_spec",
+    "Constant", "Cosine", "Curve", "Cyclic", "Exponential", "InverseTime", "Join", "Linear", "Piecewise", "Product",
+    "Schedule", "StepDecay", "Table", "Values", "register", "registry", "schedule", "schedule_values", "to_spec",
 ]  # fmt: skip

@@ -12,17 +12,10 @@ from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.planning import Plan
 from privet.sampling.loading import gather
+from privet.training import setup
 from privet.training.evaluation import Scores, evaluate, move_to
 from privet.training.run import build_network
 from privet.training.settings import Settings
-from privet.training.setup import (
-    build_optimizer,
-    choose_device,
-    learning_rate_schedule,
-    load_first_weights,
-    seed_torch,
-    steps_per_epoch,
-)
 
 Look = Callable[[int, nn.Module, Task, Tensor, Tensor], None]  # (step, network, task, inputs, targets)
 
@@ -46,15 +39,15 @@ def train_plainly(
     `task` stands for the one that the plan names; `look` is called before each step with what it will see.
     """
     settings = Settings.of(plan.recipe.training)
-    task, device = task_of(settings.task, where=where) if task is None else task, choose_device(settings, None)
+    task, device = task_of(settings.task, where=where) if task is None else task, setup.choose_device(settings, None)
     start = time.monotonic()
-    with seed_torch(seed):
+    with setup.seed_torch(seed):
         model = build_network(task, settings)
-        load_first_weights(model, settings)
+        setup.load_first_weights(model, settings)
         model.to(device)
-        optimizer = build_optimizer(settings, plan, model)
-        pace = learning_rate_schedule(settings, plan, optimizer)
-        batch, every = max(1, round(plan.batch)), steps_per_epoch(plan)
+        optimizer = setup.build_optimizer(settings, plan, model)
+        pace = setup.learning_rate_schedule(settings, plan, optimizer)
+        batch, every = max(1, round(plan.batch)), setup.steps_per_epoch(plan)
         order, used, points = torch.randperm(task.size), 0, []
         for step in range(1, len(plan.steps) + 1):
             if used + batch > task.size:

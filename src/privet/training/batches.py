@@ -27,16 +27,9 @@ class Batches:
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        plan: Plan,
-        group: Group,
-        *,
-        users: UserIds | None,
-        most: int | None,
-        workers: int,
+        self, dataset: Any, plan: Plan, group: Group, *, users: UserIds | None, most: int | None, workers: int,
         views: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._dataset, self._plan, self._group = dataset, plan, group
         self._users, self._workers, self._views = users, workers, views
         self.rows = physical_batch_rows(most, views)
@@ -48,16 +41,15 @@ class Batches:
         """The plan's own sampler from a step on, of this rank's part: raises if dataset and plan do not fit."""
         plan, records = self._plan, count_records(self._dataset)
         check_unit(plan, records, self._users)
-        chosen: BatchSampler = (
-            sampler(plan, records=records, start=start, generator=generator)
-            if self._users is None
-            else user_sampler(plan, users=self._users, start=start, generator=generator)
-        )
+        chosen: BatchSampler
+        if self._users is None:
+            chosen = sampler(plan, records=records, start=start, generator=generator)
+        else:
+            chosen = user_sampler(plan, users=self._users, start=start, generator=generator)
         chosen = self._part.rebind(chosen)
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
     def load(self, generator: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:
-        """The physical batches from a step on, by coins that all ranks share."""
         chosen = self.make_sampler(coins(generator, self._group, start), start=start)
         return physical_batches(self._dataset, chosen, workers=self._workers, physical=self.rows)
 

@@ -16,18 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from privet._text import one_line, shorten
 from privet.errors import InvalidValue, PrivetError
 from privet.noise.release import match_strides
-from privet.training.checkpoint_compat import (
-    check_average,
-    check_finite,
-    check_keys,
-    check_kinds,
-    check_model,
-    check_optimizer,
-    check_own_memory,
-    class_name,
-    describe_names,
-    parameter_order,
-)
+from privet.training import checkpoint_compat
+from privet.training.checkpoint_compat import check_finite
 from privet.training.checkpoint_format import NAME, OTHER, decode_state, encode_state, read, write
 
 __all__ = ["NAME", "Checkpoint", "load", "load_weights", "peek", "save"]
@@ -46,15 +36,9 @@ class Checkpoint:
 
 
 def save(
-    folder: str | Path,
-    *,
-    model: nn.Module,
-    optimizer: Optimizer,
-    scheduler: LRScheduler | None = None,
-    rule_state: object = None,
-    average: Mapping[str, Tensor] | None = None,
-    extra: Mapping[str, object],
-) -> str:
+    folder: str | Path, *, model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None = None,
+    rule_state: object = None, average: Mapping[str, Tensor] | None = None, extra: Mapping[str, object],
+) -> str:  # fmt: skip
     """Replace the checkpoint in a folder, once the new one is on the disk; gives its checksum.
 
     A crash at any moment, or an error, leaves the old one or the new one, whole.
@@ -67,10 +51,10 @@ def save(
     Raises:
         InvalidValue: something cannot be kept (the place is named), a weight is not finite, or the disk is full.
     """
-    state, tensors = model.state_dict(), dict[str, Tensor]()
+    state, tensors, kind = model.state_dict(), dict[str, Tensor](), checkpoint_compat.class_name
     document = {
-        "kinds": {"optimizer": class_name(optimizer), "scheduler": class_name(scheduler)},
-        "order": parameter_order(model, optimizer),
+        "kinds": {"optimizer": kind(optimizer), "scheduler": kind(scheduler)},
+        "order": checkpoint_compat.parameter_order(model, optimizer),
         "model": encode_state(dict(state), "model", tensors),
         "optimizer": encode_state(optimizer.state_dict(), "optimizer", tensors),
         "scheduler": encode_state(None if scheduler is None else scheduler.state_dict(), "scheduler", tensors),
@@ -80,9 +64,9 @@ def save(
     }
     stays = "The checkpoint before it stays. Go back to it with a lower learning rate."
     check_finite(state, model, "model", stays)
-    check_own_memory(state)
+    checkpoint_compat.check_own_memory(state)
     if average is not None:
-        check_average(average, model, state, stays)
+        checkpoint_compat.check_average(average, model, state, stays)
     return write(Path(folder) / NAME, document, tensors)
 
 
@@ -108,13 +92,13 @@ def load(
     found, checkpoint = _read_sections(file)
     with _name_file_in_errors(file):
         state = model.state_dict()
-        check_model(found["model"], model, state)
-        check_kinds(found["kinds"], optimizer, scheduler)
-        check_optimizer(found["optimizer"], found["order"], model, optimizer)
+        checkpoint_compat.check_model(found["model"], model, state)
+        checkpoint_compat.check_kinds(found["kinds"], optimizer, scheduler)
+        checkpoint_compat.check_optimizer(found["optimizer"], found["order"], model, optimizer)
         if scheduler is not None:
-            check_keys(found["scheduler"], scheduler.state_dict(), "scheduler")
+            checkpoint_compat.check_keys(found["scheduler"], scheduler.state_dict(), "scheduler")
         if checkpoint.average is not None:
-            check_average(checkpoint.average, model, state, OTHER)
+            checkpoint_compat.check_average(checkpoint.average, model, state, OTHER)
             there = {name: value.to(state[name].device) for name, value in checkpoint.average.items()}
             checkpoint = replace(checkpoint, average=there)
         _restore(found, model, optimizer, scheduler)
@@ -131,9 +115,9 @@ def load_weights(folder: str | Path, *, model: nn.Module) -> Checkpoint:
     found, checkpoint = _read_sections(file)
     with _name_file_in_errors(file):
         state = model.state_dict()
-        check_model(found["model"], model, state)
+        checkpoint_compat.check_model(found["model"], model, state)
         average = checkpoint.average or {}
-        check_average(average, model, state, OTHER)
+        checkpoint_compat.check_average(average, model, state, OTHER)
         state.update(found["model"])
         model.load_state_dict(state)
         for name, parameter in model.named_parameters():
@@ -163,18 +147,16 @@ def _name_file_in_errors(file: Path) -> Iterator[None]:
 
 
 def _read_sections(file: Path) -> tuple[dict[str, Any], Checkpoint]:
-    """The sections of a file: every tensor in it is one of theirs."""
     document, tensors, digest = read(file)
     with _name_file_in_errors(file):
         if set(document) != {"format", "version", "kinds", "order", *_SECTIONS}:
             raise InvalidValue(f"it does not have the sections of a checkpoint. {OTHER}")
         used: set[str] = set()
-        found = {
-            name: decode_state(document[name], name, tensors if name != "extra" else {}, used) for name in _SECTIONS
-        }
+        found = {key: decode_state(document[key], key, tensors if key != "extra" else {}, used) for key in _SECTIONS}
         if used != set(tensors):
             raise InvalidValue(
-                f"it holds {describe_names(set(tensors) - used)}, which nothing in it speaks of. {OTHER}"
+                f"it holds {checkpoint_compat.describe_names(set(tensors) - used)}, which nothing in it speaks of. "
+                f"{OTHER}"
             )
         if not isinstance(found["extra"], dict) or not isinstance(found["average"], dict | None):
             raise InvalidValue(f"extra and average must be tables. {OTHER}")
@@ -204,7 +186,6 @@ def _restore(found: Mapping[str, Any], model: nn.Module, optimizer: Optimizer, s
 
 
 def _snapshot(model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler | None) -> Callable[[], None]:
-    """A function that puts back what is there now."""
     weights = [(now, now.clone()) for now in model.state_dict().values() if isinstance(now, Tensor)]
     state, groups = optimizer.state, optimizer.param_groups  # torch replaces these, and leaves their content alone
     plan = None if scheduler is None else scheduler.state_dict()

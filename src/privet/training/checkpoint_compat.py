@@ -17,7 +17,6 @@ _ENTRYWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Ad
 
 
 def class_name(thing: object) -> str | None:
-    """The name of a thing's class."""
     return None if thing is None else type(thing).__qualname__
 
 
@@ -30,7 +29,6 @@ def parameter_order(model: nn.Module, optimizer: Optimizer) -> list[list[str | N
 
 
 def check_finite(state: Mapping[str, Any], model: nn.Module, place: str, advice: str) -> None:
-    """Raise unless the parameters are finite. A buffer may hold an infinity (an attention mask)."""
     for name, _ in model.named_parameters(remove_duplicate=False):
         value = state.get(name)
         if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
@@ -40,9 +38,7 @@ def check_finite(state: Mapping[str, Any], model: nn.Module, place: str, advice:
 def check_own_memory(state: Mapping[str, Any]) -> None:
     """Raise if a tensor has one number in several places: torch saves it, and cannot load it."""
     for name, value in state.items():
-        if isinstance(value, Tensor) and any(
-            n > 1 and not step for n, step in zip(value.shape, value.stride(), strict=True)
-        ):
+        if isinstance(value, Tensor) and any(n > 1 and not s for n, s in zip(value.shape, value.stride(), strict=True)):
             raise InvalidValue(
                 f"model.{name} is an expanded tensor, which torch cannot load into. The checkpoint would be useless. "
                 "Use `.contiguous()` where the model makes it."
@@ -62,12 +58,10 @@ def _check_table(found: object, wanted: Mapping[str, Any], place: str) -> dict[s
 
 
 def describe_names(names: set[Any]) -> str:
-    """One of the names, and how many more there are."""
     return repr(shorten(min(map(str, names)))) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def check_model(found: object, model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Raise unless `found` can be put into the model bit for bit."""
     saved = _check_table(found, state, "model")
     for name, now in state.items():
         if name.endswith(nn.modules.module._EXTRA_STATE_KEY_SUFFIX):  # anything: its layer looks at it
@@ -89,7 +83,6 @@ def _describe_value(value: object) -> str:
 
 
 def _tied_names(state: Mapping[str, Any]) -> set[frozenset[str]]:
-    """The names that stand for the same memory."""
     groups: dict[object, list[str]] = {}
     for name, value in state.items():
         if isinstance(value, Tensor) and (same := memory_identity(value)) is not None:
@@ -98,19 +91,17 @@ def _tied_names(state: Mapping[str, Any]) -> set[frozenset[str]]:
 
 
 def check_average(average: Mapping[str, Any], model: nn.Module, state: Mapping[str, Any], advice: str) -> None:
-    """Raise unless each average is of one of the model's tensors, and finite."""
     for name, value in average.items():
         of = state.get(name)
         if not isinstance(value, Tensor) or not isinstance(of, Tensor) or of.shape != value.shape:
             raise InvalidValue(
-                f"average.{format_place(str(name))} is {_describe_value(value)}, the model's is {_describe_value(of)}. "
-                f"{advice}"
+                f"average.{format_place(str(name))} is {_describe_value(value)}, the model's is "
+                f"{_describe_value(of)}. {advice}"
             )
     check_finite(average, model, "average", advice)
 
 
 def check_kinds(kinds: object, optimizer: Optimizer, scheduler: LRScheduler | None) -> None:
-    """Raise unless the file is of this kind of optimizer and scheduler."""
     now = {"optimizer": class_name(optimizer), "scheduler": class_name(scheduler)}
     for name, found in _check_table(kinds, now, "kinds").items():
         if found != now[name]:
@@ -119,7 +110,6 @@ def check_kinds(kinds: object, optimizer: Optimizer, scheduler: LRScheduler | No
 
 
 def check_optimizer(found: object, names: object, model: nn.Module, optimizer: Optimizer) -> None:
-    """Raise unless the state is of these parameters, in this order, and has their shapes."""
     now = optimizer.state_dict()
     saved = _check_table(found, now, "optimizer")
     if names != parameter_order(model, optimizer) or not _same_groups(saved["param_groups"], now["param_groups"]):

@@ -60,15 +60,9 @@ def memory_identity(tensor: Tensor) -> tuple[object, ...] | None:
 def encode_state(value: object, place: str, tensors: dict[str, Tensor] | None = None) -> Any:
     """`value` as JSON; its tensors are added to `tensors`, those that share their memory once.
 
-    >>> encode_state({"lr": 0.1, "betas": (0.9, 0.999)}, "optimizer")
-    {'lr': 0.1, 'betas': {'$tuple': [0.9, 0.999]}}
-
     Args:
         place: what errors call it, and the first word of its tensors' names.
         tensors: None if it must have no tensors.
-
-    Raises:
-        InvalidValue: it holds something else; names the place.
     """
     return _Packing(tensors).pack(value, place, 0)
 
@@ -158,9 +152,6 @@ def _refuse_constant(word: str) -> NoReturn:
 def decode_state(found: Any, place: str, tensors: Mapping[str, Tensor], used: set[str], depth: int = 0) -> Any:
     """The value that `packed` gave `found` for; a tensor that stands twice is one tensor.
 
-    >>> decode_state({"betas": {"$tuple": [0.9, 0.999]}}, "optimizer", {}, set())
-    {'betas': (0.9, 0.999)}
-
     Args:
         used: the names of the tensors it holds are added.
     """
@@ -215,9 +206,6 @@ def write(file: Path, document: Mapping[str, Any], tensors: Mapping[str, Tensor]
     """Replace `file` by one with this content, once that is on the disk; gives its checksum.
 
     A crash at any moment, or an error, leaves the file that was there before, or the new one, whole.
-
-    Raises:
-        InvalidValue: it cannot be written.
     """
     if sys.byteorder != "little":
         raise Unsupported("this machine is big-endian. A checkpoint would not be read as it was written. Use another.")
@@ -278,7 +266,6 @@ def _order_tensors(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
 
 
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
-    """The header of the file that holds these tensors: there is only one."""
     entries: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
     end = 0
     for name, tensor in _order_tensors(tensors):
@@ -292,11 +279,7 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
-    """The JSON, the tensors (on the CPU) and the checksum of a file.
-
-    Raises:
-        InvalidValue: there is none, it is a link, it is damaged, or it is another kind of file. Nothing is unpickled.
-    """
+    """The JSON, the tensors (on the CPU) and the checksum of a file."""
     try:
         return parse(read_bytes(file))
     except PrivetError as error:
@@ -304,16 +287,11 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
 
 
 def read_bytes(file: Path) -> bytes:
-    """The content of a plain file, not proven to be whole."""
     return _read(file, lambda stream: stream.read())
 
 
 def check(file: Path) -> None:
-    """Raise unless the checksum of a file fits; a piece of it is in memory at a time, and none is parsed.
-
-    Raises:
-        InvalidValue: there is none, it is a link, it is damaged, or it is another kind of file.
-    """
+    """Raise unless the checksum of a file fits; a piece of it is in memory at a time, and none is parsed."""
     try:
         _read(file, _check_sum)
     except PrivetError as error:

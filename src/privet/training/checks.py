@@ -28,7 +28,6 @@ NOT_THESE = (torch.optim.LBFGS, torch.optim.SparseAdam)
 
 
 def check_arguments(plan: Any, generator: Any) -> None:
-    """Raise unless these are a plan and a source of randomness."""
     if not isinstance(plan, Plan):
         raise InvalidValue(f"plan={plan!r} must be a Plan. It says what may be spent. Make one with plan(...).")
     if not isinstance(generator, Randomness):
@@ -86,7 +85,6 @@ def _is_one_of_many() -> bool:
 
 
 def check_clips(plan: Plan) -> None:
-    """Raise if some step's clip is too small to be measured."""
     clips = plan.steps.clips
     clip = float((clips[:1] if clips.strides == (0,) else clips).min())  # a constant is held once
     check_clip(clip)
@@ -104,7 +102,6 @@ def resolve_rule(plan: Plan, *, secure: bool, as_published: bool, not_private: s
 
 
 def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], model: nn.Module) -> None:
-    """Raise unless the optimizer moves parameters of this model, from one gradient in a step."""
     if not named:
         raise InvalidValue("model has no trainable parameter. Nothing can be trained. Set requires_grad on some.")
     if isinstance(optimizer, NOT_THESE):
@@ -171,7 +168,6 @@ def check_unit(plan: Plan, records: int, users: UserIds | None) -> None:
 
 
 def count_records(dataset: Any) -> int:
-    """How many records a dataset has: the rows of a tuple of tensors, else its length."""
     if isinstance(dataset, tuple) and dataset and all(isinstance(part, Tensor) for part in dataset):
         return len(dataset[0])
     try:
@@ -213,7 +209,6 @@ def check_batch(loss_fn: Any, batch: Sequence[Any], rows: int) -> None:
 
 
 def check_losses(losses: Tensor, rows: int, outputs: "Sequence[Node] | None") -> None:
-    """Raise unless there is one loss for each row at hand, and they come from the model's outputs in this round."""
     if outputs is None:
         raise InvalidValue(
             "losses of this batch were used up by a `step` that failed. Its forward pass is not recorded any more. "

@@ -37,13 +37,11 @@ def join_run(
     if group.size == 1:
         return generator
     facts = {
-        "plan": plan.hash,
-        "dataset": (count_records(dataset), _row_checksums(dataset)),
+        "plan": plan.hash, "dataset": (count_records(dataset), _row_checksums(dataset)),
         "model": [(name, p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters()],
         "optimizer": (type(optimizer).__name__, [sorted(_plain_settings(g).items()) for g in optimizer.param_groups]),
-        "generator": str(generator),
-        "settings": (None if users is None else [str(user) for user in users], settings),
-    }
+        "generator": str(generator), "settings": (None if users is None else [str(user) for user in users], settings),
+    }  # fmt: skip
     told = group.all_gather([zlib.crc32(repr(value).encode()) for value in facts.values()])
     for name, found in zip(facts, told.T, strict=True):
         if (found != found[0]).any():
@@ -69,7 +67,6 @@ def _row_checksums(dataset: Any, most: int = 256) -> list[int]:
 
 @torch.no_grad()
 def broadcast_weights(group: Group, model: nn.Module) -> None:
-    """Give every rank the weights and buffers of rank 0; a sharded weight is one already."""
     everything = dict(model.named_parameters()) | dict(model.named_buffers())
     held = {name: value for name, value in everything.items() if not is_sharded(value)}
     for name, value in group.broadcast(held).items():
@@ -89,7 +86,6 @@ class Standing:
 
 
 def make_account(group: Group, plan: Plan, make: Callable[[], Account], standing: Standing) -> Account:
-    """The account that `make` gives, of all ranks together."""
     return make() if group.size == 1 else DistributedAccount(group, plan, make, standing)
 
 
@@ -131,13 +127,8 @@ class DistributedAccount:
                 mine = self._own.charge(number, in_force)
             is_due = number % EVERY == 0 or number == len(self._plan.steps) - 1
             here = self._standing
-            return [
-                *self._position(),
-                number,
-                here.sample,
-                checksum(here.weights) if is_due else 0,
-                int(here.is_checked),
-            ]
+            bits = checksum(here.weights) if is_due else 0
+            return [*self._position(), number, here.sample, bits, int(here.is_checked)]
 
         told = self._group.run_on_first(do, 6)
         for name, found in zip(("step", "sample", "model"), told.T[2:5], strict=True):

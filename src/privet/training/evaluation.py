@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from privet import _check
-from privet.data.task import Task
+from privet.data.task import Measure, Task
 from privet.errors import InvalidValue
 from privet.sampling.loading import gather
 from privet.training.settings import Settings, parse_target
@@ -28,14 +28,16 @@ class Scores:
     name: str  # of the measure
     higher_is_better: bool
 
+    @classmethod
+    def of(cls, kind: Measure, loss: float, measure: float) -> "Scores":
+        return cls(loss=loss, measure=measure, name=kind.name, higher_is_better=kind.higher_is_better)
+
     def is_better(self, than: "Scores | None") -> bool:
-        """Whether the measure is better; NaN never is."""
         if than is None or than.measure != than.measure:
             return self.measure == self.measure
         return self.measure > than.measure if self.higher_is_better else self.measure < than.measure
 
     def reaches(self, name: str, value: float) -> bool:
-        """Whether `loss` or the measure is at least as good as `value`."""
         if name == "loss":
             return self.loss <= value
         return self.measure >= value if self.higher_is_better else self.measure <= value
@@ -64,14 +66,10 @@ def evaluate(model: nn.Module, task: Task, *, rows: int = ROWS, device: torch.de
             outputs, targets = model(move_to(inputs, device)), move_to(targets, device)
             loss = loss + task.losses(outputs, targets).double().sum().cpu()
             measure = measure + task.measure.each(outputs, targets).double().sum().cpu()
-    finish, better = task.measure.finish, task.measure.higher_is_better
-    return Scores(
-        loss=float(loss) / size, measure=finish(float(measure) / size), name=task.measure.name, higher_is_better=better
-    )
+    return Scores.of(task.measure, float(loss) / size, task.measure.finish(float(measure) / size))
 
 
 def move_to(data: object, device: torch.device | None) -> "torch.Tensor":
-    """`data` on a device: a tensor, or a list or tuple or table of them."""
     if device is None:
         return data  # type: ignore[return-value]
     if isinstance(data, (list, tuple)):
@@ -106,7 +104,6 @@ class EarlyStopping:
         self.worse = 0  # evaluations in a row that were not better
 
     def observe(self, scores: Scores) -> bool:
-        """Take in an evaluation; whether it is the best so far."""
         if scores.is_better(self.best):
             self.best, self.worse = scores, 0
             return True
@@ -122,25 +119,19 @@ class EarlyStopping:
         return None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
         best = None if self.best is None else [self.best.loss, self.best.measure]
         return {"best": best, "worse": self.worse}
 
     def restore(self, state: Any) -> None:
-        """Go on from what a checkpoint kept."""
         best, self.worse = state["best"], int(state["worse"])
-        found, kept = None if best is None else self._make_scores(*best), self.best
+        found, kept = None if best is None else Scores.of(self._measure, *best), self.best
         self.best = kept if kept is not None and kept.is_better(found) else found  # `beat` may have been before
 
     def raise_best(self, line: Any) -> None:
         """Weights are kept that had these scores; if they are better than the best so far, they are the best."""
-        kept = self._make_scores(line["held_out_loss"], line[f"held_out_{self._measure.name}"])
+        kept = Scores.of(self._measure, line["held_out_loss"], line[f"held_out_{self._measure.name}"])
         if kept.is_better(self.best):
             self.best = kept
-
-    def _make_scores(self, loss: float, measure: float) -> Scores:
-        of = self._measure
-        return Scores(loss=loss, measure=measure, name=of.name, higher_is_better=of.higher_is_better)
 
 
 class Interrupt:

@@ -90,7 +90,7 @@ class TrainingLoop:
             self._save()
         if self.end is not None:
             return True
-        return self._can_stop() and self._any_rank(self._interrupt.asked)
+        return self._can_stop() and self._group.any(self._interrupt.asked)
 
     def _finish(self) -> None:
         """Evaluate the weights at hand, if that is not done yet, and save them."""
@@ -135,8 +135,7 @@ class TrainingLoop:
             return found
         text = json.dumps(None if found is None else [found.loss, found.measure]).encode()
         loss, measure = json.loads(self._group.broadcast_bytes(text))
-        kind = parts.task.measure
-        return Scores(loss=loss, measure=measure, name=kind.name, higher_is_better=kind.higher_is_better)
+        return Scores.of(parts.task.measure, loss, measure)
 
     # --- what is kept ---
 
@@ -147,14 +146,11 @@ class TrainingLoop:
         return self._evaluated == number > self._saved and time.monotonic() - self._saved_at >= SAVE_SECONDS
 
     def _save(self) -> None:
-        """Replace the checkpoint; rank 0 has it."""
         self._saved, self._saved_at = self._training.steps_done, time.monotonic()
         if self._metrics is not None:
             more = {
-                "seconds": self._elapsed_seconds(),
-                "evaluated": self._evaluated,
-                "judge": self._parts.judge.state(),
-            }
+                "seconds": self._elapsed_seconds(), "evaluated": self._evaluated, "judge": self._parts.judge.state(),
+            }  # fmt: skip
             save(self._training, scheduler=self._parts.pace.scheduler, extra=more)
 
     def _save_best(self, line: Mapping[str, Any]) -> None:
@@ -170,7 +166,6 @@ class TrainingLoop:
         self._parts.judge.restore(more["judge"])
 
     def record_resume(self, weights_of: int) -> None:
-        """Write down that the run goes on, and from which weights."""
         if self._metrics is not None:
             self._metrics.add({"step": self._first, "event": "resumed", "weights_of": weights_of})
         lost = self._first - weights_of
@@ -196,9 +191,6 @@ class TrainingLoop:
         if isinstance(steps.sampling, Shuffled) and number % math.ceil(1 / steps[0].rate):
             return False
         return self._charged_steps_at(number) == number
-
-    def _any_rank(self, flag: bool) -> bool:
-        return self._group.any(flag)
 
     def _elapsed_seconds(self) -> float:
         return self._before + time.monotonic() - self._start

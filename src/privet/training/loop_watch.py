@@ -77,7 +77,6 @@ class LoopGuard:
 
     @property
     def facts(self) -> LoopFacts:
-        """What is known so far."""
         if self._made:
             self._facts, self._made = replace(self._facts, steps=self._facts.steps + self._made), 0
         return self._facts
@@ -92,7 +91,6 @@ class LoopGuard:
         return self._watch is not None and self._watch.check is not None
 
     def open(self, piece: PhysicalBatch[Any], *, is_checked: bool) -> None:
-        """Watch the loop on a physical batch."""
         check = None
         if is_checked:
             check = LoopCheck(

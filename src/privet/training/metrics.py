@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from privet._files import MIB, Descriptor, foreign_file_error, read_file, write_all
+from privet._files import MIB, Descriptor, foreign_file_error, read_file, unwritable_error, write_all
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger.reading import METRICS, resume_command
 
@@ -31,12 +31,14 @@ class Metrics:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
+        self._advice = _advice(folder)
         try:
             self._held = Descriptor(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            if not _ends_with_newline(self._held.number):
+            size = os.fstat(self._held.number).st_size
+            if size and os.pread(self._held.number, 1, size - 1) != b"\n":
                 write_all(self._held.number, b"\n")  # a line that a crash tore stays by itself
         except OSError as error:
-            raise _unwritable_error(self.path, error) from None
+            raise unwritable_error(self.path, error, self._advice) from None
         self._board = _open_board(folder / BOARD)
 
     def add(self, line: Line) -> None:
@@ -45,7 +47,10 @@ class Metrics:
         Raises:
             InvalidValue: the disk is full, or the folder is gone. The ledger is not touched by it.
         """
-        finite = _mark_raw({key: _null_if_not_finite(value) for key, value in line.items()})
+        finite = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+        raw = [key for key in line if key.startswith("raw_")]
+        if raw:
+            finite |= {"private": False, _RAW: raw}
         text = json.dumps(finite, allow_nan=False) + "\n"
         size = os.fstat(self._held.number).st_size
         try:
@@ -53,7 +58,7 @@ class Metrics:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._held.number, size)  # no half of a line
-            raise _unwritable_error(self.path, error) from None
+            raise unwritable_error(self.path, error, self._advice) from None
         if self._board is not None:
             for key, value in finite.items():
                 if isinstance(value, float):
@@ -86,7 +91,8 @@ def read(folder: Path) -> tuple[dict[str, Any], ...]:
     for place, row in enumerate(rows, start=1):
         line = _parse_row(row)
         if line is None:
-            if row and place < len(rows) and not _is_torn(row):
+            is_torn = row.startswith(b"{") and not row.endswith(b"}")  # perhaps: cut by a crash
+            if row and place < len(rows) and not is_torn:
                 raise InvalidValue(f"{file}: line {place}: is not a JSON object with a step. Restore a copy of it.")
             continue
         if line.get("event") == "resumed":
@@ -110,11 +116,6 @@ def scores_of_weights(line: Line) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key not in gone and not key.startswith("raw_")}
 
 
-def _mark_raw(line: dict[str, Any]) -> dict[str, Any]:
-    raw = [key for key in line if key.startswith("raw_")]
-    return line | {"private": False, _RAW: raw} if raw else line
-
-
 def _parse_row(row: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(row)
@@ -124,30 +125,11 @@ def _parse_row(row: bytes) -> dict[str, Any] | None:
     return found if whole else None
 
 
-def _is_torn(row: bytes) -> bool:
-    """Whether this may be the beginning of a line, cut by a crash."""
-    return row.startswith(b"{") and not row.endswith(b"}")
-
-
-def _null_if_not_finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _ends_with_newline(number: int) -> bool:
-    size = os.fstat(number).st_size
-    return not size or os.pread(number, 1, size - 1) == b"\n"
-
-
-def _unwritable_error(path: Path, error: OSError) -> InvalidValue:
-    return InvalidValue(
-        f"{path}: cannot be written: {error.strerror or error}. What was spent is safe in the ledger. Free some space, "
-        f"then go on with `{resume_command(path.parent)}`."
-    )
+def _advice(folder: Path) -> str:
+    return f"What was spent is safe in the ledger. Free some space, then go on with `{resume_command(folder)}`."
 
 
 # --- TensorBoard ------------------------------------------------------------------------------------
-
-
 class Board(Protocol):
     """What is used of torch's SummaryWriter."""
 

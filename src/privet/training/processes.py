@@ -23,6 +23,7 @@ from privet import _check, errors
 from privet._text import one_line, shorten
 from privet.errors import InvalidValue, PrivetError
 from privet.noise.gaussian import std_per_rank
+from privet.noise.release import NoOthers
 
 _LONGEST = 2000  # bytes of an error's message that the other ranks are told
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets them
@@ -123,25 +124,17 @@ class Group:
             for speak in words:
                 speak(flat)
             parts = torch.split(flat, [t.numel() for t in some.values()])
-            found |= {
-                name: part.view(t.shape).to(t.device) for (name, t), part in zip(some.items(), parts, strict=True)
-            }
+            found |= {name: p.view(t.shape).to(t.device) for (name, t), p in zip(some.items(), parts, strict=True)}
         return {name: found[name] for name in tensors}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SingleProcess(Group):
+class SingleProcess(NoOthers, Group):
     """A process that is alone: it has nobody to speak with, and nothing is copied or waited for."""
 
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009  # it is never changed
-
-    def noise_per_rank(self, noise: float) -> float:
-        return noise
-
-    def noise_of_all(self, std: float) -> float:
-        return std
 
     def any(self, flag: bool) -> bool:
         return flag
@@ -151,15 +144,6 @@ class SingleProcess(Group):
 
     def run_on_first(self, do: Callable[[], Sequence[int]], count: int) -> Tensor:
         return self.all_gather(do())
-
-    def sum_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
-
-    def sum_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
-
-    def broadcast(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return tensors
 
     def broadcast_bytes(self, content: bytes) -> bytes:
         return content
@@ -240,11 +224,10 @@ def _decode_error(rank: int, words: Sequence[Tensor]) -> PrivetError:
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, PrivetError):
         return kind(f"rank {rank}: {message}")
-    return InvalidValue(f"rank {rank} failed: {name}: {message}. Its step cannot be made. Mend it, and resume.")
+    return InvalidValue(f"rank {rank} failed: {name}: {message}. Its step cannot be made. Correct it, and resume.")
 
 
 def checksum(tensors: Sequence[Tensor]) -> int:
-    """One number for the bits of all tensors."""
     found = 0
     for t in tensors:
         found = zlib.crc32(t.detach().flatten().contiguous().view(torch.uint8).cpu().numpy().tobytes(), found)
@@ -252,5 +235,4 @@ def checksum(tensors: Sequence[Tensor]) -> int:
 
 
 def is_sharded(p: Tensor) -> bool:
-    """Whether only a slice of it is on this rank."""
     return any(kind.__name__ == "DTensor" for kind in type(p).__mro__)

@@ -36,8 +36,6 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Shows nothing."""
-
     def begin(self, *, number: int, steps: int) -> None: ...
 
     def step(self, number: int, spent: Callable[[], Guarantee], speed: float) -> None: ...
@@ -64,11 +62,8 @@ class LogProgress(NoProgress):
         done, taken = line["step"] - self._begun, time.monotonic() - self._start
         left = (self._steps - line["step"]) * taken / max(done, 1)
         parts = [
-            f"step {line['step']}/{self._steps}",
-            format_epsilon(spent),
-            *format_scores(line),
-            f"lr {line['lr']:.3g}",
-        ]
+            f"step {line['step']}/{self._steps}", format_epsilon(spent), *format_scores(line), f"lr {line['lr']:.3g}",
+        ]  # fmt: skip
         parts += [f"{line['examples_per_second']:,.0f} examples/s", f"{format_duration(left)} left"]
         self.note("  ".join(parts))
 
@@ -119,12 +114,7 @@ class LiveProgress(NoProgress):
 
 
 def format_epsilon(spent: Guarantee) -> str:
-    """Epsilon with its label, in a few characters.
-
-    >>> from privet import Guarantee
-    >>> format_epsilon(Guarantee(epsilon=1.23456, epsilon_lower=None, delta=1e-5, label="certified", method="pld"))
-    'epsilon <= 1.235 certified'
-    """
+    """Epsilon with its label, in a few characters."""
     if uncertified_reason(spent):
         return f"guarantee: none, {NOT_PRIVATE}"
     side = "<= " if spent.label == "certified" else ""

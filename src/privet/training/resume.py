@@ -60,15 +60,9 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
 
 
 def resume(
-    model: nn.Module,
-    optimizer: Optimizer,
-    dataset: Any,
-    plan: Plan,
-    *,
-    out: str | Path,
-    scheduler: LRScheduler | None = None,
-    **options: Any,
-) -> Training:
+    model: nn.Module, optimizer: Optimizer, dataset: Any, plan: Plan, *, out: str | Path,
+    scheduler: LRScheduler | None = None, **options: Any,
+) -> Training:  # fmt: skip
     """The run in the folder `out`, at the ledger's next step, with the weights of its last checkpoint.
 
     Make model, optimizer and scheduler as for a new run; `options` are those of `Training`. Without a checkpoint the
@@ -124,7 +118,6 @@ def _checkpoint_folder(out: str | Path, group: Group) -> Iterator[Path]:
 
 
 def _open_ledger(out: str | Path, plan: Plan, mark: LedgerPosition | None, group: Group) -> LedgerFile | None:
-    """The run's ledger; None away from rank 0. If it cannot be opened there, no rank goes on."""
     ledger: LedgerFile | None = None
 
     def opened() -> tuple[int, ...]:
@@ -170,7 +163,6 @@ def _ledger_position(out: str | Path, kept: checkpoint.Checkpoint, plan: Plan) -
 
 
 def _check_same(out: str | Path, training: Training, kept: checkpoint.Checkpoint) -> None:
-    """Raise unless the checkpoint has what the options ask for."""
     if (training.average is None) != (kept.average is None):
         raise InvalidValue(
             f"{out}: average={None if training.average is None else training.average.decay!r} does not fit the "

@@ -8,16 +8,14 @@ runs/a/metrics.jsonl              what was seen on the way
 """
 
 import json
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from privet import models
+from privet import _text, models
 from privet._files import write_new
 from privet._text import shorten
 from privet.accounting import Guarantee, Ledger
@@ -112,7 +110,6 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is to come: the plan is spent, or the run was stopped by its own rule."""
         return self.end is not None
 
     @property
@@ -133,7 +130,6 @@ class Run:
 
     @property
     def versions(self) -> dict[str, str]:
-        """What made the run."""
         return dict(self.about["versions"])
 
     @property
@@ -144,11 +140,7 @@ class Run:
         return folder if (folder / checkpoint_format.NAME).exists() else None
 
     def check_weights(self) -> None:
-        """Raise if saved weights cannot be read back.
-
-        Raises:
-            InvalidValue: a checkpoint is damaged, or a link. What was spent is in the ledger all the same.
-        """
+        """Raise if saved weights cannot be read back."""
         for folder in (self.folder, self.folder / BEST):
             if (folder / checkpoint_format.NAME).exists():
                 checkpoint_format.check(folder / checkpoint_format.NAME)
@@ -163,11 +155,7 @@ class Run:
         return metrics.scores_of_weights(found[-1]) if found else None
 
     def task(self, *, where: Where | None = None) -> Task:
-        """The task that it was trained on, loaded again.
-
-        Raises:
-            InvalidValue: it was given as an object in Python, so that nothing says how to make it.
-        """
+        """The task that it was trained on, loaded again."""
         if self.about["own_task"]:
             raise InvalidValue(
                 f"{self.folder}: task={self.settings.task!r} was given as an object, and is not in a file. It cannot "
@@ -179,9 +167,6 @@ class Run:
         """The trained model: its weights averaged if they were to be, frozen what did not train.
 
         `task` is needed where it makes the network.
-
-        Raises:
-            InvalidValue: no weights were saved, or they do not fit.
         """
         kept = self.checkpoint
         if kept is None:
@@ -197,7 +182,6 @@ class Run:
 
 
 def build_network(task: Task, settings: Settings) -> nn.Module:
-    """A fresh network for a task: its own, or the one that the settings name; what does not train is frozen."""
     return _freeze_untrained(task.network(settings.model), settings)
 
 
@@ -239,7 +223,6 @@ def _guarantees(
 
 
 def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_private: str = "") -> Guarantee:
-    """The same, marked as a claim if the run has no guarantee."""
     if plan.is_unsound:
         return mark_uncertified(guarantee, f"rule {plan.rule!r} is unsound")
     if not_private:
@@ -251,38 +234,25 @@ def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_privat
 
 
 def versions() -> dict[str, str]:
-    """What makes a run."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+    return dict(_text.versions(*PACKAGES))
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """Put the plan into a run's folder, whole or not at all."""
     write_new(folder / PLAN, plan_text(plan.as_dict()).encode())
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Replace run.json, whole or not at all."""
     text = json.dumps({"format": FORMAT, "version": VERSION} | dict(about), indent=1, allow_nan=False) + "\n"
     write_new(folder / NAME, text.encode())
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """The content of run.json.
-
-    Raises:
-        InvalidValue: there is none, it is torn, or of another version.
-    """
+    """The content of run.json."""
     file = folder / NAME
     if not file.exists() and is_federation(folder):
         raise InvalidValue(
-            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{resume_command(folder)}` goes "
-            "on with it, and says what it has spent."
+            f"{folder}: is the folder of a federation, not of a run. It has no {NAME}. `{resume_command(folder)}` "
+            "goes on with it, and says what it has spent."
         )
     if not file.exists():
         rest = "Give the folder of a run." if not (folder / ledger_reading.NAME).exists() else (
@@ -324,7 +294,6 @@ def _check_about(found: Mapping[str, Any]) -> None:
 
 
 def read_settings(folder: Path, about: Mapping[str, Any]) -> Settings:
-    """The settings in run.json."""
     try:
         return Settings.of(about["settings"])
     except InvalidValue as error:

@@ -42,11 +42,7 @@ _WORDS = ("task", "model", "weights", "optimizer", "scheduler", "stop_at", "devi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a plan is trained: everything but what it costs.
-
-    >>> Settings.of({"optimizer": "adam", "lr": 0.01}).lr
-    0.01
-    """
+    """How a plan is trained: everything but what it costs."""
 
     task: str = "digits"
     model: str | None = None  # the task's own
@@ -88,11 +84,7 @@ class Settings:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> "Settings":
-        """The settings in a table; a key that is not known is refused, with the nearest one.
-
-        Raises:
-            InvalidValue: a key is not known, or a value is not what it must be.
-        """
+        """The settings in a table; a key that is not known is refused, with the nearest one."""
         known = [field.name for field in fields(cls)]
         for key in table:
             if key not in known:
@@ -117,11 +109,7 @@ def changed_keys(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str
 
 
 def parse_target(text: str) -> tuple[str, float]:
-    """`accuracy=0.97` as a name and a number.
-
-    >>> parse_target("accuracy=0.97")
-    ('accuracy', 0.97)
-    """
+    """`accuracy=0.97` as a name and a number."""
     name, equals, given = (word.strip() for word in text.partition("="))
     try:
         found = float(parse_number(given))

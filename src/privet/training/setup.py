@@ -68,16 +68,7 @@ for _name, _of in _SHORT.items():
 
 
 def build_optimizer(settings: Settings, plan: Plan, model: nn.Module) -> Optimizer:
-    """The optimizer that the settings name, over the trainable parameters of `model`.
-
-    >>> from privet import plan
-    >>> p = plan(epsilon=2.0, size=1000, batch=10, steps=5, method="noisy-adam")
-    >>> type(build_optimizer(Settings(lr=0.01), p, nn.Linear(2, 1))).__name__
-    'Adam'
-
-    Raises:
-        InvalidValue: there is no such optimizer, or it has no such option.
-    """
+    """The optimizer that the settings name, over the trainable parameters of `model`."""
     spelling = settings.optimizer or ("adam" if plan.recipe.method == "noisy-adam" else "sgd")
     name, options = _resolve_spelling(optimizers, spelling, Optimizer)
     for key in ("lr", "momentum", "weight_decay"):
@@ -129,11 +120,7 @@ class LearningRateSchedule:
 
 
 def learning_rate_schedule(settings: Settings, plan: Plan, optimizer: Optimizer) -> LearningRateSchedule:
-    """The scheduler that the settings name, told how long the plan is where it has to know.
-
-    Raises:
-        InvalidValue: there is no such scheduler, or it has no such option.
-    """
+    """The scheduler that the settings name, told how long the plan is where it has to know."""
     if settings.scheduler is None:
         return LearningRateSchedule(None)
     name, options = _resolve_spelling(schedulers, settings.scheduler, LRScheduler)
@@ -154,7 +141,6 @@ def learning_rate_schedule(settings: Settings, plan: Plan, optimizer: Optimizer)
 
 
 def steps_per_epoch(plan: Plan) -> int:
-    """The steps of an epoch: 1 / rate, rounded."""
     return max(1, round(1 / plan.steps[0].rate))
 
 
@@ -234,9 +220,6 @@ def build_setup(
     """The parts of a run, fresh: the network's first weights come from `weights_seed`, which is public, or from a file.
 
     Of a run that has `begun` the file is not read: its checkpoint has all weights.
-
-    Raises:
-        InvalidValue: the task is not of the plan's size, or a setting does not fit.
     """
     check_size(plan, task)
     device = choose_device(settings, group)
@@ -253,7 +236,6 @@ def build_setup(
 
 
 def load_first_weights(model: nn.Module, settings: Settings) -> str | None:
-    """Put the weights that the settings name in place; gives their file's SHA-256, None if they name none."""
     if settings.weights is None:
         return None
     path = expand_user(settings.weights)
@@ -261,7 +243,6 @@ def load_first_weights(model: nn.Module, settings: Settings) -> str | None:
 
 
 def check_sound(plan: Plan, *, as_published: bool) -> None:
-    """Raise if the plan's rule has no guarantee, unless that was asked for."""
     if plan.is_unsound and not as_published:
         raise Unsupported(
             f"rule={plan.rule!r} of the plan has no guarantee, and neither has a run with it. Plan the method without "
@@ -270,7 +251,6 @@ def check_sound(plan: Plan, *, as_published: bool) -> None:
 
 
 def check_size(plan: Plan, task: Task) -> None:
-    """Raise unless the task has the plan's number of records, where that is public."""
     budget = plan.recipe.budget
     if budget.relation == "add-remove" or budget.unit != "example":
         return
@@ -283,7 +263,6 @@ def check_size(plan: Plan, task: Task) -> None:
 
 
 def choose_device(settings: Settings, group: Group | None) -> torch.device:
-    """Where to compute: the rank's own device, or the one asked for, or a GPU if there is one."""
     if group is not None and group.size > 1:
         return group.device
     name = settings.device

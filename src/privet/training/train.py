@@ -35,20 +35,11 @@ from privet.training.training import Training
 
 
 def train(
-    plan: Plan,
-    task: "str | Task | None" = None,
-    *,
-    out: str | Path,
-    seed: int | None = None,
-    as_published: bool = False,
-    secure: bool = False,
-    show_private: bool = False,
-    total_epsilon: float | None = None,
-    ledger_dir: "str | Path | None" = None,
-    where: Where | None = None,
-    watcher: Progress | None = None,
+    plan: Plan, task: "str | Task | None" = None, *, out: str | Path, seed: int | None = None,
+    as_published: bool = False, secure: bool = False, show_private: bool = False, total_epsilon: float | None = None,
+    ledger_dir: "str | Path | None" = None, where: Where | None = None, watcher: Progress | None = None,
     **settings: Any,
-) -> Run:
+) -> Run:  # fmt: skip
     """A run of `plan` on a task, in a folder of its own: trained, evaluated on the held-out set, saved.
 
     Settings are those of the plan's [training] table; what is given here wins. Under torchrun all ranks call it.
@@ -115,13 +106,9 @@ def train(
 
 
 def resume_run(
-    out: "str | Path | Run",
-    *,
-    task: Task | None = None,
-    show_private: bool | None = None,
-    where: Where | None = None,
+    out: "str | Path | Run", *, task: Task | None = None, show_private: bool | None = None, where: Where | None = None,
     watcher: Progress | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """The run in a folder, taken up at the ledger's next step with the weights of its last checkpoint, and ended.
 
     Everything but `show_private` is as it began. A run that is over is given back as it is.
@@ -161,7 +148,6 @@ def _run_loop(
     training: Training, parts: TrainingSetup, about: dict[str, Any], *, folder: Path, reserve: int, group: Group,
     watcher: Progress | None, kept: Mapping[str, Any] | None = None, resumed: bool = False,
 ) -> Run:  # fmt: skip
-    """All rounds, then the run as it lies in its folder."""
     first = group.is_first
     seed = about["seed"]
     told = NoProgress() if watcher is None or not first else watcher
@@ -180,7 +166,6 @@ def _run_loop(
 
 
 def _describe_run(parts: TrainingSetup, *, own: bool) -> dict[str, Any]:
-    """What run.json says of the parts."""
     task, settings = parts.task, parts.settings
     spelling = settings.model or (task.model if isinstance(task.model, str) else None)
     facts = {key: list(value) if isinstance(value, tuple) else value for key, value in task.facts.items()}
@@ -259,8 +244,6 @@ def _resolve_dataset_name(task: "str | Task | None", chosen: Settings) -> str | 
 
 
 def _check_on_first(group: Group, check: Callable[[], None]) -> None:
-    """Check on rank 0; what is raised there is raised on every rank."""
-
     def checked() -> tuple[int, ...]:
         if group.is_first:
             check()
@@ -296,7 +279,6 @@ def _admit_within_total(
 
 
 def _check_new(folder: Path, plan: Plan) -> None:
-    """Raise unless a run may begin there: nothing in it would pass for the run's, and nothing be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InvalidValue(f"out={str(folder)!r} is a file. A run has a folder of its own. Choose another name.")
     if (folder / ledger_reading.NAME).exists():
@@ -304,11 +286,8 @@ def _check_new(folder: Path, plan: Plan) -> None:
             f"out={str(folder)!r} holds a {'federation' if is_federation(folder) else 'run'} already. Its steps are "
             f"spent. Resume it by `{resume_command(folder)}`, or choose another folder."
         )
-    left = [
-        name
-        for name in (checkpoint_format.NAME, f"{BEST}/{checkpoint_format.NAME}", metrics.NAME)
-        if (folder / name).exists()
-    ]
+    others = (checkpoint_format.NAME, f"{BEST}/{checkpoint_format.NAME}", metrics.NAME)
+    left = [name for name in others if (folder / name).exists()]
     if left:
         raise InvalidValue(
             f"out={str(folder)!r} holds {left[0]} of a run whose ledger is gone. It would be taken for this run's, "

@@ -12,16 +12,7 @@ from privet import _check
 from privet.accounting import Guarantee
 from privet.clipping.clipped_sum import ClippedSum, Clipper, sum_batch
 from privet.errors import InvalidValue
-from privet.ledger.account import (
-    Account,
-    check_left,
-    facts_at_start,
-    guarantee_of,
-    mark_uncertified,
-    open_account,
-    preprocessing_reason,
-    qualify,
-)
+from privet.ledger import account
 from privet.noise.randomness import Randomness
 from privet.noise.release import releaser_for
 from privet.training.batches import Batches
@@ -98,12 +89,9 @@ class Training:
         rule = resolve_rule(plan, secure=secure, as_published=as_published, not_private=not_private)
         self.rule: Any = rule.rule  # one object: it may learn from releases
         self._not_private, self._views = not_private, views
-        self._batches = Batches(
-            dataset, plan, self.group, users=users, most=max_physical_batch, workers=workers, views=views
-        )
-        self._batches.make_sampler(
-            generator, start=0 if ledger is None else ledger.next_step
-        )  # checks dataset and plan
+        rows = max_physical_batch
+        self._batches = Batches(dataset, plan, self.group, users=users, most=rows, workers=workers, views=views)
+        self._batches.make_sampler(generator, start=0 if ledger is None else ledger.next_step)  # it checks the dataset
         settings = (views, self._batches.rows, secure, average, reserve, not_private)
         self._generator = join_run(self.group, self._inner, optimizer, plan, dataset, generator, users, settings)
         self._clipper = Clipper(rule, named)
@@ -114,22 +102,22 @@ class Training:
         self._weights = Weights(self._inner, named, optimizer, average=average, is_busy=self._is_mid_batch)
         self.out = None if out is None else Path(out)
 
-        def account() -> Account:
-            return open_account(
+        def begin_account() -> account.Account:
+            return account.open_account(
                 plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.noise_is_secret, covered=not not_private,
                 dataset=dataset_name,
             )  # fmt: skip
 
         self._consistency_digest = Standing(weights=list(named.values()))
-        self._account = make_account(self.group, plan, account, self._consistency_digest)
+        self._account = make_account(self.group, plan, begin_account, self._consistency_digest)
         self._number = self._account.next_step  # the step at hand
         self._charge: Charge | None = None  # of the step at hand, once its first batch is about to be handed out
         self._piece: PhysicalBatch[Any] | None = None  # the physical batch at hand
         self._sum: ClippedSum | None = None  # over those before it in the step
         self._is_lent = self._is_open = self._is_done = self._has_begun = self._is_closed = False
         self._loop = LoopGuard(
-            self._inner, named, facts_at_start(self._account, own_loop=own_loop), number=self._number, views=views,
-            dataset=dataset, note=self._account.note,
+            self._inner, named, account.facts_at_start(self._account, own_loop=own_loop), number=self._number,
+            views=views, dataset=dataset, note=self._account.note,
         )  # fmt: skip
         self._weights.refuse_others()
 
@@ -151,7 +139,6 @@ class Training:
 
     @property
     def noise_is_secret(self) -> bool:
-        """False for a seeded run: reproducible, not private."""
         return self._generator.noise_is_secret
 
     @property
@@ -166,7 +153,6 @@ class Training:
 
     @property
     def average(self) -> "WeightAverage | None":
-        """The moving average of the weights, if there is one."""
         return self._weights.average
 
     @property
@@ -184,19 +170,19 @@ class Training:
 
         It holds for a run that is stopped here if that was decided beforehand. If outputs decided it, take `guarantee`.
         """
-        return self._mark_guarantee(guarantee_of(self._account.ledger(), self.plan))
+        return self._mark_guarantee(account.guarantee_of(self._account.ledger(), self.plan))
 
     def _mark_guarantee(self, guarantee: Guarantee) -> Guarantee:
-        guarantee = qualify(guarantee, self.facts)
+        guarantee = account.qualify(guarantee, self.facts)
         if self.facts.void_from is not None:
             return guarantee
         if not self._weights.is_stepping and (name := self._weights.find_changed()):
-            return mark_uncertified(guarantee, f"{name} was changed by something else than a private step")
+            return account.mark_uncertified(guarantee, f"{name} was changed by something else than a private step")
         if self._releaser.rule.is_uncertified:
-            return mark_uncertified(guarantee, f"rule {self.plan.rule!r} is unsound")
+            return account.mark_uncertified(guarantee, f"rule {self.plan.rule!r} is unsound")
         if self._not_private:
-            return mark_uncertified(guarantee, preprocessing_reason(self._not_private))
-        return guarantee if self.noise_is_secret else mark_uncertified(guarantee, str(self._generator))
+            return account.mark_uncertified(guarantee, account.preprocessing_reason(self._not_private))
+        return guarantee if self.noise_is_secret else account.mark_uncertified(guarantee, str(self._generator))
 
     def __str__(self) -> str:
         return f"step {self.steps_done} of {len(self)}; plan: {self.guarantee}; randomness: {self._generator}"
@@ -229,11 +215,7 @@ class Training:
             yield
 
     def accept_state(self) -> None:
-        """What the model holds before the first batch is right: a checkpoint was loaded.
-
-        Raises:
-            InvalidValue: a batch was handed out already; what moves weights then is among the assumptions.
-        """
+        """What the model holds before the first batch is right: a checkpoint was loaded."""
         if self._has_begun:
             raise InvalidValue(
                 "accept_state() was called after a batch. Weights could be moved by records, and the guarantee would "
@@ -242,7 +224,6 @@ class Training:
         self._weights.accept()
 
     def check_state(self) -> None:
-        """Raise if the model was changed by something else than private steps: before a checkpoint, say."""
         self._weights.check(deep=True)
 
     def note(self) -> None:
@@ -250,11 +231,7 @@ class Training:
         self._loop.update_facts(durably=True)
 
     def close(self) -> None:
-        """Let another process have the ledger; no step can be made any more.
-
-        Raises:
-            InvalidValue: the model was changed by something else than private steps; then its run has no guarantee.
-        """
+        """Let another process have the ledger; no step can be made any more."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -351,7 +328,7 @@ class Training:
         """
         piece = self._piece
         if piece is None:
-            check_left(self.steps_done, self.plan)
+            account.check_left(self.steps_done, self.plan)
             raise InvalidValue("step was called without a batch, or twice for one. Call it once inside the loop.")
         found = self._clip(losses, batch, rows=len(piece.indices))
         self._piece, self._sum = None, found if self._sum is None else self._sum + found

@@ -24,13 +24,6 @@ class WeightAverage:
     """mean <- d mean + (1 - d) weights after each step, d = min(decay, (1 + t) / (10 + t)) at the t-th.
 
     The smaller d of the first steps lets the starting weights be forgotten. Kept in float32 or better.
-
-    >>> weight = nn.Parameter(torch.zeros(1))
-    >>> average = WeightAverage({"w": weight}, decay=0.9)
-    >>> weight.data += 1
-    >>> average.add()
-    >>> average.mean["w"]
-    tensor([0.8182])
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], *, decay: float) -> None:
@@ -40,7 +33,6 @@ class WeightAverage:
 
     @torch.no_grad()
     def add(self) -> None:
-        """Take in the weights as they are now."""
         self.steps += 1
         weight = 1 - min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, p in self._named.items():
@@ -48,7 +40,6 @@ class WeightAverage:
 
     @contextmanager
     def swap_weights(self) -> Iterator[None]:
-        """The model with the averaged weights inside, with its own again after it."""
         own = {name: p.detach().clone() for name, p in self._named.items()}
         try:
             self._copy_weights(self.mean)

@@ -28,9 +28,6 @@ def correct_counts(model: nn.Module, task: Task, judges: Any) -> int:
 
     A measure of the user's own that is called accuracy may count in percent, or each place of a record. Here a record
     counts as one or as none, whatever the measure gives for it.
-
-    Raises:
-        Unsupported: the measure does not have one value for each record.
     """
 
     def each(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -57,10 +54,6 @@ def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Random
     A record moves a count by one, so that c_t is the sampled Gaussian mechanism of step t with clip 1. A record that
     judges is charged what a record that trains is, by the same ledger; no record does both, so a trial with its score
     costs what a run costs, by every accountant. Public weights: w_t = q_t / (sigma_t^2 + size q_t (1 - q_t) / 4).
-
-    >>> steps = PlannedSteps(length=100, rate=1.0, scale=5.0)
-    >>> abs(noisy_accuracy(900, size=1000, steps=steps, source=Randomness(0)) - 0.9) < 0.01
-    True
     """
     rates, noises, weights = _step_weights(size, steps)
     counts = source.numpy_generator().binomial(right, rates).astype(np.float64)
@@ -70,11 +63,7 @@ def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Random
 
 
 def noisy_accuracy_std(size: int, steps: PlannedSteps) -> float:
-    """The standard deviation of `noisy_share` at most, over both sampling and noise: public.
-
-    >>> round(noisy_accuracy_std(1000, PlannedSteps(length=100, rate=1.0, scale=5.0)), 6)
-    0.0005
-    """
+    """The standard deviation of `noisy_share` at most, over both sampling and noise: public."""
     rates, noises, weights = _step_weights(size, steps)
     variance = np.dot(weights**2, noises**2 + size * rates * (1 - rates) / 4)
     return float(np.sqrt(variance) / (size * np.dot(weights, rates)))
@@ -89,9 +78,6 @@ def best_index(scores: Sequence[float | None], *, higher_is_better: bool) -> int
     """The place of the best score; one that is not finite is never better. Of equals the first.
 
     Trials are drawn alike and independently, so the first of equals is as good as a fair draw among them.
-
-    >>> best_index([None, 0.2, 0.9, 0.9], higher_is_better=True)
-    2
     """
     sign = 1.0 if higher_is_better else -1.0
     values = [-math.inf if s is None or not math.isfinite(s) else sign * s for s in scores]
@@ -103,9 +89,6 @@ def exponential_mechanism(right: Sequence[int], *, epsilon: float, source: Rando
 
     One record moves each number of right answers by one at most, so the draw is epsilon-private. Source: McSherry,
     Talwar 2007, as used by Chaudhuri et al. 2011 and Auto DP-SGD, appendix D.
-
-    >>> exponential_mechanism([10, 500, 20], epsilon=1.0, source=Randomness())
-    1
     """
     logs = epsilon * (np.asarray(right, dtype=np.float64) - max(right)) / 2
     chances = np.exp(logs)
@@ -113,10 +96,6 @@ def exponential_mechanism(right: Sequence[int], *, epsilon: float, source: Rando
 
 
 def draw_run_count(law: str, mean: float, source: Randomness) -> int:
-    """A number from the law: geometric from 1 on, or Poisson from 0 on, with this mean.
-
-    >>> draw_run_count("geometric", 1.0, Randomness())
-    1
-    """
+    """A number from the law: geometric from 1 on, or Poisson from 0 on, with this mean."""
     numbers = source.numpy_generator()
     return int(numbers.geometric(1 / mean) if law == "geometric" else numbers.poisson(mean))

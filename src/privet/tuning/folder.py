@@ -52,11 +52,7 @@ def write(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def read(file: Path) -> dict[str, Any] | None:
-    """The content of such a file; None if there is none.
-
-    Raises:
-        InvalidValue: it was edited, torn, or is of another kind.
-    """
+    """The content of such a file; None if there is none."""
     try:
         found = json.loads(file.read_bytes())
         given = found.pop("digest")
@@ -124,11 +120,7 @@ def has_lost(folder: Path) -> bool:
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether there is a run to go on with; what a crash left of one that had not charged a step is removed.
-
-    Raises:
-        InvalidValue: steps are charged, and the description of their run is gone.
-    """
+    """Whether there is a run to go on with; what a crash left of one that had not charged a step is removed."""
     if (folder / ABOUT).exists():
         return True
     if (folder / ledger_reading.NAME).exists():
@@ -174,9 +166,7 @@ def check_trials(folder: Path, count: int) -> None:
 def write_recipe(file: Path, recipe: Mapping[str, Any], training: Mapping[str, Any]) -> None:
     """A recipe as TOML; of numbers and words alone."""
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in recipe.items()]
-    lines += ["", "[training]"] + [
-        f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in training.items()
-    ]
+    lines += ["", "[training]"] + [f"{key} = {json.dumps(v, ensure_ascii=False)}" for key, v in training.items()]
     write_new(file, ("\n".join(lines) + "\n").encode())
 
 

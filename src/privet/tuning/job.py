@@ -32,15 +32,7 @@ JUDGES = 0.1  # the share of the training records that judges
 
 
 def train_validation_split(task: Task, *, judges: float = JUDGES) -> tuple[Task, Any]:
-    """(the task with the rest of its training records, the records that judge).
-
-    >>> from torch import nn
-    >>> x, y = torch.randn(20, 3), torch.randint(2, (20,))
-    >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> rest, judging = train_validation_split(own)
-    >>> rest.size, len(judging[0])
-    (18, 2)
-    """
+    """(the task with the rest of its training records, the records that judge)."""
     _check.between(0, 1, judges=judges)
     size = count_records(task.train)
     count = int(size * judges)
@@ -116,7 +108,6 @@ class TuningJob:
 
     @property
     def size(self) -> int:
-        """How many records a trial trains on."""
         return count_records(self.parts[0].train)
 
     def part(self, number: int) -> Task:
@@ -128,18 +119,15 @@ class TuningJob:
 
     @property
     def judged_by(self) -> str:
-        """The records that judge, in words."""
         count = f"{count_records(self.judging):,}"
         if self.public is not None:
             return f"{count} public records of {self.public.name}"
         return f"{count} of the training records, by a fixed shuffle: to choose settings by"
 
     def randomness(self, *path: int) -> Randomness:
-        """The system's randomness, or the seed's."""
         return Randomness() if self.seed is None else seeded(self.seed, *path)
 
     def draw_candidates(self) -> list[Candidate]:
-        """The candidates that are tried, drawn now."""
         numbers = self.randomness(0).numpy_generator()
         if not self.is_secret:
             return self.space.draw_some(int(self.trials), numbers)
@@ -180,7 +168,6 @@ class TuningJob:
 
     @property
     def tuning(self) -> TrialBudget | None:
-        """The law, as planning has it."""
         return None if self.law is None else TrialBudget(trial_count_distribution=self.law, runs=float(self.trials))
 
 
@@ -188,11 +175,7 @@ def build_job(
     space: Space, *, out: Path, spelling: str, law: str | None, trials: float | None, task: Task,
     public: Task | None, judges: float, seed: int | None, given: Mapping[str, Any],
 ) -> TuningJob:  # fmt: skip
-    """A job that can be done, and whose guarantee will hold.
-
-    Raises:
-        InvalidValue: something does not fit, or would void the guarantee.
-    """
+    """A job that can be done, and whose guarantee will hold."""
     recipe = {key: value for key, value in given.items() if value is not None}
     training = dict(recipe.pop("training", {}))
     check_preprocessing(task.not_private)
@@ -286,7 +269,6 @@ def _check_public(job: TuningJob) -> None:
 
 
 def _check_charged(job: TuningJob) -> None:
-    """Raise for what would void the guarantee of the whole."""
     recipe = job.recipe_of(next(job.space.grid()))
     spending = job.space.spending_keys()
     if spending and job.law != "disjoint":

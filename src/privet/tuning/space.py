@@ -23,23 +23,17 @@ TRAINING = ("model", "optimizer", "lr", "momentum", "weight_decay", "scheduler",
 RANGED = ("lr", "weight_decay", "clip", "rho_noise", "rho_clip", "epochs", "batch")
 MOST = 10_000  # candidates of a grid
 _FIXED = {
-    "epsilon": "candidates are compared at one budget",
-    "delta": "candidates are compared at one budget",
-    "size": "it is that of the part that is trained on",
-    "seed": "the seed is not a hyperparameter",
+    "epsilon": "candidates are compared at one budget", "delta": "candidates are compared at one budget",
+    "size": "it is that of the part that is trained on", "seed": "the seed is not a hyperparameter",
     "task": "candidates are compared on one task",
-}
+}  # fmt: skip
 
 Candidate = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """All numbers from low to high, drawn so that each factor of two is as likely as another.
-
-    >>> Range(low=0.01, high=1.0).value_at(0.5)
-    0.1
-    """
+    """All numbers from low to high, drawn so that each factor of two is as likely as another."""
 
     low: float
     high: float
@@ -60,22 +54,13 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """For each key, the values that are tried.
-
-    >>> space = Space.of({"lr": "0.1,0.2", "clip": [1.0, 0.5, 2.0]})
-    >>> space.size, next(space.grid())
-    (6, {'lr': 0.1, 'clip': 1.0})
-    """
+    """For each key, the values that are tried."""
 
     values: Mapping[str, "tuple[Any, ...] | Range"]
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Space":
-        """The space in a table: for each key a list, or text as on the command line.
-
-        Raises:
-            InvalidValue: a key cannot be tuned, or has no values, or one of them twice.
-        """
+        """The space in a table: for each key a list, or text as on the command line."""
         if not given:
             raise InvalidValue("space is empty. Nothing would be tuned. Give lr=0.05,0.1,0.2, for example.")
         found = {key: _parse_values(key, wanted) for key, wanted in given.items()}
@@ -106,11 +91,7 @@ class Space:
         }
 
     def draw_some(self, number: int, source: np.random.Generator) -> list[Candidate]:
-        """So many different candidates at random, or all in their order if that is how many there are.
-
-        Raises:
-            InvalidValue: there are not so many.
-        """
+        """So many different candidates at random, or all in their order if that is how many there are."""
         if self.size is None:
             return [self.draw(source) for _ in range(number)]
         if number > self.size:
@@ -136,11 +117,7 @@ def split_candidate(candidate: Mapping[str, Any]) -> tuple[Candidate, Candidate]
 
 
 def format_candidate(candidate: Mapping[str, Any]) -> str:
-    """A candidate in a few words.
-
-    >>> format_candidate({"lr": 0.1, "clip": 1.0})
-    'lr 0.1, clip 1'
-    """
+    """A candidate in a few words."""
     return ", ".join(f"{key} {v:g}" if isinstance(v, float) else f"{key} {v}" for key, v in candidate.items())
 
 

@@ -43,20 +43,10 @@ Watch = Callable[[int, int | None, str], Progress]  # (trial from 1, how many or
 
 
 def tune(
-    space: "Mapping[str, Any] | Space",
-    *,
-    out: str | Path,
-    task: "str | Task | None" = None,
-    charge: str | None = None,
-    trials: float | None = None,
-    judges: float = JUDGES,
-    public: "str | Task | None" = None,
-    seed: int | None = None,
-    where: Where | None = None,
-    watch: Watch | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-    **recipe: Any,
-) -> Tuned:
+    space: "Mapping[str, Any] | Space", *, out: str | Path, task: "str | Task | None" = None, charge: str | None = None,
+    trials: float | None = None, judges: float = JUDGES, public: "str | Task | None" = None, seed: int | None = None,
+    where: Where | None = None, watch: Watch | None = None, tell: Callable[[str], None] = lambda _: None, **recipe: Any,
+) -> Tuned:  # fmt: skip
     """The best of the candidates in a space. Called again with the same arguments it goes on where it stopped.
 
     Args:
@@ -160,18 +150,13 @@ def _check_candidates(job: TuningJob, drawn: list[Candidate]) -> None:
         if job.public is not None:
             _check_fit(job, made.model.cpu())
         elif job.law is not None:  # only whether it can be counted: what the count is, nobody sees
-            correct_counts(
-                made.model.cpu(),
-                job.task,
-                select_records(job.judging, torch.arange(min(2, count_records(job.judging)))),
-            )
+            correct_counts(made.model.cpu(), job.task, _two_judging(job))
 
 
 def _check_fit(job: TuningJob, model: nn.Module) -> None:
-    """Raise unless the network can judge by the public records."""
     assert job.public is not None
     try:
-        exact_scores(model, job.task, select_records(job.judging, torch.arange(min(2, count_records(job.judging)))))
+        exact_scores(model, job.task, _two_judging(job))
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise InvalidValue(
             f"public={job.public.name!r} does not fit the network of task={job.task.name!r}: "
@@ -179,8 +164,11 @@ def _check_fit(job: TuningJob, model: nn.Module) -> None:
         ) from None
 
 
+def _two_judging(job: TuningJob) -> Any:
+    return select_records(job.judging, torch.arange(min(2, count_records(job.judging))))
+
+
 def _runs_folder(job: TuningJob) -> Path:
-    """Where the runs of trials are."""
     return job.out / (SECRET if job.is_secret else TRIALS)
 
 
@@ -195,7 +183,6 @@ def _scores_folder(job: TuningJob) -> Path:
 def _run_trial(
     job: TuningJob, number: int, candidate: Candidate, *, where: Where | None, watcher: Progress | None
 ) -> None:
-    """Begin a trial or go on with it, to its end, and score it. One that has a score is over."""
     file = _scores_folder(job) / f"{number:03}.json"
     if tuning_folder.read(file) is not None:
         return
@@ -244,7 +231,6 @@ def _score_trial(job: TuningJob, run: Run, number: int) -> float | None:
 
 
 def _describe_outcome(job: TuningJob, number: int) -> str:
-    """The score of a trial in words, if it may be seen."""
     score = None if job.law == "disjoint" else tuning_folder.read_score(_scores_folder(job), number)
     not_private = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
     return "" if score is None else f": {job.task.measure.name} {score:.4f}{not_private}"
@@ -254,7 +240,6 @@ def _describe_outcome(job: TuningJob, number: int) -> str:
 
 
 def _choose_trial(job: TuningJob, drawn: list[Candidate]) -> dict[str, Any]:
-    """Choose, and write down what came of it: the choice is made once."""
     scores = [tuning_folder.read_score(_scores_folder(job), number) for number in range(1, len(drawn) + 1)]
     choice: int | None = None
     if job.law == "disjoint":

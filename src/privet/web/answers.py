@@ -33,18 +33,11 @@ def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
         "guarantee": guarantee_answer(planned.guarantee),
         "certified": None if planned.certified is None else guarantee_answer(planned.certified),
         "beside": {"clt": _optional_guarantee(row.clt), "renyi": _optional_guarantee(row.renyi)},
-        "unsound": planned.is_unsound,
-        "rule": planned.rule,
-        "over_budget": row.over_budget,
-        "steps": len(planned.steps),
-        "epochs": len(planned.steps) * float(planned.steps.rates[0]),
-        "schedule": _schedule(planned, row),
-        "utility": None if row.utility is None else row.utility.utility,
-        "toml": recipe_to_toml(recipe),
-        "command": recipe_to_command(recipe),
-        "hash": planned.hash,
-        "seconds": seconds,
-    }
+        "unsound": planned.is_unsound, "rule": planned.rule, "over_budget": row.over_budget,
+        "steps": len(planned.steps), "epochs": len(planned.steps) * float(planned.steps.rates[0]),
+        "schedule": _schedule(planned, row), "utility": None if row.utility is None else row.utility.utility,
+        "toml": recipe_to_toml(recipe), "command": recipe_to_command(recipe), "hash": planned.hash, "seconds": seconds,
+    }  # fmt: skip
 
 
 def curves_answer(planned: Plan) -> dict[str, Any]:
@@ -81,36 +74,23 @@ def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})
     found = ahead(recipe, batches=batches, steps=steps)
     return {
-        "batches": batches,
-        "steps": steps,
-        "cells": _frontier_points(found),
-        "seconds": time.perf_counter() - start,
-    }
+        "batches": batches, "steps": steps, "cells": _frontier_points(found), "seconds": time.perf_counter() - start,
+    }  # fmt: skip
 
 
 def guarantee_answer(guarantee: Guarantee) -> dict[str, Any]:
     """A guarantee with its numbers spelled: an upper bound rounded up, a lower one down."""
     lower = guarantee.epsilon_lower
     return {
-        "epsilon": guarantee.epsilon,
-        "shown": format_outward(guarantee.epsilon, up=True),
-        "lower": lower,
-        "shown_lower": None if lower is None else format_outward(lower, up=False),
-        "delta": guarantee.delta,
-        "label": guarantee.label,
-        "meaning": MEANING[guarantee.label],
-        "method": guarantee.method,
-        "relation": guarantee.relation,
-        "sampling": guarantee.sampling,
-        "unit": guarantee.unit,
-        "line": str(guarantee),
+        "epsilon": guarantee.epsilon, "shown": format_outward(guarantee.epsilon, up=True), "lower": lower,
+        "shown_lower": None if lower is None else format_outward(lower, up=False), "delta": guarantee.delta,
+        "label": guarantee.label, "meaning": MEANING[guarantee.label], "method": guarantee.method,
+        "relation": guarantee.relation, "sampling": guarantee.sampling, "unit": guarantee.unit, "line": str(guarantee),
         "assumptions": list(guarantee.assumptions),
-    }
+    }  # fmt: skip
 
 
 # --- parts ------------------------------------------------------------------------------------------
-
-
 def _optional_guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
     return None if guarantee is None else guarantee_answer(guarantee)
 
@@ -124,11 +104,7 @@ def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
         "noise": noises.tolist(),
         "clip": clips.tolist(),
         "std": (noises * clips).tolist(),
-        "ends": {
-            "noise": _format_ends(row.noise),
-            "clip": _format_ends(row.clip),
-            "std": _format_ends(row.noise_std),
-        },
+        "ends": {"noise": _format_ends(row.noise), "clip": _format_ends(row.clip), "std": _format_ends(row.noise_std)},
         "batch": planned.batch,
     }
 
@@ -144,7 +120,6 @@ def _values_at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArra
 
 
 def _try_make(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> list[Any]:
-    """What is made, or nothing where no theorem covers it."""
     try:
         return [make(planned, accountant)]
     except PrivetError:

@@ -79,15 +79,11 @@ class Gallery:
         """For each dataset with several runs in the folder what they cost together, or why that cannot be told."""
         try:
             places = list(find_run_folders(self._root))
-            stamp = (
-                _file_stamp(self._root / BUDGET),
-                *((place, _file_stamp(place / LEDGER), _file_stamp(place / ABOUT)) for place in places),
-            )
+            stamps = ((place, _file_stamp(place / LEDGER), _file_stamp(place / ABOUT)) for place in places)
+            stamp = (_file_stamp(self._root / BUDGET), *stamps)
             if self._sums is None or self._sums[0] != stamp:
-                self._sums = (
-                    stamp,
-                    _dataset_sums(self._root, [_read_one_run(place, alive) for place in places], alive),
-                )
+                runs = [_read_one_run(place, alive) for place in places]
+                self._sums = stamp, _dataset_sums(self._root, runs, alive)
             return self._sums[1]
         except PrivetError as error:
             said = one_line(error).replace(f"{self._root}/", "").replace(str(self._root), self._root.name)
@@ -99,10 +95,8 @@ class Gallery:
         if kept is None or kept[0] != stamp:
             kept = self._kept[folder.name] = (stamp, _read(folder))
         name = folder.name.encode("utf-8", "replace").decode()
-        return kept[1] | {
-            "name": name,
-            "report": _plain_file_inside(folder, REPORT) is not None and name == folder.name,
-        }
+        has_report = _plain_file_inside(folder, REPORT) is not None and name == folder.name
+        return kept[1] | {"name": name, "report": has_report}
 
 
 def _read_one_run(folder: Path, alive: Callable[[], None]) -> OneRun:
@@ -157,11 +151,8 @@ def _read(folder: Path) -> dict[str, Any]:
     from privet.training.progress import format_scores
     from privet.training.run import Run
 
-    if any(
-        _plain_file_inside(folder, name) is None
-        for name in READ
-        if (folder / name).is_symlink() or (folder / name).exists()
-    ):
+    there = [name for name in READ if (folder / name).is_symlink() or (folder / name).exists()]
+    if any(_plain_file_inside(folder, name) is None for name in there):
         return {"error": "one of its files is a link, no plain file, or very large."}
     try:
         run = Run.load(folder)
@@ -221,13 +212,11 @@ class Page:
 
     async def plan_file(self, request: Request) -> Response:
         found, _ = await self._plan_recipe(request, recipe_from_controls(dict(request.query_params)))
-        text = plan_text(found.as_dict())
-        return _download_response(text, "plan.json", "application/json")
+        return _download_response(plan_text(found.as_dict()), "plan.json", "application/json")
 
     async def recipe_file(self, request: Request) -> Response:
-        return _download_response(
-            recipe_to_toml(recipe_from_controls(dict(request.query_params))), "recipe.toml", "application/toml"
-        )
+        text = recipe_to_toml(recipe_from_controls(dict(request.query_params)))
+        return _download_response(text, "recipe.toml", "application/toml")
 
     async def runs(self, request: Request) -> Response:
         return JSONResponse(await run_in_thread(self.gallery.entries, request.is_disconnected))
@@ -262,18 +251,12 @@ def application(*, door: Door, runs: Path) -> Guard:
     """The whole of it, behind its guard."""
     page = Page(runs)
     routes = [
-        Route("/", page.file),
-        Route("/static/{name:path}", page.file),
-        Route("/api/options", page.options),
-        Route("/api/plan", page.plan, methods=["POST"]),
-        Route("/api/curves", page.curves, methods=["POST"]),
-        Route("/api/attacker", page.attacker, methods=["POST"]),
-        Route("/api/ahead", page.ahead, methods=["POST"]),
-        Route("/api/plan.json", page.plan_file),
-        Route("/api/recipe.toml", page.recipe_file),
-        Route("/api/runs", page.runs),
-        Route("/runs/{name}/report.html", page.report),
-    ]
+        Route("/", page.file), Route("/static/{name:path}", page.file), Route("/api/options", page.options),
+        Route("/api/plan", page.plan, methods=["POST"]), Route("/api/curves", page.curves, methods=["POST"]),
+        Route("/api/attacker", page.attacker, methods=["POST"]), Route("/api/ahead", page.ahead, methods=["POST"]),
+        Route("/api/plan.json", page.plan_file), Route("/api/recipe.toml", page.recipe_file),
+        Route("/api/runs", page.runs), Route("/runs/{name}/report.html", page.report),
+    ]  # fmt: skip
     handlers: dict[Any, Any] = {
         PrivetError: lambda _, error: _error_response(400, str(error)),
         HTTPException: lambda _, error: _error_response(error.status_code, error.detail, error.headers),
@@ -295,7 +278,6 @@ def too_long_message(recipe: Recipe) -> str:
 
 
 def make_plan(recipe: Recipe) -> tuple[Plan, dict[str, Any]]:
-    """The plan, and what the page shows of it."""
     start = time.perf_counter()
     found = plan(recipe)
     return found, answers.plan_answer(found, time.perf_counter() - start)

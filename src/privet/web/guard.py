@@ -24,12 +24,9 @@ LEAST_TOKEN = 16  # characters
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
     "object-src 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
+    "x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +99,6 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 # --- in front of the application --------------------------------------------------------------------
-
-
 class Guard:
     """ASGI: refuses what may not come in, and puts the headers on every answer."""
 
@@ -153,10 +148,8 @@ def refusal_reason(door: Door, headers: Headers) -> tuple[int, str] | None:
     origins = headers.getlist("origin")
     if any(origin.lower() not in (f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower()) for origin in origins):
         return 403, "the request comes from another site."
-    if (
-        headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
-        and headers.get("sec-fetch-mode") != "navigate"
-    ):
+    is_foreign = headers.get("sec-fetch-site", "none") in ("cross-site", "same-site")
+    if is_foreign and headers.get("sec-fetch-mode") != "navigate":
         return 403, "the request comes from another site."
     return None
 

@@ -88,7 +88,6 @@ def recipe_to_command(recipe: Recipe) -> str:
 
 
 def _control_values(recipe: Recipe) -> dict[str, Any]:
-    """What the controls say, in the order in which a recipe is read; what is off is left out."""
     order = ("epsilon", "delta", "relation", *NUMBERS[2:], "method", "as_published")
     said = recipe.as_dict()
     return {key: said[key] for key in order if said.get(key) not in (None, False)}
@@ -101,8 +100,6 @@ def _toml_value(value: Any) -> str:
 
 
 # --- one control ------------------------------------------------------------------------------------
-
-
 def _parse_control(key: str, value: Any) -> Any:
     if key in WORDS:
         if value not in WORDS[key]:
@@ -126,11 +123,8 @@ def _parse_control(key: str, value: Any) -> Any:
 
 
 def _parse_number(value: Any) -> float | None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, str))
-        or (isinstance(value, str) and len(value) > 40)
-    ):
+    is_long = isinstance(value, str) and len(value) > 40
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or is_long:
         return None
     try:
         found = float(value)

@@ -144,14 +144,10 @@ async def _wait(receiver: Connection, pid: int | None, is_gone: IsGone) -> None:
             raise Late
         if seconds > POLITE and not is_polite and pid is not None:
             is_polite = True
-            _lower_priority(pid)
+            if hasattr(os, "setpriority"):
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, pid, 10)
         await asyncio.sleep(min(LOOK_AT_CLIENT, max(0.005, seconds / 10)))
-
-
-def _lower_priority(pid: int) -> None:
-    if hasattr(os, "setpriority"):
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, 10)
 
 
 def _run_and_send(sender: Connection, work: Callable[[], Any], longest: float) -> None:

@@ -21,7 +21,7 @@ from privet.auditing.broken_mechanisms import (
     sample_steps,
 )
 from privet.auditing.distinguishing import distinguish
-from privet.auditing.engine_mechanisms import EngineStep, TrainingSteps
+from privet.auditing.engine_mechanisms import EngineStep
 from privet.auditing.mechanism import FrozenRandomness, MechanismClaim, flatten_releases, mechanism_claim
 from privet.auditing.neighbours import (
     BATCHES,
@@ -36,6 +36,7 @@ from privet.auditing.replay import COINS, RARE, most_unlike_pairs, replay
 from privet.clipping.clipped_sum import clipped_sum
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import Randomness
+from training_steps import TrainingSteps
 
 SOME = neighbouring_pairs()[:6]
 

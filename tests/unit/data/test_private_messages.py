@@ -74,7 +74,7 @@ def test_a_table_without_a_header_shows_nothing_of_its_first_record(tmp_path):
 
 def test_the_place_is_named(tmp_path):
     (tmp_path / "a.csv").write_text(f"age,income\n1,no\n{SECRET},yes\n")
-    assert "record 2 has no finite number in 'age'" in said(f"csv:path={tmp_path}/a.csv,target=income")
+    assert "record 2: 'age' is missing or not numeric" in said(f"csv:path={tmp_path}/a.csv,target=income")
 
 
 @pytest.mark.parametrize(

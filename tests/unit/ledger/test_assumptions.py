@@ -67,20 +67,6 @@ def test_a_missing_key_and_what_is_no_table_are_refused() -> None:
         LoopFacts.from_dict([])
 
 
-def test_a_run_that_goes_on_adds_up_and_keeps_its_earliest_void() -> None:
-    later = LoopFacts(steps=5, checked=1, outside=("float32 (50, 2)", "int64 (3,)"), void_from=9, void_reason="late")
-    both = VOID.merge(later)
-    assert (both.steps, both.checked, both.lost, both.taken_out) == (105, 13, 2, 3)
-    assert both.outside == ("float32 (50, 2)", "int64 (3,)")
-    assert (both.void_from, both.void_reason) == (7, "coupled examples were found") == (
-        later.merge(VOID).void_from, later.merge(VOID).void_reason,
-    )  # fmt: skip
-    assert LoopFacts(own_loop=False).merge(LoopFacts()).own_loop
-    many = LoopFacts(outside=tuple(map(str, range(30)))).merge(LoopFacts(outside=tuple(map(str, range(20, 60)))))
-    assert len(many.outside) == MOST_ENTRIES
-    assert many.outside[-1] == "and 11 more"
-
-
 # --- the guarantee ----------------------------------------------------------------------------------
 
 

@@ -426,4 +426,4 @@ def test_the_how_to_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_shapes.py").write_text(blocks[0], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     exec(compile(blocks[1], "howto-schedule.md", "exec"), {})
-    assert capsys.readouterr().out.strip() == "[1.   0.75 0.5  0.25 1.   0.75 0.5  0.25]"
+    assert capsys.readouterr().out.strip() == "[1.     0.8125 0.625  0.4375 1.     0.8125 0.625  0.4375]"

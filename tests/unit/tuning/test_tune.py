@@ -262,18 +262,18 @@ def test_a_crash_at_the_very_end_changes_neither_the_choice_nor_the_result(tmp_p
     given = {**WHOLE, "charge": "geometric", "trials": 4, "out": tmp_path / "a"}
     from privet.tuning import tune as module
 
-    write = module.tune_file.write
+    write = module.tuning_folder.write
 
     def torn(file: Path, content: object) -> None:
         if file.name == "result.json":
             raise RuntimeError("a crash")
         write(file, content)
 
-    monkeypatch.setattr(module.tune_file, "write", torn)
+    monkeypatch.setattr(module.tuning_folder, "write", torn)
     with pytest.raises(RuntimeError):
         tune(RATES, **given)
     weights = (tmp_path / "a" / "run" / "checkpoint.safetensors").read_bytes()
-    monkeypatch.setattr(module.tune_file, "write", write)
+    monkeypatch.setattr(module.tuning_folder, "write", write)
     stop = Stop(trial=-1, at=0)
     found = tune(RATES, watch=stop.watch, **given)
     assert (found.run.folder / "checkpoint.safetensors").read_bytes() == weights

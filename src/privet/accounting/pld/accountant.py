@@ -9,14 +9,14 @@ from scipy import special
 from privet import _check
 from privet.accounting import gdp
 from privet.accounting.accountant import (
-    gaussian_unsupported_reason,
+    GaussianAccountant,
     refuse_unsupported,
     register,
     representative_steps,
     shuffled_unsupported_reason,
     truncated_deltas,
 )
-from privet.accounting.guarantee import Label, Relation
+from privet.accounting.guarantee import Relation
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.pld.fourier import spectrum
 from privet.accounting.pld.frequencies import EFFORTS
@@ -88,20 +88,17 @@ WIDE = 1e-4  # relative width at which a better line is looked for
 
 
 @register("pld")
-class Pld:
+class Pld(GaussianAccountant):
     """Certified interval for Poisson-sampled, whole-dataset and shuffled Gaussian steps."""
 
     def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.sampling.name == "shuffled":
             return shuffled_unsupported_reason(relation)
-        return gaussian_unsupported_reason(step, relation)
+        return super().unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         lower, upper = epsilon_bounds(loss_levels(ledger), delta)
         return (None if is_hidden(ledger) else lower), upper
-
-    def label(self, ledger: Ledger, delta: float) -> Label:
-        return "certified"
 
 
 def is_hidden(ledger: Ledger) -> bool:
@@ -241,8 +238,6 @@ def _total_squared_mu(levels: LossLevels) -> float:
 
 
 # --- delta at many epsilons ---------------------------------------------------------------------------
-
-
 def delta_curve(ledger: Ledger, epsilons: Floats) -> tuple[Floats, Floats]:
     """(lower, upper) for delta at each of the rising `epsilons`, the larger of both directions, certified.
 

@@ -148,11 +148,9 @@ def _build_flat(law: _Law) -> _Flat:
     # d log f / dx = -x + s mu hit, linear in mu hit; d log(mu hit) / dx = mu (1 - hit), between 0 and mu.
     corners = [np.abs(-x + law.s * slope) for x in (low, high) for slope in (slope_low, slope_high)]
     return _Flat(
-        mass=np.exp(np.minimum(log_mass, 0.0)) * size / math.sqrt(2 * math.pi),
-        width=np.broadcast_to(size, low.shape),
-        slope=slope_low,
-        change=np.max(corners, axis=0) + law.bins.high[:, None],
-    )
+        mass=np.exp(np.minimum(log_mass, 0.0)) * size / math.sqrt(2 * math.pi), width=np.broadcast_to(size, low.shape),
+        slope=slope_low, change=np.max(corners, axis=0) + law.bins.high[:, None],
+    )  # fmt: skip
 
 
 def _window_centre(bins: BinnedLevels, s: float, direction: Direction, c: float) -> Floats:

@@ -117,22 +117,16 @@ def spectrum(
 
 
 def spectra(
-    levels: LossLevels,
-    ledgers: list[LossLevels],
-    direction: Direction,
-    line: IntegrationLine,
-    *,
-    work: float = MOST_WORK,
-    effort: int = 0,
-) -> list[Spectrum]:
+    levels: LossLevels, ledgers: list[LossLevels], direction: Direction, line: IntegrationLine, *,
+    work: float = MOST_WORK, effort: int = 0,
+) -> list[Spectrum]:  # fmt: skip
     """The transforms of several ledgers on one line, sharing what is dear: the transforms of the levels.
 
     The ledgers have the levels of `levels`, each at most as often, and are sorted from large to small.
     """
     c = line.c
-    chosen = choose_frequencies(
-        ledgers[-1].drop_empty(), direction, line, effort=effort
-    )  # the slowest decay serves all
+    slowest = ledgers[-1].drop_empty()  # its decay serves all
+    chosen = choose_frequencies(slowest, direction, line, effort=effort)
     u = chosen.values
     gaussian = np.array([ledger.gaussian for ledger in ledgers]) + chosen.blur
     log_moments = c * (c + 1) * gaussian / 2
@@ -152,25 +146,19 @@ def spectra(
         products, wrong = np.exp(exponents), damp * (np.expm1(errors) + 32 * ULP)
     return [
         Spectrum(
-            c,
-            float(moment),
-            u,
-            over=_build_sum(product, size, u, over, chosen.rest),
-            under=_build_sum(product, size, u, under, chosen.rest_under),
-            above=above,
+            c, float(moment), u, over=_build_sum(product, size, u, over, chosen.rest),
+            under=_build_sum(product, size, u, under, chosen.rest_under), above=above,
         )
         for moment, product, size in zip(log_moments, products, wrong, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _build_sum(product: Complexes, wrong: Floats, u: Floats, weight: Complexes, rest: float) -> Sum:
     size = np.abs(weight)
     return Sum(
-        product * weight,
-        float((wrong * size).sum()),
-        float((u * np.minimum(np.abs(product) + wrong, 1.0) * size).sum()),
-        rest,
-    )
+        product * weight, float((wrong * size).sum()),
+        float((u * np.minimum(np.abs(product) + wrong, 1.0) * size).sum()), rest,
+    )  # fmt: skip
 
 
 def _sampled_log_moments(

@@ -88,18 +88,13 @@ def compress(
         bound = _Excess(rate, mu, tilt_exponent(direction, c))
         parts += _panels(rate, mu, count, levels.count[here], ratio, bound, tolerance)
     offsets = np.cumsum([0] + [len(p.mu) for p in parts])
+    placed = ((b, offset) for p, offset in zip(parts, offsets[:-1], strict=True) for b in p.blends)
     return Nodes(
-        blends=tuple(
-            Blend(b.nodes + offset, b.basis, b.count)
-            for p, offset in zip(parts, offsets[:-1], strict=True)
-            for b in p.blends
-        ),
-        rate=np.concatenate([p.rate for p in parts]),
-        mu=np.concatenate([p.mu for p in parts]),
-        weight=np.concatenate([p.weight for p in parts], axis=1),
-        exact=np.concatenate([p.exact for p in parts]),
+        blends=tuple(Blend(b.nodes + offset, b.basis, b.count) for b, offset in placed),
+        rate=np.concatenate([p.rate for p in parts]), mu=np.concatenate([p.mu for p in parts]),
+        weight=np.concatenate([p.weight for p in parts], axis=1), exact=np.concatenate([p.exact for p in parts]),
         error=sum(p.error for p in parts),
-    )
+    )  # fmt: skip
 
 
 class _Excess:

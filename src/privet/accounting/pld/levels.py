@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privet.accounting.accountant import epoch_noises
-from privet.accounting.ledger import Ledger, LedgerArrays
+from privet.accounting.ledger import Ledger
 from privet.accounting.pld.loss_moments import Tilted, tilt_exponent, tilted_moments
 
 Floats = NDArray[np.float64]
@@ -41,7 +41,7 @@ def loss_levels(ledger: Ledger, without: NDArray[np.bool_] | None = None) -> Los
     Shuffled epochs enter as Gaussians without amplification.
     """
     columns = ledger.columns()
-    shuffled = _uses_shuffling(columns)
+    shuffled = columns.uses("shuffled")
     full = (columns.rate == 1) & ~shuffled
     gaussian = float((columns.count[full] / columns.noise[full] ** 2).sum())
     # A shuffled record takes part once in each epoch, at worst where the noise is least: exact GDP, zero-out.
@@ -56,7 +56,7 @@ def loss_levels(ledger: Ledger, without: NDArray[np.bool_] | None = None) -> Los
 def prefix_levels(ledger: Ledger, steps: NDArray[np.int64]) -> list[LossLevels]:
     """The levels of the first steps[i] releases, for each i; all on the distinct levels of the whole ledger."""
     columns = ledger.columns()
-    if _uses_shuffling(columns).any():
+    if columns.uses("shuffled").any():
         whole = loss_levels(ledger)
         parts = [loss_levels(ledger.first(int(n))) for n in steps]
         return parts if not len(whole.mu) else [_align_levels(part, whole) for part in parts]
@@ -69,10 +69,6 @@ def prefix_levels(ledger: Ledger, steps: NDArray[np.int64]) -> list[LossLevels]:
         gaussian = float((taken[~sampled] / columns.noise[~sampled] ** 2).sum())
         found.append(LossLevels(rate, mu, sum_by_index(where, taken[sampled], len(mu)), gaussian))
     return found
-
-
-def _uses_shuffling(columns: LedgerArrays) -> NDArray[np.bool_]:
-    return np.isin(columns.sampling_index, [k for k, s in enumerate(columns.samplings) if s.name == "shuffled"])
 
 
 def _distinct_levels(rate: Floats, mu: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:

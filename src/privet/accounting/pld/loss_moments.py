@@ -143,11 +143,9 @@ def tilted_moments(rate: Floats, mu: Floats, s: float) -> Tilted:
     if not rule.error <= LARGEST_ERROR:
         raise QuadratureTooCostly(f"quadrature error {rule.error:.3g}")
     parts = [_sum_tilted_moments(rate[part], mu[part], s, rule) for part in _memory_slices(rate, rule.nodes)]
-    return (
-        parts[0]
-        if len(parts) == 1
-        else Tilted(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Tilted)))
-    )
+    if len(parts) == 1:
+        return parts[0]
+    return Tilted(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Tilted)))
 
 
 def _sum_tilted_moments(rate: Floats, mu: Floats, s: float, rule: Quadrature) -> Tilted:

@@ -44,18 +44,15 @@ class BufferGuard:
             }
 
     def check(self) -> None:
-        """Raise if the pass wrote where it must not."""
         with torch._C.DisableTorchFunctionSubclass():
             for name, p, mark in self._parameters:
                 if _tensor_mark(p) != mark:
                     raise _parameter_write_error(name)
             for name, b in self._model.named_buffers(remove_duplicate=False):
                 mark, before = self._buffers.get(name, (_NEW, None))
-                if (
-                    name in self._writes.moved
-                    or _tensor_mark(b) == mark
-                    or (before is not None and _same_values(b, before))
-                ):
+                if name in self._writes.moved or _tensor_mark(b) == mark:
+                    continue
+                if before is not None and _same_values(b, before):
                     continue
                 raise Unsupported(
                     f"{name}: the model wrote into this buffer now, and not in the trial pass: its data decide what is "

@@ -50,7 +50,6 @@ class Counterfactuals:
         return self._order if variant in ORDERS else torch.where(self._exchanged, -1, torch.arange(self.rows))
 
     def exchange_batch(self, t: Tensor, variant: int) -> Tensor:
-        """A tensor of the batch, with its rows along dimension 0."""
         t = t.detach()
         if variant in ORDERS:
             return t[self._order.to(t.device)]
@@ -69,11 +68,9 @@ class Counterfactuals:
             return t.detach()
         found = t.detach()[rows.clamp(min=0).to(t.device)]
         lost = rows < 0
-        return (
-            torch.where(_shape_along(lost, t, 0), self._replacement_rows(t.detach(), variant), found)
-            if bool(lost.any())
-            else found
-        )
+        if not bool(lost.any()):
+            return found
+        return torch.where(_shape_along(lost, t, 0), self._replacement_rows(t.detach(), variant), found)
 
     def _replacement_rows(self, t: Tensor, variant: int) -> Tensor:
         """Other rows; in the extreme batches far from all of them, or of whole numbers all those of one record."""
@@ -136,24 +133,20 @@ class Mirrors:
         self._storages: list[weakref.ref[Any]] = []
 
     def lookup(self, storage: Any) -> Known | None:
-        """What is known, if anything."""
         found: Known | None = getattr(storage, self._slot, None)
         return found
 
     def learn(self, storage: Any, known: Known) -> Known:
-        """Keep what is known, in place of what was."""
         setattr(storage, self._slot, known)
         self._storages.append(weakref.ref(storage))
         return known
 
     def close(self) -> None:
-        """Forget everything."""
         for reference in self._storages:
             if (storage := reference()) is not None and hasattr(storage, self._slot):
                 delattr(storage, self._slot)
 
     def count(self) -> int:
-        """How many pieces of memory are known and still there."""
         return len({id(storage) for reference in self._storages if (storage := reference()) is not None})
 
     def read(self, known: Known, t: Tensor, variant: int) -> Tensor:

@@ -99,9 +99,7 @@ class Following(FollowedBatch):  # type: ignore[no-untyped-call]
             storage = storage_of(args[0])
             self._mirrors.learn(storage, Known(checksum(storage)))
         knowns = [self._lookup(t) for t in entering]
-        work = _Work(
-            name, _written_tensors(func, args, kwargs) if is_plain else [], any(known.is_data for known in knowns)
-        )
+        work = _Work(name, _written_tensors(func, args, kwargs) if is_plain else [], any(k.is_data for k in knowns))
         work.reason = next((known.reason for known in knowns if known.reason), "")
         work.numbers = numbers_of(knowns)
         if work.is_data:
@@ -255,7 +253,6 @@ def _is_made_of_shapes(t: Tensor, known: Known) -> bool:
 
 
 def _written_tensors(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that an operation writes into, by its schema."""
     found: list[Tensor] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

@@ -155,9 +155,7 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
     def _model_edges(self, losses: Tensor) -> list[GradientEdge]:
         """Where the way back meets the model first: behind it, as from its loss to its logits, is the model's own."""
         edges = [edge for call in self._calls for edge in call.edges]
-        met = {edge.node for edge in edges}.intersection(
-            nodes_below([losses.grad_fn], {edge.node for edge in edges}),
-        )
+        met = {edge.node for edge in edges}.intersection(nodes_below([losses.grad_fn], {edge.node for edge in edges}))
         behind = set(nodes_below([below for node in met for below, _ in node.next_functions]))
         return [edge for edge in edges if edge.node in met - behind]
 

@@ -208,9 +208,7 @@ class FollowedBatch(Mode):
                 same &= ~changed_rows(t[usual.to(t.device)], there, 0).cpu()
         if int((~same).sum()) <= most:
             return torch.where(same, usual, -1)
-        keys = [
-            torch.stack([row_keys(t, place) for place, t in enumerate(one)]).sum(0) for one in zip(*pairs, strict=True)
-        ]
+        keys = [torch.stack([row_keys(t, i) for i, t in enumerate(one)]).sum(0) for one in zip(*pairs, strict=True)]
         return torch.where(same, usual, match_rows(*keys))  # a loop may have put its rows in order
 
     def _mark_inside(self, entering: Any, out: Any) -> None:

@@ -141,11 +141,9 @@ class OwnMemory:
         return storage.data_ptr() in self._places
 
     def accept(self) -> None:
-        """What the model holds now is right."""
         self._sums = {name: checksum(storage) for name, storage in self._storages()}
 
     def find_changed(self) -> str:
-        """The name of something that holds other bits by now; empty if there is none."""
         now = {name: checksum(storage) for name, storage in self._storages()}
         return next((name for name in now | self._sums if now.get(name) != self._sums.get(name)), "")
 

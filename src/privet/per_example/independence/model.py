@@ -8,22 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from privet.errors import PrivetError, Unsupported
+from privet.per_example import trial_pass
 from privet.per_example.forward_record import map_tensors, tensors_in
 from privet.per_example.layers.base import NoLayerRule
-from privet.per_example.trial_pass import (
-    MANY,
-    Run,
-    Take,
-    TrialPass,
-    change_example,
-    cuda_devices,
-    detached_losses,
-    exchange_rows,
-    first_examples,
-    losses_with_graph,
-    second_and_third,
-    swap_example,
-)
 
 TOLERANCE = 1e-5  # relative: kernels may add in another order
 ROUGH = {torch.float64: 1e-6, torch.float32: 1e-2}  # the same, where batches of two sizes are compared
@@ -66,7 +53,7 @@ def growing_dim(few: Tensor, many: Tensor) -> int | None:
     grown = [d for d in range(few.dim()) if few.shape[d] != many.shape[d]]
     if not grown:
         return None
-    if len(grown) > 1 or few.shape[grown[0]] * MANY != many.shape[grown[0]] * (MANY - 1):
+    if len(grown) > 1 or few.shape[grown[0]] * trial_pass.MANY != many.shape[grown[0]] * (trial_pass.MANY - 1):
         raise NoLayerRule(f"sizes {tuple(few.shape)} and {tuple(many.shape)} do not follow the number of examples")
     return grown[0]
 
@@ -87,7 +74,7 @@ def _example_rows(t: Tensor, dim: int) -> Tensor:
 # --- checks -----------------------------------------------------------------------------------------
 
 
-def check_buffers(base: TrialPass, other: TrialPass) -> None:
+def check_buffers(base: trial_pass.TrialPass, other: trial_pass.TrialPass) -> None:
     """Raise if other data, or more of them, leave other values in a buffer, which is published without noise."""
     for name, before in base.buffers.items():
         if not torch.equal(before, other.buffers[name]):
@@ -103,14 +90,15 @@ def check_buffers(base: TrialPass, other: TrialPass) -> None:
             )
 
 
-def check_path(base: TrialPass) -> None:
+def check_path(base: trial_pass.TrialPass) -> None:
     """Raise TooHard if values of the data decide what the model does: each example must then be run alone."""
     if base.decisions:
         raise NoLayerRule(f"its path depends on the data, by {base.decisions[0]}")
 
 
-def check_independent(few: TrialPass, base: TrialPass, other: TrialPass, which: int) -> None:
-    """Raise if a change of one example moved a row of another."""
+def check_independent(
+    few: trial_pass.TrialPass, base: trial_pass.TrialPass, other: trial_pass.TrialPass, which: int
+) -> None:
     for small, big, changed in zip(few.modules, base.modules, other.modules, strict=True):
         name = big[0]
         if _other_rows_moved(small[2], big[2], changed[2], which) and not _other_rows_moved(
@@ -135,18 +123,18 @@ def _other_rows_moved(few: Sequence[Tensor], base: Sequence[Tensor], other: Sequ
             continue
         changed = changed_rows(a, b, dim).cpu()
         rows = torch.arange(len(changed))
-        together, strided = rows // (len(rows) // MANY) != which, rows % MANY != which
+        together, strided = rows // (len(rows) // trial_pass.MANY) != which, rows % trial_pass.MANY != which
         if bool(changed[together].any()) and bool(changed[strided].any()):
             return True
     return False
 
 
-def check_single_example(model: nn.Module, run: Run, *, is_random: bool) -> None:
+def check_single_example(model: nn.Module, run: trial_pass.Run, *, is_random: bool) -> None:
     """Raise if an example's loss depends on how many others there are, or on its place among them."""
     with _disable_dropout(model, wanted=is_random):
         base, other = (
-            detached_losses(model, run, first_examples(MANY))[1:],
-            detached_losses(model, run, second_and_third),
+            trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY))[1:],
+            trial_pass.detached_losses(model, run, trial_pass.second_and_third),
         )
     differ = changed_rows(base, other, 0, ROUGH.get(base.dtype, 0.1), SMALL)
     if bool(differ.any()) and not _is_noisy(model, run, is_random=is_random):
@@ -156,21 +144,20 @@ def check_single_example(model: nn.Module, run: Run, *, is_random: bool) -> None
         )
 
 
-def _is_noisy(model: nn.Module, run: Run, *, is_random: bool) -> bool:
+def _is_noisy(model: nn.Module, run: trial_pass.Run, *, is_random: bool) -> bool:
     """Whether two passes over the same examples differ though the model is evaluating: nothing can then be said."""
     if not is_random:
         return False
     with _disable_dropout(model, wanted=True):
         before, after = (
-            detached_losses(model, run, first_examples(MANY)),
-            detached_losses(model, run, first_examples(MANY), seed=2),
+            trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY)),
+            trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY), seed=2),
         )
     return bool(changed_rows(before, after, 0).any())
 
 
 @contextmanager
 def _disable_dropout(model: nn.Module, *, wanted: bool) -> Iterator[None]:
-    """Dropout off, if wanted."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         if wanted:
@@ -181,32 +168,32 @@ def _disable_dropout(model: nn.Module, *, wanted: bool) -> Iterator[None]:
             module.training = mode
 
 
-def check_whole_batch(model: nn.Module, run: Run) -> None:
+def check_whole_batch(model: nn.Module, run: trial_pass.Run) -> None:
     """Raise if, in a batch of this size, exchanging half of the examples moves the losses of the other half."""
-    base = detached_losses(model, run, lambda t: t)
-    if len(base) <= MANY:
+    base = trial_pass.detached_losses(model, run, lambda t: t)
+    if len(base) <= trial_pass.MANY:
         return
     half = torch.randperm(len(base), generator=torch.Generator().manual_seed(0)) % 2 == 0
     for rows in (half, ~half):
-        other = detached_losses(model, run, exchange_rows(rows))
+        other = trial_pass.detached_losses(model, run, trial_pass.exchange_rows(rows))
         if bool(changed_rows(base, other, 0).cpu()[~rows].any()):
             raise Unsupported(f"the loss of one example depends on the others in a batch of {len(base)}. {ADVICE}")
 
 
-def check_independent_gradients(model: nn.Module, run: Run, named: Mapping[str, Tensor]) -> None:
+def check_independent_gradients(model: nn.Module, run: trial_pass.Run, named: Mapping[str, Tensor]) -> None:
     """Raise TooHard if a change of one example moves the gradients of others, though it may not move their losses.
 
     `h.detach() + s * (h - h.detach())` is h, and so is what a backward pass of one's own belongs to.
     """
-    base = losses_with_graph(model, run, first_examples(MANY))
-    for which in range(MANY):
+    base = trial_pass.losses_with_graph(model, run, trial_pass.first_examples(trial_pass.MANY))
+    for which in range(trial_pass.MANY):
         try:
-            other = losses_with_graph(model, run, change_example(which, FACTORS[1]))
+            other = trial_pass.losses_with_graph(model, run, trial_pass.change_example(which, FACTORS[1]))
         except PrivetError:
             raise
         except Exception:  # it takes no other values than those of the data
-            other = losses_with_graph(model, run, swap_example(which))
-        weights = torch.tensor([0.0 if k == which else 1.0 + k for k in range(MANY)]).to(base)
+            other = trial_pass.losses_with_graph(model, run, trial_pass.swap_example(which))
+        weights = torch.tensor([0.0 if k == which else 1.0 + k for k in range(trial_pass.MANY)]).to(base)
         pairs = [(a.double(), b.double()) for a, b in zip(*[
             torch.autograd.grad(one @ weights, list(named.values()), retain_graph=True, materialize_grads=True,
                                 allow_unused=True) for one in (base, other)
@@ -232,21 +219,21 @@ def check_losses(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: A
         return  # a class of its own, which cannot be taken apart here
     rows = len(tensors_in([outputs])[0])
 
-    def at(take: Take) -> Tensor:
+    def at(take: trial_pass.Take) -> Tensor:
         torch.manual_seed(0)
         return loss_fn(*map_tensors((outputs, targets), lambda t: take(t) if t.dim() and len(t) == rows else t))
 
     def changed(which: int, factor: float) -> Tensor:
         try:
-            return at(change_example(which, factor))
+            return at(trial_pass.change_example(which, factor))
         except Exception:  # it takes no other values than those of the data
-            return at(swap_example(which))
+            return at(trial_pass.swap_example(which))
 
-    with torch.no_grad(), torch.random.fork_rng(devices=cuda_devices(tensors_in([outputs]))):
-        base = at(first_examples(MANY))
-        others = {(which, factor): changed(which, factor) for which in range(MANY) for factor in FACTORS}
-        alone = at(second_and_third)
-    still = torch.arange(MANY)
+    with torch.no_grad(), torch.random.fork_rng(devices=trial_pass.cuda_devices(tensors_in([outputs]))):
+        base = at(trial_pass.first_examples(trial_pass.MANY))
+        others = {(which, factor): changed(which, factor) for which in range(trial_pass.MANY) for factor in FACTORS}
+        alone = at(trial_pass.second_and_third)
+    still = torch.arange(trial_pass.MANY)
     if any(bool(changed_rows(base, other, 0).cpu()[still != which].any()) for (which, _), other in others.items()):
         raise Unsupported(f"the loss of one example depends on the others. {ADVICE}")
     if bool(changed_rows(base[1:], alone, 0, ROUGH.get(base.dtype, 0.1), SMALL).any()):

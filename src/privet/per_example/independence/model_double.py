@@ -27,7 +27,6 @@ class Start:
     buffers: list[Tensor]
 
     def restore(self, model: nn.Module) -> None:
-        """Put all of them back."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.torch[0])
@@ -36,7 +35,6 @@ class Start:
 
 
 def random_state(model: nn.Module) -> Start:
-    """Where random numbers stand now."""
     devices = cuda_devices(model.parameters())
     return Start(
         random.getstate(), np.random.get_state(), [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)],

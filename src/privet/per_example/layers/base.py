@@ -1,6 +1,6 @@
 """What a layer rule is: how one torch function's parameters get their per-example gradients."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ class NoLayerRule(PrivetError):
 
 Function = Callable[..., Any]
 Ran = tuple[Any, list[Tensor], Any]  # the output, the tensors whose gradients are wanted, what to remember
+Shares = Iterable[tuple[Tensor, PerExampleGradient]]  # of each tracked tensor
 
 
 class LayerRule(Protocol):
@@ -32,7 +33,7 @@ class LayerRule(Protocol):
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         """Call the function, and say which tensors' gradients are wanted."""
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterable[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         """(tracked tensor, share) for each tracked argument, given the gradients of the tensors that were wanted."""
 
 
@@ -51,7 +52,6 @@ def register(*functions: Function) -> Callable[[type[LayerRule]], type[LayerRule
 
 
 def functions_of(kind: type) -> list[Function]:
-    """The functions that a class of rules is registered for."""
     return [func for func, rule in _rules.items() if type(rule) is kind]
 
 
@@ -74,10 +74,15 @@ def bind_arguments(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, 
     return [given.get(name) for name in names]
 
 
-def run_plain(func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-    """Run as it is; the gradient of its one output is all that is wanted."""
-    out = func(*args, **kwargs)
-    return out, [out], None
+class PlainRun:
+    """For all calls of a function, which runs as it is and has one output, unless a rule says otherwise."""
+
+    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        return True
+
+    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
+        out = func(*args, **kwargs)
+        return out, [out], None
 
 
 @register_fallback
@@ -98,7 +103,7 @@ class PerFunction:
             raise NoLayerRule(f"{name} of parameters and data gives {type(out).__name__}, not one tensor")
         return out, [out], None
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         data = [use.put_examples_first(t, w) if w else t for t, w in zip(use.plain, use.fact.inputs, strict=True)]
         axes = tuple(0 if w else None for w in use.fact.inputs)
         parameters = [t.detach() for t in use.tracked]

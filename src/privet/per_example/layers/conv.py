@@ -1,6 +1,6 @@
 """Convolutions in one to three dimensions, ordinary and transposed, with any stride, padding, dilation and groups."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from privet.per_example.forms import Dense, PerExampleGradient, Permuted, Reshaped, compact_outer_product, widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import Function, Ran, bind_arguments, register, run_plain
+from privet.per_example.layers.base import PlainRun, Shares, bind_arguments, register
 
 if TYPE_CHECKING:
     from privet.per_example.forward_record import ParameterUse
@@ -110,7 +110,7 @@ def _same_padding(x: Tensor, kernel: Sequence[int], dilation: list[int]) -> Tens
 
 
 @register(F.conv1d, F.conv2d, F.conv3d)
-class Convolution:
+class Convolution(PlainRun):
     """Per-example weight gradients by a convolution grouped over the examples."""
 
     name = "convolution"
@@ -119,10 +119,7 @@ class Convolution:
         x, weight, *_ = bind_arguments(_CONV, args, kwargs)
         return not is_tracked(x) and x.dim() == weight.dim()
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, weight, bias, stride, padding, dilation, groups = bind_arguments(_CONV, use.args, use.kwargs)
         kernel, dims = weight.shape[2:], weight.dim() - 2
         steps, spread = _to_sizes(stride, dims, 1), _to_sizes(dilation, dims, 1)
@@ -170,7 +167,7 @@ def _sum_images(use: "ParameterUse", found: Tensor, where: Any) -> Tensor:
 
 
 @register(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
-class TransposedConvolution:
+class TransposedConvolution(PlainRun):
     """The convolution's adjoint, so its weight gradient is that of a convolution with input and gradient swapped."""
 
     name = "transposed convolution"
@@ -179,10 +176,7 @@ class TransposedConvolution:
         x, weight, *_ = bind_arguments(_TRANSPOSED, args, kwargs)
         return not is_tracked(x) and x.dim() == weight.dim()
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, weight, bias, stride, padding, _, groups, dilation = bind_arguments(_TRANSPOSED, use.args, use.kwargs)
         kernel, dims = weight.shape[2:], weight.dim() - 2
         g, a = widen(grads[0]), widen(x.detach())

@@ -1,14 +1,14 @@
 """Free parameters that are added to, multiplied with or spread over the data: biases, scales, class tokens."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from privet.per_example.forms import Dense, PerExampleGradient, widen
+from privet.per_example.forms import Dense, widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import Function, Ran, register, run_plain
+from privet.per_example.layers.base import PlainRun, Shares, register
 
 if TYPE_CHECKING:
     from privet.per_example.forward_record import ParameterUse
@@ -29,7 +29,7 @@ def sum_to_shape(use: "ParameterUse", value: Tensor, shape: Sequence[int]) -> Te
 
 @register(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.add_, Tensor.__iadd__,
           torch.sub, Tensor.sub, Tensor.__sub__)  # fmt: skip
-class Sum:
+class Sum(PlainRun):
     """y = x + w or x - w."""
 
     name = "sum"
@@ -37,10 +37,7 @@ class Sum:
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and len(args) == 2
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         minus = use.func in (torch.sub, Tensor.sub, Tensor.__sub__)
         for place, value in enumerate(use.args):
             if use.is_tracked(value):
@@ -49,7 +46,7 @@ class Sum:
 
 
 @register(torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
-class Scale:
+class Scale(PlainRun):
     """y = x w: example b has gradient sum g x over what w was broadcast along."""
 
     name = "scale"
@@ -57,16 +54,13 @@ class Scale:
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and len(args) == 2 and sum(map(is_tracked, args)) == 1
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, w = use.args if use.is_tracked(use.args[1]) else use.args[::-1]
         yield w, Dense(sum_to_shape(use, widen(grads[0]) * x, w.shape))
 
 
 @register(Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.repeat)
-class Spread:
+class Spread(PlainRun):
     """A parameter spread over the examples, such as a class token: each gets its own copy."""
 
     name = "spread"
@@ -74,10 +68,7 @@ class Spread:
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return is_tracked(args[0]) and not kwargs
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         value = use.args[0]
         found = grads[0]
         if use.func is Tensor.repeat:

@@ -1,6 +1,6 @@
 """Tables of rows looked up by the data: embedding, embedding bag, and plain indexing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from privet.errors import Unsupported
 from privet.per_example.derived_forms import EmbeddingRows
-from privet.per_example.forms import PerExampleGradient, widen
+from privet.per_example.forms import widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import Function, Ran, bind_arguments, register, run_plain
+from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind_arguments, register
 
 if TYPE_CHECKING:
     from privet.per_example.forward_record import ParameterUse
@@ -35,20 +35,17 @@ def _check(max_norm: Any, by_frequency: Any) -> None:
 
 
 @register(F.embedding)
-class Embedding:
+class Embedding(PlainRun):
     """Row index_bt gets g_bt; the row of padding_idx gets nothing."""
 
     name = "embedding"
 
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
-
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         _, _, _, max_norm, _, by_frequency, _ = bind_arguments(_EMBEDDING, args, kwargs)
         _check(max_norm, by_frequency)
-        return run_plain(func, args, kwargs)
+        return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         index, weight, padding, *_ = bind_arguments(_EMBEDDING, use.args, use.kwargs)
         g = widen(use.output(grads[0])).flatten(1, -2)
         if padding is not None and padding < 0:
@@ -57,7 +54,7 @@ class Embedding:
 
 
 @register(Tensor.__getitem__)
-class Indexed:
+class Indexed(PlainRun):
     """table[index] with one tensor of whole numbers."""
 
     name = "indexing"
@@ -67,10 +64,7 @@ class Indexed:
         whole = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
         return is_tracked(table) and whole
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         table, index = use.args
         rows = use.input(index).flatten(1)
         g = widen(use.output(grads[0])).reshape(use.batch, rows.shape[1], -1)
@@ -78,7 +72,7 @@ class Indexed:
 
 
 @register(torch.index_select, Tensor.index_select)
-class Selected:
+class Selected(PlainRun):
     """table.index_select(0, index)."""
 
     name = "indexing"
@@ -86,10 +80,7 @@ class Selected:
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and is_tracked(args[0]) and args[1] == 0
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         table, _, index = use.args
         rows = use.input(index).flatten(1)
         g = widen(use.output(grads[0])).reshape(use.batch, rows.shape[1], -1)
@@ -97,7 +88,7 @@ class Selected:
 
 
 @register(F.embedding_bag)
-class EmbeddingBag:
+class EmbeddingBag(PlainRun):
     """A bag of rows per example, (B, T) indices: summed, averaged or the largest of each coordinate."""
 
     name = "embedding bag"
@@ -109,9 +100,9 @@ class EmbeddingBag:
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         given = dict(zip(_BAG, bind_arguments(_BAG, args, kwargs), strict=True))
         _check(given["max_norm"], given["scale_grad_by_freq"])
-        return run_plain(func, args, kwargs)
+        return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         given = dict(zip(_BAG, bind_arguments(_BAG, use.args, use.kwargs), strict=True))
         weight, mode = given["weight"], given["mode"] or "mean"
         index = given["input"]  # (B rows, T): one bag each

@@ -1,6 +1,6 @@
 """Linear maps: F.linear with any leading dimensions, products with a matrix or vector, and addmm."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,35 +9,31 @@ from torch import Tensor
 
 from privet.per_example.forms import WIDE, Dense, OuterProduct, PerExampleGradient, compact_outer_product, widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import Function, Ran, bind_arguments, register, run_plain
+from privet.per_example.layers.base import PlainRun, Shares, bind_arguments, register
 
 if TYPE_CHECKING:
     from privet.per_example.forward_record import ParameterUse
 
+_LINEAR = ("input", "weight", "bias")
+
 
 def flatten_positions(value: Tensor) -> Tensor:
-    """(B, T, D) from (B, rows, ..., D)."""
     return widen(value).flatten(1, -2)
 
 
 @register(F.linear)
-class Linear:
+class Linear(PlainRun):
     """y = x W^T + b: example b has weight gradient sum_t g_bt a_bt^T and bias gradient sum_t g_bt."""
 
     name = "linear"
 
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        x, weight, _ = bind_arguments(("input", "weight", "bias"), args, kwargs)
+        x, weight, _ = bind_arguments(_LINEAR, args, kwargs)
         return not is_tracked(x) and weight.dim() == 2
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterable[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         found: list[tuple[Tensor, PerExampleGradient]] = []
-        x, weight, bias = (
-            use.args if len(use.args) == 3 else bind_arguments(("input", "weight", "bias"), use.args, use.kwargs)
-        )
+        x, weight, bias = use.args if len(use.args) == 3 else bind_arguments(_LINEAR, use.args, use.kwargs)
         if grads[0].dim() == 2 and use.is_plain:  # one row for each example
             x, g = x.detach(), grads[0]
             bias_share = Dense(g if g.dtype in WIDE else g.float())
@@ -54,7 +50,7 @@ class Linear:
 
 
 @register(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
-class Product:
+class Product(PlainRun):
     """y = x W with a matrix or vector on the right: the transpose of `Linear`."""
 
     name = "product"
@@ -62,10 +58,7 @@ class Product:
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and not is_tracked(args[0]) and args[1].dim() <= 2 and args[0].dim() >= 2
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, weight = use.args
         a, g = flatten_positions(use.input(x)), use.output(grads[0])
         if weight.dim() == 1:
@@ -75,7 +68,7 @@ class Product:
 
 
 @register(torch.addmm, Tensor.addmm)
-class AddProduct:
+class AddProduct(PlainRun):
     """y = b + x W with a matrix on the right."""
 
     name = "product"
@@ -83,10 +76,7 @@ class AddProduct:
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and not is_tracked(args[1]) and args[2].dim() == 2 and args[0].dim() == 1
 
-    def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
-        return run_plain(func, args, kwargs)
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         bias, x, weight = use.args
         g = flatten_positions(use.output(grads[0]))
         if use.is_tracked(weight):

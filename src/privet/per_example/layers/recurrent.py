@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privet.errors import Unsupported
-from privet.per_example.forms import Dense, OuterProductSum, PerExampleGradient, gram_squared_norms, prefers_gram
-from privet.per_example.layers.base import Function, Ran, bind_arguments, register
+from privet.per_example.forms import Dense, OuterProductSum, gram_squared_norms, prefers_gram
+from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind_arguments, register
 from privet.per_example.layers.recurrent_sweep import Gru, Lstm, RecurrentPass, ReluRnn, Rnn, Weights, run_recurrent
 
 if TYPE_CHECKING:
@@ -69,13 +69,10 @@ class OverTime(OuterProductSum):
 
 
 @register(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-class Recurrent:
+class Recurrent(PlainRun):
     """Whole sequences: any number of layers, both directions, dropout between layers, projections."""
 
     name = "recurrent"
-
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
 
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         if "batch_sizes" in kwargs or (len(args) > 1 and getattr(args[1], "dtype", None) is torch.int64):
@@ -102,7 +99,7 @@ class Recurrent:
         out = x.transpose(0, 1) if batch_first else x
         return (out, *(torch.stack(states) for states in zip(*last, strict=True))), anchors, sweeps
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         *_, batch_first = bind_arguments(_SEQUENCE, use.args, use.kwargs)
         yield from _layer_gradients(use, grads, 0 if batch_first else 1)
 
@@ -124,13 +121,10 @@ def _build_layers(
 
 
 @register(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell)
-class Cell:
+class Cell(PlainRun):
     """One step: a sequence of length one."""
 
     name = "recurrent cell"
-
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return True
 
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         x, hx, *weights = bind_arguments(_CELL, args, kwargs)
@@ -139,14 +133,11 @@ class Cell:
         (_, *states), anchor = run_recurrent(sweep, x[None], h, c)
         return (tuple(states) if len(states) == 2 else states[0]), [anchor], [sweep]
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         yield from _layer_gradients(use, grads, 0)
 
 
-def _layer_gradients(
-    use: "ParameterUse", grads: list[Tensor], batch_dim: int
-) -> Iterator[tuple[Tensor, PerExampleGradient]]:
-    """The shares of every weight and bias of the sweeps that were differentiated."""
+def _layer_gradients(use: "ParameterUse", grads: list[Tensor], batch_dim: int) -> Shares:
     where = use.fact.outputs[0]
     if where is None or where.dim != batch_dim:
         raise Unsupported(
@@ -159,9 +150,7 @@ def _layer_gradients(
             yield from _pass_gradients(use, sweep, place)
 
 
-def _pass_gradients(
-    use: "ParameterUse", sweep: RecurrentPass, where: Any
-) -> Iterator[tuple[Tensor, PerExampleGradient]]:
+def _pass_gradients(use: "ParameterUse", sweep: RecurrentPass, where: Any) -> Shares:
     def first(value: Tensor) -> Tensor:
         return use.put_examples_first(value, where).flatten(1, 2)  # (B, rows T, ...)
 

@@ -51,12 +51,10 @@ class RecurrentPass:
         return value.detach().to(self.dtype)
 
     def _bias_sum(self) -> Tensor | None:
-        """The sum of both biases."""
         b, c = self.given.ih_bias, self.given.hh_bias
         return None if b is None or c is None else self._widen(b) + self._widen(c)
 
     def _project(self, into: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        """into = x weight^T + bias, all steps at once."""
         rows, x = into.view(-1, into.shape[-1]), self.x.view(-1, self.x.shape[-1])
         if bias is None:
             torch.mm(x, weight.T, out=rows)
@@ -64,7 +62,6 @@ class RecurrentPass:
             torch.addmm(bias, x, weight.T, out=rows)
 
     def _state_buffer(self, first: Tensor) -> Tensor:
-        """A buffer of T + 1 states with the first one in its place."""
         states = self.x.new_empty(len(self.x) + 1, *first.shape)
         states[-1 if self.reverse else 0].copy_(first)
         return states
@@ -75,11 +72,9 @@ class RecurrentPass:
         return [(t, t + r, t + 1 - r) for t in (reversed(times) if r else times)]
 
     def states_after(self, states: Tensor) -> Tensor:
-        """The states after each step, (T, N, ...)."""
         return states[:-1] if self.reverse else states[1:]
 
     def states_before(self, states: Tensor) -> Tensor:
-        """The states before each step, (T, N, ...)."""
         return states[1:] if self.reverse else states[:-1]
 
     def last_state(self, states: Tensor) -> Tensor:
