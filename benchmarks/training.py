@@ -36,10 +36,10 @@ from privet import Training, plan, train
 from privet.accounting import Guarantee
 from privet.data import Task, task
 from privet.errors import PrivetError
-from privet.ledger import account
 from privet.ledger.account import Account, Charge
 from privet.ledger.meter import Meter, choose_steps_per_line, measure_line_seconds
 from privet.planning import Plan
+from privet.training import training as steps  # where Training finds what opens its account
 from privet.training.progress import NoProgress
 
 SIZE, BATCH, EPOCHS = 60_000, 256, 60
@@ -144,12 +144,12 @@ def own_loop(made: Task, p: Plan, *, out: Path | None, reserve: int) -> Timed:
 @contextlib.contextmanager
 def watched(charges: list[Clocks]) -> Iterator[None]:
     """While inside, the accounts that are made are timed into `charges`."""
-    made = account.open_account
-    account.open_account = lambda *given, **named: Watched(made(*given, **named), charges)  # type: ignore
+    made = steps.open_account
+    steps.open_account = lambda *given, **named: Watched(made(*given, **named), charges)  # type: ignore
     try:
         yield
     finally:
-        account.open_account = made
+        steps.open_account = made
 
 
 class Enough(Exception):
