@@ -27,8 +27,8 @@ from privet.accounting import Step
 from privet.training.loop_watch import ALWAYS_CHECKED, LoopGuard
 
 SOURCE = Path(privet.__file__).parent
-SIZES = {  # files and lines of Python: of the product, with what guards the edges of a user's own loop; of the papers
-    SOURCE: (221, 39_460),
+SIZES = {  # files and lines of Python, of the product and of the papers; they may only fall, but for a new capability
+    SOURCE: (221, 40_580),
     Path(privet_papers.__file__).parent: (45, 8_500),
 }
 CEILINGS = {"step": (110, 19, 48), "batch": (87, 20, 32)}  # calls, files, changes of file

@@ -3,8 +3,8 @@
 Nothing that is recorded is stored, since the last bits differ between instruction sets. base.txt names the commit;
 names.toml says what is called otherwise now. This folder is deleted with the last commit of the redesign.
 
-    pytest tests/freeze -m prove -k quick     about a minute
-    pytest tests/freeze -m prove              a quarter of an hour
+    pytest tests/freeze -m prove    a sample of everything, about two minutes: part of `make prove`
+    make freeze                     all of it, a quarter of an hour
 """
 
 import shutil
@@ -15,7 +15,6 @@ import pytest
 
 from freeze import renames, sides
 
-pytestmark = pytest.mark.prove
 GROUPS = ["commands", "runs", "ledgers", "kept", "pages"]
 
 
@@ -34,10 +33,12 @@ def check(base: Path, place: Path, groups: list[str], *, quick: bool) -> None:
         pytest.fail(f"{len(found)} differences:\n" + "\n".join(one[:600] for one in found[:10]) + more, pytrace=False)
 
 
+@pytest.mark.prove
 def test_quick(base: Path, tmp_path: Path) -> None:
     check(base, tmp_path, GROUPS, quick=True)
 
 
+@pytest.mark.freeze
 @pytest.mark.parametrize("group", GROUPS)
 def test_whole(base: Path, tmp_path: Path, group: str) -> None:
     check(base, tmp_path, [group], quick=False)
@@ -74,6 +75,7 @@ CHANGES = {  # a file of the base, what stands there, what is put there; in whic
 }  # fmt: skip
 
 
+@pytest.mark.freeze
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_found(base: Path, tmp_path: Path, change: str) -> None:
     name, old, new, group, below = CHANGES[change]
@@ -87,6 +89,7 @@ def test_a_change_is_found(base: Path, tmp_path: Path, change: str) -> None:
     assert any(one.startswith(f"{group}/{below}") for one in found), found[:10]
 
 
+@pytest.mark.prove
 def test_a_lost_result_is_found(base: Path, tmp_path: Path) -> None:
     for folder in ("src", "results"):
         shutil.copytree(base / folder, tmp_path / "changed" / folder)
@@ -95,6 +98,7 @@ def test_a_lost_result_is_found(base: Path, tmp_path: Path) -> None:
     assert any("only in the base: bu2019:table1" in one for one in found)
 
 
+@pytest.mark.prove
 def test_without_the_base_commit_it_fails_in_one_line(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     with pytest.raises(sides.NoBase, match=r"^the base commit \w{40} is not in this clone: .*\Z"):

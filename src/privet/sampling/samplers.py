@@ -33,7 +33,7 @@ class Drawing(Protocol):
     so that refusing a batch gives nothing away.
     """
 
-    def batches(self, sampling: Any, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
+    def batches(self, sampling: Any, size: int, rates: Rates, randomness: Randomness) -> Iterator[Indices]:
         """The records of each step, below `size`: increasing, none twice."""
 
     def is_likely(self, sampling: Any, size: int, rate: float, count: int) -> bool:
@@ -181,9 +181,9 @@ def poisson_indices(size: int, rate: float, numbers: np.random.Generator) -> Ind
 
 @register(Poisson)
 class _Poisson:
-    def batches(self, sampling: Poisson, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
+    def batches(self, sampling: Poisson, size: int, rates: Rates, randomness: Randomness) -> Iterator[Indices]:
         for rate in rates:
-            yield poisson_indices(size, rate, coins.numpy_generator())
+            yield poisson_indices(size, rate, randomness.numpy_generator())
 
     def is_likely(self, sampling: Poisson, size: int, rate: float, count: int) -> bool:
         return _is_likely_count(size, rate, count)
@@ -193,9 +193,9 @@ class _Poisson:
 class _Truncated:
     """Poisson; of a batch above the cap, a uniform choice of `cap` records is kept."""
 
-    def batches(self, sampling: TruncatedPoisson, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
+    def batches(self, sampling: TruncatedPoisson, size: int, rates: Rates, randomness: Randomness) -> Iterator[Indices]:
         for rate in rates:
-            numbers = coins.numpy_generator()
+            numbers = randomness.numpy_generator()
             found = poisson_indices(size, rate, numbers)
             if len(found) > sampling.cap:
                 found = np.sort(numbers.choice(found, sampling.cap, replace=False, shuffle=False))
@@ -208,9 +208,9 @@ class _Truncated:
 
 @register(FixedSize)
 class _Fixed:
-    def batches(self, sampling: FixedSize, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
+    def batches(self, sampling: FixedSize, size: int, rates: Rates, randomness: Randomness) -> Iterator[Indices]:
         for rate in rates:
-            numbers, count = coins.numpy_generator(), _fixed_batch_size(size, rate)
+            numbers, count = randomness.numpy_generator(), _fixed_batch_size(size, rate)
             yield np.sort(numbers.choice(size, count, replace=False, shuffle=False))
 
     def is_likely(self, sampling: FixedSize, size: int, rate: float, count: int) -> bool:
@@ -221,11 +221,11 @@ class _Fixed:
 class _Shuffled:
     """Each epoch a new permutation, cut into ceil(1 / rate) batches whose sizes differ by at most one."""
 
-    def batches(self, sampling: Shuffled, size: int, rates: Rates, coins: Randomness) -> Iterator[Indices]:
+    def batches(self, sampling: Shuffled, size: int, rates: Rates, randomness: Randomness) -> Iterator[Indices]:
         coming = iter(rates)
         for rate in coming:
             length = _epoch_length(rate)
-            order = coins.numpy_generator().permutation(size)
+            order = randomness.numpy_generator().permutation(size)
             for j in range(length):
                 if j and next(coming, None) is None:
                     return
