@@ -153,7 +153,7 @@ def test_an_epsilon_without_its_label_is_found() -> None:
 def test_a_number_in_the_place_of_a_word_stops_the_report(evident: RunFacts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traps: wherever the page writes a value by itself, a bare number there is refused, and so is a guarantee."""
     given: list[dict[str, object]] = []
-    monkeypatch.setattr("privet.reporting.render.Page", given.append)
+    monkeypatch.setattr("privet.reporting.report.Page", given.append)
     compose([evident], show_private=True)
     (values,) = given
     words = {name: value for name, value in values.items() if isinstance(value, str) and value}

@@ -167,7 +167,7 @@ def test_a_report_does_not_hide_the_number_that_it_shows(tmp_path: Path) -> None
     train(report_runs.tiny_plan(relation="add-remove", steps=3), "tiny_task:task", out=tmp_path / "a")
     text = text_of(gather(tmp_path / "a"))
     assert "is not given away" not in text
-    assert "The number of records need not be public, but the plan's own figure is: this report shows it" in text
+    assert "The number of examples need not be public, but the plan's own figure is: this report shows it" in text
 
 
 @pytest.mark.parametrize(("delta", "state"), [(0.1 / SIZE, "yes"), (0.5 / SIZE, "open"), (1 / SIZE, "no")])
