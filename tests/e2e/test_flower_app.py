@@ -180,7 +180,7 @@ def saved(values):
 
 def hostile(message, context):
     reply, number = train(message, context), message.content["round"]["number"]
-    if number_of(context) != 1:
+    if client_number(context) != 1:
         return reply
     if number == 0:
         raise RuntimeError("2.718281828")
