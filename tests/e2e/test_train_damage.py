@@ -22,7 +22,7 @@ from typed import run
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and limits are those of Unix")
 
-SELDOM = TRAIN.replace("--save-every 4 --evaluate-every 5", "--save-every 99 --evaluate-every 99")
+SELDOM = TRAIN.replace("--save-every 4 --evaluate-every 5", "--save-every 99 --evaluate-every 99 --reserve 1")
 OFTEN = TRAIN.replace("--keep best --save-every 4 --evaluate-every 5", "--save-every 99 --evaluate-every 1")
 PAGE = 4096  # bytes: what a tmpfs gives at a time
 FILES = (
