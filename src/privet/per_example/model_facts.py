@@ -1,9 +1,14 @@
-"""What was found out of a model by running it on a few examples: made once for each kind of batch, and checked."""
+"""What was found out of a model by running it on a few examples: made once for each kind of batch, and checked.
+
+The model runs on two and on three examples: a dimension that grows from 2 to 3 (or by that ratio) holds the examples.
+Then one example after the other is changed, with the same random numbers: what moves are its rows, and nobody else's
+may. What cannot be followed is left to a run of each example alone.
+"""
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,19 +17,41 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from privet.errors import Unsupported
-from privet.per_example import forward_record
-from privet.per_example.batch_dims import find_batch_dims
 from privet.per_example.derived_forms import gradient_of_parameter
 from privet.per_example.forms import PerExampleGradient, without_autocast
+from privet.per_example.forward_record import (
+    BatchDim,
+    CallLayout,
+    Facts,
+    ForwardRecord,
+    Found,
+    Key,
+    ParameterUse,
+    UnseenCall,
+    call_names,
+    function_name,
+)
+from privet.per_example.independence import model as independence
 from privet.per_example.independence.buffers import NONE, BufferWrites, find_writes
-from privet.per_example.independence.model import check_independent_gradients
 from privet.per_example.interception import track_parameters
 from privet.per_example.layers.base import NoLayerRule
-from privet.per_example.trial_pass import MANY, Call, Run, first_examples, preserving_state, same_random_state
+from privet.per_example.trial_pass import (
+    FEW,
+    MANY,
+    Call,
+    Run,
+    TrialPass,
+    first_examples,
+    preserving_state,
+    same_random_state,
+    trial_pass,
+    with_changed_example,
+)
 
 AGREE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a parameter's gradient; coarser types are rough themselves
 ROUGH = 0.1
 NOISE = 0.01  # of the tolerance: what a parameter whose gradients cancel may be off, beside the whole gradient
+MOST_PASSES = 16
 VANISHED = 1e-9  # that a norm may be too large by: it clips a little more, and hides no rule that is wrong
 
 
@@ -32,7 +59,7 @@ VANISHED = 1e-9  # that a norm may be too large by: it clips a little more, and 
 class ModelFacts:
     """Facts of a model's calls, or why it must be run example by example."""
 
-    facts: forward_record.Facts | None
+    facts: Facts | None
     calls: list[Call]
     why: str = ""
     is_sure: bool = True  # some example was finite, so that the rules could be compared with autograd
@@ -69,10 +96,118 @@ def _inspect_model(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Mod
         try:
             facts, calls = find_batch_dims(model, run, forced=forced)
             is_sure = _check_against_autograd(model, run, facts, forced)
-            check_independent_gradients(model, run, trainable_parameters(model))
-        except (NoLayerRule, forward_record.UnseenCall) as error:
+            independence.check_independent_gradients(model, run, trainable_parameters(model))
+        except (NoLayerRule, UnseenCall) as error:
             return ModelFacts(None, [], str(error), writes=find_writes(model, run))
         return ModelFacts(facts, calls, is_sure=is_sure, writes=find_writes(model, run))
+
+
+# --- where the examples lie -------------------------------------------------------------------------
+
+
+def find_batch_dims(model: nn.Module, run: Run, *, forced: Mapping[str, str]) -> tuple[Facts, list[Call]]:
+    """Facts of every call, once no example sees another; and the calls themselves, for people."""
+    independence.refuse_batch_norm(model)
+    uses: dict[tuple[Key, int], bool] = {}
+    many = trial_pass(model, run, first_examples(MANY), uses, forced)
+    independence.check_buffers(many, _pass_with_change(model, run, 0, uses, forced))
+    independence.check_path(many)
+    for _ in range(MOST_PASSES):
+        few = trial_pass(model, run, first_examples(FEW), uses, forced)
+        many = trial_pass(model, run, first_examples(MANY), uses, forced)
+        independence.check_buffers(many, few)
+        facts, wrong = _compare_shapes(few, many)
+        if not wrong:
+            break
+        uses |= wrong
+    else:
+        raise NoLayerRule("its parameters are used in ways that change from pass to pass")
+    changed = [_pass_with_change(model, run, which, uses, forced) for which in range(MANY)]
+    if any(_call_path(other) != _call_path(many) for other in [few, *changed]):
+        raise NoLayerRule("its path changes from pass to pass")
+    for which, other in enumerate(changed):
+        independence.check_independent(few, many, other, which)
+    independence.check_single_example(model, run, is_random=many.is_random)
+    independence.check_whole_batch(model, run)
+    return _find_row_orders(facts, many, changed), [replace(call, inputs=[], outputs=[]) for call in many.calls]
+
+
+def _pass_with_change(
+    model: nn.Module, run: Run, which: int, uses: dict[tuple[Key, int], bool], forced: Mapping[str, str]
+) -> TrialPass:
+    return with_changed_example(lambda take: trial_pass(model, run, take, uses, forced), which)
+
+
+def _call_path(found: TrialPass) -> object:
+    return [call.key for call in found.calls], [name for name, *_ in found.modules]
+
+
+def _compare_shapes(few: TrialPass, many: TrialPass) -> tuple[dict[Key, list[CallLayout]], dict[tuple[Key, int], bool]]:
+    """The facts by shape alone, and the calls whose kind was taken wrongly."""
+    if _call_path(few) != _call_path(many):
+        raise NoLayerRule("its path changes from pass to pass")
+    facts: dict[Key, list[CallLayout]] = {}
+    wrong: dict[tuple[Key, int], bool] = {}
+    for a, b in zip(few.calls, many.calls, strict=True):
+        places = [[_to_batch_dim(independence.growing_dim(x, y)) for x, y in zip(one, two, strict=True)]
+                  for one, two in ((a.inputs, b.inputs), (a.outputs, b.outputs))]  # fmt: skip
+        fact = CallLayout(tuple(places[0]), tuple(places[1]))
+        facts.setdefault(b.key, []).append(fact)
+        if fact.is_use != b.is_use:
+            wrong[(b.key, b.turn)] = fact.is_use
+        elif not fact.is_use and any(places[0]):
+            raise Unsupported(
+                f"{function_name(b.key[0])} of {', '.join(b.key[1])} sums over the examples of a batch, so one "
+                "example's share cannot be told from the others'. Keep one row per example."
+            )
+    return facts, wrong
+
+
+def _to_batch_dim(dim: int | None) -> BatchDim | None:
+    return None if dim is None else BatchDim(dim)
+
+
+def _find_row_orders(facts: dict[Key, list[CallLayout]], base: TrialPass, changed: Sequence[TrialPass]) -> Facts:
+    """The facts with the order of rows where an example has several: together, or strided."""
+    found: dict[Key, list[CallLayout]] = {}
+    for number, call in enumerate(base.calls):
+        fact = facts[call.key][call.turn]
+        others = [other.calls[number] for other in changed]
+        inputs = [_find_row_order(w, t, [o.inputs[i] for o in others])
+                  for i, (w, t) in enumerate(zip(fact.inputs, call.inputs, strict=True))]  # fmt: skip
+        outputs = [_find_row_order(w, t, [o.outputs[i] for o in others])
+                   for i, (w, t) in enumerate(zip(fact.outputs, call.outputs, strict=True))]  # fmt: skip
+        found.setdefault(call.key, []).append(CallLayout(tuple(inputs), tuple(outputs)))
+    return {key: _require_call_count(ways) for key, ways in found.items()}
+
+
+def _require_call_count(ways: list[CallLayout]) -> list[CallLayout]:
+    """Where the calls of one kind differ, their number must stay: else one could be taken for another."""
+    if all(fact == ways[0] for fact in ways):
+        return ways
+    count = sum(fact.is_use for fact in ways)
+    return [replace(fact, calls=count) for fact in ways]
+
+
+def _find_row_order(where: BatchDim | None, base: Tensor, changed: Sequence[Tensor]) -> BatchDim | None:
+    if where is None or base.shape[where.dim] == MANY:
+        return where
+    rows = torch.arange(base.shape[where.dim])
+    together = strided = True
+    seen = False
+    for which, other in enumerate(changed):
+        if other.shape != base.shape:
+            raise NoLayerRule("the number of rows depends on the data")
+        differ = independence.changed_rows(base, other, where.dim).cpu()
+        seen |= bool(differ.any())
+        together &= bool((rows[differ] // (len(rows) // MANY) == which).all())
+        strided &= bool((rows[differ] % MANY == which).all())
+    if not seen or together == strided:
+        raise NoLayerRule("the rows of an example cannot be told from those of the others")
+    return BatchDim(where.dim, together)
+
+
+# --- the gradients of a pass ------------------------------------------------------------------------
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -80,13 +215,13 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def per_example_gradients(
-    uses: list[forward_record.ParameterUse], losses: Tensor, named: Mapping[str, nn.Parameter], size: int
+    uses: list[ParameterUse], losses: Tensor, named: Mapping[str, nn.Parameter], size: int
 ) -> dict[str, PerExampleGradient]:
     _check_counts(uses)
     _check_first_derivatives(losses, uses, named)
     _request_gradients(uses)
-    found: forward_record.Found = {}
-    asked: list[forward_record.ParameterUse] = []
+    found: Found = {}
+    asked: list[ParameterUse] = []
     edges: list[GradientEdge] = []
     for use in uses:
         if use.is_asked:
@@ -118,9 +253,7 @@ def per_example_gradients(
     return shares
 
 
-def _check_first_derivatives(
-    losses: Tensor, uses: list[forward_record.ParameterUse], named: Mapping[str, nn.Parameter]
-) -> None:
+def _check_first_derivatives(losses: Tensor, uses: list[ParameterUse], named: Mapping[str, nn.Parameter]) -> None:
     """Raise if losses reach a parameter by another way than its uses: by a gradient with create_graph=True.
 
     Per-example gradients are read off the uses, so what comes by another way would be left out, silently.
@@ -135,7 +268,7 @@ def _check_first_derivatives(
         if node is not None and node not in seen:
             seen.add(node)
             if id(getattr(node, "variable", None)) in mine:
-                raise forward_record.UnseenCall(
+                raise UnseenCall(
                     "losses hold a gradient (create_graph=True, as a gradient penalty has), or a parameter is used "
                     "where it is not seen: what it does there would be left out of the sum"
                 )
@@ -143,14 +276,12 @@ def _check_first_derivatives(
                 left.append(below)
 
 
-def _collect_gradient(
-    use: forward_record.ParameterUse, found: forward_record.Found, grads: tuple[Tensor | None, ...]
-) -> None:
+def _collect_gradient(use: ParameterUse, found: Found, grads: tuple[Tensor | None, ...]) -> None:
     if use.edges:
         use.add_shares([grads[use.edges[0].output_nr]], found)
 
 
-def _request_gradients(uses: list[forward_record.ParameterUse]) -> None:
+def _request_gradients(uses: list[ParameterUse]) -> None:
     """Ask for the gradients of a use from which no way leads to one that is asked for: autograd would not come there.
 
     So it is where the data need gradients for reasons of their own.
@@ -180,9 +311,9 @@ def _reaches_any(node: Node, ends: set[Node]) -> bool:
     return False
 
 
-def _check_counts(uses: list[forward_record.ParameterUse]) -> None:
+def _check_counts(uses: list[ParameterUse]) -> None:
     """Raise if a function was called another number of times than when its calls were told apart by their order."""
-    counts: Counter[forward_record.Key] = Counter()
+    counts: Counter[Key] = Counter()
     for use in uses:
         if use.fact.calls:
             counts[use.name] += 1
@@ -190,13 +321,12 @@ def _check_counts(uses: list[forward_record.ParameterUse]) -> None:
         return
     for use in uses:
         if use.fact.calls and use.fact.calls != counts[use.name]:
-            raise forward_record.UnseenCall(
-                f"{forward_record.function_name(use.name[0])} of {', '.join(use.name[1])} was called another number "
-                "of times"
+            raise UnseenCall(
+                f"{function_name(use.name[0])} of {', '.join(use.name[1])} was called another number of times"
             )
 
 
-def _check_against_autograd(model: nn.Module, run: Run, facts: forward_record.Facts, forced: Mapping[str, str]) -> bool:
+def _check_against_autograd(model: nn.Module, run: Run, facts: Facts, forced: Mapping[str, str]) -> bool:
     """Raise TooHard unless the rules give what autograd gives, on a few examples with the same random numbers.
 
     False if none of the examples has a finite gradient, so that nothing could be compared.
@@ -204,7 +334,7 @@ def _check_against_autograd(model: nn.Module, run: Run, facts: forward_record.Fa
     named = trainable_parameters(model)
     with torch.enable_grad():
         with same_random_state(model):
-            tape = forward_record.ForwardRecord(forward_record.call_names(named), facts, MANY, MANY, forced)
+            tape = ForwardRecord(call_names(named), facts, MANY, MANY, forced)
             with track_parameters(list(named.values()), tape):
                 losses = run(model, first_examples(MANY))
             try:

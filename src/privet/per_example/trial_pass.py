@@ -8,13 +8,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from privet.errors import PrivetError
 from privet.per_example.forward_record import (
     CallNames,
     Key,
@@ -29,6 +30,7 @@ from privet.per_example.layers.base import layer_rule
 
 FEW, MANY = 2, 3
 LARGEST = 1e4  # of the numbers that trial examples are made of
+T = TypeVar("T")
 Take = Callable[[Tensor], Tensor]  # which examples
 Run = Callable[[nn.Module, Take], Any]  # run(model, which examples) -> losses
 
@@ -301,6 +303,16 @@ def swap_example(which: int) -> Take:
         return found
 
     return take
+
+
+def with_changed_example(run: Callable[[Take], T], which: int, factor: float = 1.25) -> T:
+    """What `run` gives with one example changed; swapped for another, if only values of the data are taken."""
+    try:
+        return run(change_example(which, factor))
+    except PrivetError:
+        raise
+    except Exception:  # models and losses say in many ways that they take no other values
+        return run(swap_example(which))
 
 
 def exchange_rows(rows: Tensor) -> Take:

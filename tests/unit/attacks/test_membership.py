@@ -12,15 +12,17 @@ from privet import plan
 from privet.accounting.tradeoff import Gaussian
 from privet.attacks.membership import (
     ATTACKS,
+    ShadowModels,
     mean_interval,
     membership_inference,
     membership_scores,
     passed_weights,
     roc,
     score_attack,
+    to_add_remove,
     total_record_weight,
+    train_shadow_models,
 )
-from privet.attacks.shadow_models import ShadowModels, to_add_remove, train_shadow_models
 from privet.data.task import Task
 from privet.errors import Unsupported
 from privet.training.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from privet.errors import PrivetError, Unsupported
+from privet.errors import Unsupported
 from privet.per_example import trial_pass
 from privet.per_example.forward_record import map_tensors, tensors_in
 from privet.per_example.layers.base import NoLayerRule
@@ -132,10 +132,8 @@ def _other_rows_moved(few: Sequence[Tensor], base: Sequence[Tensor], other: Sequ
 def check_single_example(model: nn.Module, run: trial_pass.Run, *, is_random: bool) -> None:
     """Raise if an example's loss depends on how many others there are, or on its place among them."""
     with _disable_dropout(model, wanted=is_random):
-        base, other = (
-            trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY))[1:],
-            trial_pass.detached_losses(model, run, trial_pass.second_and_third),
-        )
+        base = trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY))[1:]
+        other = trial_pass.detached_losses(model, run, trial_pass.second_and_third)
     differ = changed_rows(base, other, 0, ROUGH.get(base.dtype, 0.1), SMALL)
     if bool(differ.any()) and not _is_noisy(model, run, is_random=is_random):
         raise Unsupported(
@@ -149,10 +147,8 @@ def _is_noisy(model: nn.Module, run: trial_pass.Run, *, is_random: bool) -> bool
     if not is_random:
         return False
     with _disable_dropout(model, wanted=True):
-        before, after = (
-            trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY)),
-            trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY), seed=2),
-        )
+        before = trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY))
+        after = trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY), seed=2)
     return bool(changed_rows(before, after, 0).any())
 
 
@@ -187,12 +183,9 @@ def check_independent_gradients(model: nn.Module, run: trial_pass.Run, named: Ma
     """
     base = trial_pass.losses_with_graph(model, run, trial_pass.first_examples(trial_pass.MANY))
     for which in range(trial_pass.MANY):
-        try:
-            other = trial_pass.losses_with_graph(model, run, trial_pass.change_example(which, FACTORS[1]))
-        except PrivetError:
-            raise
-        except Exception:  # it takes no other values than those of the data
-            other = trial_pass.losses_with_graph(model, run, trial_pass.swap_example(which))
+        other = trial_pass.with_changed_example(
+            lambda take: trial_pass.losses_with_graph(model, run, take), which, FACTORS[1]
+        )
         weights = torch.tensor([0.0 if k == which else 1.0 + k for k in range(trial_pass.MANY)]).to(base)
         pairs = [(a.double(), b.double()) for a, b in zip(*[
             torch.autograd.grad(one @ weights, list(named.values()), retain_graph=True, materialize_grads=True,
@@ -223,18 +216,15 @@ def check_losses(loss_fn: Callable[[Any, Any], Tensor], outputs: Any, targets: A
         torch.manual_seed(0)
         return loss_fn(*map_tensors((outputs, targets), lambda t: take(t) if t.dim() and len(t) == rows else t))
 
-    def changed(which: int, factor: float) -> Tensor:
-        try:
-            return at(trial_pass.change_example(which, factor))
-        except Exception:  # it takes no other values than those of the data
-            return at(trial_pass.swap_example(which))
-
     with torch.no_grad(), torch.random.fork_rng(devices=trial_pass.cuda_devices(tensors_in([outputs]))):
         base = at(trial_pass.first_examples(trial_pass.MANY))
-        others = {(which, factor): changed(which, factor) for which in range(trial_pass.MANY) for factor in FACTORS}
+        others = [
+            (which, trial_pass.with_changed_example(at, which, factor))
+            for which in range(trial_pass.MANY) for factor in FACTORS
+        ]  # fmt: skip
         alone = at(trial_pass.second_and_third)
     still = torch.arange(trial_pass.MANY)
-    if any(bool(changed_rows(base, other, 0).cpu()[still != which].any()) for (which, _), other in others.items()):
+    if any(bool(changed_rows(base, other, 0).cpu()[still != which].any()) for which, other in others):
         raise Unsupported(f"the loss of one example depends on the others. {ADVICE}")
     if bool(changed_rows(base[1:], alone, 0, ROUGH.get(base.dtype, 0.1), SMALL).any()):
         raise Unsupported(
