@@ -26,10 +26,10 @@ from privet.data.files import Where
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import seeded
+from privet.per_example.trial_pass import evaluating
 from privet.planning import Plan
 from privet.sampling.loading import gather
 from privet.sampling.samplers import poisson_indices
-from privet.training.evaluation import evaluation_mode
 from privet.training.run import Run
 from privet.training.settings import Settings
 from privet.training.setup import TrainingSetup, build_setup
@@ -124,7 +124,7 @@ def _train_without_privacy(parts: TrainingSetup, data: "tuple[Tensor, Tensor]", 
 
 def _score_records(model: nn.Module, task: Task, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(how sure the model is of the true class, its loss), for each record."""
-    with evaluation_mode(model):
+    with evaluating(model), torch.no_grad():
         outputs = model(inputs).double()
         own = outputs.gather(1, labels[:, None])[:, 0]
         others = outputs.scatter(1, labels[:, None], -torch.inf).logsumexp(1)

@@ -140,10 +140,6 @@ def check_real(name: str, grad: Tensor) -> None:
         )
 
 
-def _split_blocks(flat: Tensor) -> Sequence[Tensor]:
-    return torch.split(flat, BLOCK) if flat.numel() > BLOCK else (flat,)
-
-
 def draw(flat: Tensor, *, std: float, generator: "Randomness | torch.Generator") -> Tensor:
     """Fill `flat` with independent N(0, std^2), also far out, and give it back.
 
@@ -154,7 +150,7 @@ def draw(flat: Tensor, *, std: float, generator: "Randomness | torch.Generator")
     """
     _check_drawable(flat, std)
     source = generator.torch_generator(flat.device) if isinstance(generator, Randomness) else generator
-    for block in _split_blocks(flat.view(-1)):
+    for block in torch.split(flat.view(-1), BLOCK):
         _fill(block, std, source)
     return flat
 

@@ -6,6 +6,7 @@ sum is pulled back once, after the sum; only norms need it for each example, and
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -68,10 +69,7 @@ class SlicedUse:
     batch: int
 
     def squared_norms(self) -> Tensor:
-        found = self.views[0][1].squared_norms()
-        for _, share in self.views[1:]:
-            found = found + share.squared_norms()
-        return found
+        return reduce(torch.add, (share.squared_norms() for _, share in self.views))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         found = torch.zeros_like(self.parameter, dtype=weights.dtype, memory_format=torch.contiguous_format)
@@ -157,16 +155,10 @@ class SumOfUses:
         return forms.norms_in_chunks(self, self.batch, self.numel)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        found = self.shares[0].weighted_sum(weights)
-        for share in self.shares[1:]:
-            found = found + share.weighted_sum(weights)
-        return found
+        return reduce(torch.add, (share.weighted_sum(weights) for share in self.shares))
 
     def materialize(self) -> Tensor:
-        found = self.shares[0].materialize()
-        for share in self.shares[1:]:
-            found = found + share.materialize()
-        return found
+        return reduce(torch.add, (share.materialize() for share in self.shares))
 
     def select(self, rows: Tensor, dtype: torch.dtype) -> "SumOfUses":
         return SumOfUses(tuple(share.select(rows, dtype) for share in self.shares), len(rows), self.numel)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 ALLOWED, FELT = 1, 150  # roundings: allowed for in a Gram norm, and how many of the result are then too many
-LARGE = 1 << 22  # numbers: gradients beyond this cost more to keep than a second product
 MOST_HELD = 1 << 26  # numbers of per-example gradients held at once: a quarter of a gigabyte in float32
 BLOCK = 1024  # numbers whose norm is taken at once: torch adds one by one, and loses a digit for each ten times more
 LONG, STRIP = 64, 32  # positions from which a Gram matrix is made in strips, without most of its lower half

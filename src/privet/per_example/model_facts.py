@@ -7,7 +7,7 @@ may. What cannot be followed is left to a run of each example alone.
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -295,18 +295,20 @@ def _request_gradients(uses: list[ParameterUse]) -> None:
     for use in uses:
         if not use.is_asked:
             node = use.edges[0].node
-            use.is_asked = not _reaches_any(node, sure)
+            use.is_asked = not reaches_any([below for below, _ in node.next_functions], sure)
             sure.add(node)
 
 
-def _reaches_any(node: Node, ends: set[Node]) -> bool:
-    left, seen = [node], {node}
+def reaches_any(starts: Iterable[Node | None], ends: "set[Node]") -> bool:
+    """Whether one of `ends` is among `starts` or below them, in autograd's graph."""
+    left, seen = list(starts), set[Node]()
     while left:
-        for below, _ in left.pop().next_functions:
-            if below in ends:
-                return True
-            if below is not None and below not in seen:
-                seen.add(below)
+        node = left.pop()
+        if node in ends:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            for below, _ in node.next_functions:
                 left.append(below)
     return False
 

@@ -249,6 +249,18 @@ def same_random_state(model: nn.Module, seed: int = 0) -> Iterator[None]:
                     buffer.data.copy_(before)
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; each of its layers is in its own mode again after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 def cuda_devices(tensors: Any) -> list[int]:
     return sorted({t.device.index or 0 for t in tensors if t.device.type == "cuda"})
 

@@ -18,7 +18,7 @@ from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import Randomness
 from privet.per_example.forward_record import batch_size_of
 from privet.per_example.gradients import unwrap_model
-from privet.per_example.model_facts import trainable_parameters
+from privet.per_example.model_facts import reaches_any, trainable_parameters
 from privet.planning import Plan
 from privet.sampling.users import UserIds
 from privet.training.processes import Group, SingleProcess, is_sharded
@@ -216,7 +216,7 @@ def check_losses(losses: Tensor, rows: int, outputs: "Sequence[Node] | None") ->
         )
     if losses.shape != (rows,):
         raise InvalidValue(_wrong_count_message(f"losses={tuple(losses.shape)}", rows))
-    if not outputs or not reaches_node(losses.grad_fn, set(outputs)):
+    if not outputs or not reaches_any([losses.grad_fn], set(outputs)):
         raise InvalidValue(
             "losses do not come from a call of the model on the batch at hand. Its examples could not be clipped. "
             "Compute them in the loop, from model(x), with gradients on."
@@ -228,17 +228,3 @@ def _wrong_count_message(given: str, rows: int) -> str:
         f"{given} must be one for each of the {rows} rows of the batch at hand. Another number is another batch, or a "
         "mean. Use reduction='none', and average what is left of each example."
     )
-
-
-def reaches_node(node: Node | None, ends: set[Node]) -> bool:
-    """Whether one of `ends` lies below `node` in autograd's graph."""
-    left, seen = [node], {node}
-    while left:
-        at = left.pop()
-        if at in ends:
-            return True
-        for below, _ in at.next_functions if at is not None else ():
-            if below is not None and below not in seen:
-                seen.add(below)
-                left.append(below)
-    return False

@@ -13,6 +13,8 @@ from torch import nn
 from privet import _check
 from privet.data.task import Measure, Task
 from privet.errors import InvalidValue
+from privet.per_example.forward_record import map_tensors
+from privet.per_example.trial_pass import evaluating
 from privet.sampling.loading import gather
 from privet.training.settings import Settings, parse_target
 
@@ -60,7 +62,7 @@ def evaluate(model: nn.Module, task: Task, *, rows: int = ROWS, device: torch.de
     if not size:
         raise InvalidValue(f"task={task.name!r} has no held-out example. Nothing can be evaluated. Give it some.")
     loss = measure = torch.zeros((), dtype=torch.float64)
-    with evaluation_mode(model):
+    with evaluating(model), torch.no_grad():
         for indices in torch.split(torch.arange(size), rows):
             inputs, targets = gather(data, indices)
             outputs, targets = model(move_to(inputs, device)), move_to(targets, device)
@@ -69,27 +71,9 @@ def evaluate(model: nn.Module, task: Task, *, rows: int = ROWS, device: torch.de
     return Scores.of(task.measure, float(loss) / size, task.measure.finish(float(measure) / size))
 
 
-def move_to(data: object, device: torch.device | None) -> "torch.Tensor":
-    if device is None:
-        return data  # type: ignore[return-value]
-    if isinstance(data, (list, tuple)):
-        return type(data)(move_to(part, device) for part in data)  # type: ignore[return-value]
-    if isinstance(data, dict):
-        return {key: move_to(part, device) for key, part in data.items()}  # type: ignore[return-value]
-    return data.to(device)  # type: ignore[attr-defined, no-any-return]
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """The model without gradients and dropout; each of its layers is in its own mode again after it."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+def move_to(data: Any, device: torch.device | None) -> Any:
+    """A tensor, or a nest of them, on a device; where it is for None."""
+    return data if device is None else map_tensors(data, lambda t: t.to(device))
 
 
 class EarlyStopping:

@@ -28,6 +28,7 @@ from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.meter import choose_steps_per_line, measure_line_seconds
 from privet.models import from_checkpoint
+from privet.per_example.forward_record import map_tensors
 from privet.planning import Plan
 from privet.sampling.loading import gather
 from privet.training.checks import count_records
@@ -290,7 +291,11 @@ def measure_steps_per_line(parts: TrainingSetup, folder: Path) -> int:
     plan, task, step = parts.plan, parts.task, parts.plan.steps[0]
     batch = max(1, round(step.rate * plan.recipe.size))
     rows = min(batch, parts.settings.max_physical_batch or batch)
-    inputs, targets = (_zero_batch(part, rows, parts.device) for part in gather(task.train, torch.arange(0)))
+
+    def zeros(t: Tensor) -> Tensor:  # of the shapes and types of a batch without records: nobody's values are looked at
+        return torch.zeros(rows, *t.shape[1:], dtype=t.dtype, device=parts.device)
+
+    inputs, targets = map_tensors(gather(task.train, torch.arange(0)), zeros)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
@@ -301,12 +306,3 @@ def measure_steps_per_line(parts: TrainingSetup, folder: Path) -> int:
     except OSError as error:
         raise unwritable_error(folder, error) from None
     return choose_steps_per_line(steps=len(plan.steps), step_seconds=min(seconds) * batch / rows, line_seconds=line)
-
-
-def _zero_batch(part: Any, rows: int, device: torch.device) -> Any:
-    """Zeros of the shapes and types of a batch without records: nobody's values are looked at."""
-    if isinstance(part, Tensor):
-        return torch.zeros(rows, *part.shape[1:], dtype=part.dtype, device=device)
-    if isinstance(part, dict):
-        return {key: _zero_batch(inner, rows, device) for key, inner in part.items()}
-    return type(part)(_zero_batch(inner, rows, device) for inner in part)

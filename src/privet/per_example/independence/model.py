@@ -1,7 +1,7 @@
 """Does any example see another? One is changed, and every tensor of the others must stay as it was."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -131,7 +131,7 @@ def _other_rows_moved(few: Sequence[Tensor], base: Sequence[Tensor], other: Sequ
 
 def check_single_example(model: nn.Module, run: trial_pass.Run, *, is_random: bool) -> None:
     """Raise if an example's loss depends on how many others there are, or on its place among them."""
-    with _disable_dropout(model, wanted=is_random):
+    with trial_pass.evaluating(model) if is_random else nullcontext():
         base = trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY))[1:]
         other = trial_pass.detached_losses(model, run, trial_pass.second_and_third)
     differ = changed_rows(base, other, 0, ROUGH.get(base.dtype, 0.1), SMALL)
@@ -146,22 +146,10 @@ def _is_noisy(model: nn.Module, run: trial_pass.Run, *, is_random: bool) -> bool
     """Whether two passes over the same examples differ though the model is evaluating: nothing can then be said."""
     if not is_random:
         return False
-    with _disable_dropout(model, wanted=True):
+    with trial_pass.evaluating(model):
         before = trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY))
         after = trial_pass.detached_losses(model, run, trial_pass.first_examples(trial_pass.MANY), seed=2)
     return bool(changed_rows(before, after, 0).any())
-
-
-@contextmanager
-def _disable_dropout(model: nn.Module, *, wanted: bool) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        if wanted:
-            model.eval()
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def check_whole_batch(model: nn.Module, run: trial_pass.Run) -> None:

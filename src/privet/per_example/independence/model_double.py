@@ -3,7 +3,8 @@
 import copy
 import random
 from collections import OrderedDict
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,20 +104,18 @@ def _make_double(module: nn.Module, made: dict[int, nn.Module]) -> nn.Module:
     return made[id(module)]
 
 
-class _Rewound:
+@contextmanager
+def _rewind(generator: torch.Generator) -> Iterator[None]:
     """A generator of the loop's own, put back where it was."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator, self._state = generator, generator.get_state()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        self._generator.set_state(self._state)
+    state = generator.get_state()
+    try:
+        yield
+    finally:
+        generator.set_state(state)
 
 
 def preserve_randomness(func: OpOverload, tensors: list[Tensor], generator: torch.Generator | None) -> Any:
     """The operation may draw inside; after it all random numbers are as before."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return nullcontext()
-    return torch.random.fork_rng(devices=cuda_devices(tensors)) if generator is None else _Rewound(generator)
+    return torch.random.fork_rng(devices=cuda_devices(tensors)) if generator is None else _rewind(generator)
