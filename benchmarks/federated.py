@@ -98,8 +98,8 @@ def flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
     from flwr.clientapp import ClientApp
     from flwr.serverapp.strategy import FedAvg
 
+    from flower_grid import LocalGrid
     from privet.federated import LocalTraining, local_update, partition
-    from privet.federated.flower import LocalGrid
     from privet.noise.randomness import Randomness
     from privet.sampling.loading import gather
 
@@ -128,9 +128,9 @@ def flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
 
 
 def privet_on_flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
+    from flower_grid import LocalGrid
     from privet.federated import federate, partition
     from privet.federated import flower as apps
-    from privet.federated.flower import LocalGrid
     from privet.sampling.loading import gather
 
     p, task = planned(clients, sampled, rounds), made(clients)
@@ -241,5 +241,5 @@ def main(quick: bool, clients: str | None, rounds: int | None, part: str) -> Non
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests")]  # the latter has a local grid
     main()

@@ -40,7 +40,7 @@ from privet.ledger.account import Account, Charge
 from privet.ledger.meter import Meter, choose_steps_per_line, measure_line_seconds
 from privet.planning import Plan
 from privet.training import training as steps  # where Training finds what opens its account
-from privet.training.progress import NoProgress
+from privet.training.progress import Progress
 
 SIZE, BATCH, EPOCHS = 60_000, 256, 60
 EPOCH = round(SIZE / BATCH)  # steps
@@ -156,7 +156,7 @@ class Enough(Exception):
     """All turns are taken."""
 
 
-class Turns(NoProgress):
+class Turns(Progress):
     """Stands in `privet train`: after every `count` of its steps the others have their turn."""
 
     def __init__(self, whole: Timed, others: list[Timed], *, count: int, rounds: int) -> None:

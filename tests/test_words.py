@@ -36,7 +36,7 @@ Unforeseen: UnseenCall, Recording: LoopRecord, Survey: TrialPass, Held: BufferGu
 Shadow: CounterfactualBatch, Rule: ClippingRule or LayerRule, Sweep: RecurrentPass, Adaptive: AdaptiveClippingRule
 Published: UncertifiedRule, Released: Release, Chooser: BatchSampler, Piece: PhysicalBatch, Ids: UserIds
 Average: WeightAverage, JointAccount: DistributedAccount, Parts: TrainingSetup, Pace: LearningRateSchedule
-Judge: EarlyStopping, Rounds: TrainingLoop or FederatedLoop, Watcher: Progress, Quiet: NoProgress, Plain: LogProgress
+Judge: EarlyStopping, Rounds: TrainingLoop or FederatedLoop, Watcher: Progress, Quiet: Progress, Plain: LogProgress
 Live: LiveProgress, Change: LayerReplacement, Scene: NeighbouringPair, Lens: Projection, Declared: MechanismClaim
 Frozen: FrozenRandomness, Guesses: GuessCount, Moment: AttackedStep, Prior: CandidateIdentification
 Victims: TargetRecords, Shadows: ShadowModels, Attacked: AttackReport, Fleet: ClientPool, Answer: ClientReply

@@ -11,7 +11,7 @@ from privet._files import open_own, read_file, read_start, write_new
 from privet.errors import InvalidValue
 from privet.ledger.file import LedgerFile
 from privet.training.metrics import Metrics
-from privet.training.progress import NoProgress
+from privet.training.progress import Progress
 from privet.training.train import resume_run, train
 from tiny_task import SIZE
 
@@ -71,7 +71,7 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
         assert ledger.next_step == 1
 
 
-class Interrupting(NoProgress):
+class Interrupting(Progress):
     """Ends the run in its midst, as Ctrl-C does."""
 
     def step(self, number, spent, speed):

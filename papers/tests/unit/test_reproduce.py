@@ -18,7 +18,7 @@ from privet.data import task as task_of
 from privet.errors import InvalidValue
 from privet.federated import Federated
 from privet.ledger.reading import read_ledger
-from privet.training.progress import NoProgress
+from privet.training.progress import Progress
 from privet.training.run import Run
 from privet_papers.reproduce import choice as choosing
 from privet_papers.reproduce import page, results, runner
@@ -210,7 +210,7 @@ def test_seeds_differ_and_can_be_repeated(tmp_path):
     assert one.curve != two.curve
 
 
-class Interrupting(NoProgress):
+class Interrupting(Progress):
     """Presses Ctrl-C after some steps, once."""
 
     def __init__(self) -> None:

@@ -152,9 +152,9 @@ def _check_plot(plot: Path | None, charge: str | None) -> None:
 
 
 def _watch(bar: Callable[..., None]) -> "Callable[[int, int | None, str], Progress]":
-    from privet.training.progress import NoProgress
+    from privet.training.progress import Progress
 
-    class Bar(NoProgress):
+    class Bar(Progress):
         """Moves the bar by the steps of a trial; where the number of trials is secret it only tells that they go on."""
 
         def __init__(self, trial: int, of: int | None, said: str) -> None:

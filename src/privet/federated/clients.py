@@ -60,7 +60,7 @@ class Worker:
     def answer(self, client: int, data: Any, model: nn.Module, *, folder: Path, number: int) -> ClientReply:
         """The client's answer in a round: an update, not private, or a private one from its own plan and ledger."""
         if self.plan.recipe.budget.unit == "client":
-            source = Randomness() if self.seed is None else Randomness(self.seed, 1, client, number)
+            source = Randomness(self.seed, 1, client, number)
             return ClientReply(
                 client=client, update=local_update(model, data, self.losses, self.settings.local, source)
             )
@@ -95,8 +95,7 @@ class InProcess:
         self.sizes: Sequence[int] | None = [len(part) for part in parts] if worker.are_sizes_public else None
 
     def ask(self, number: int, chosen: Sequence[int], model: nn.Module) -> Iterator[ClientReply]:
-        seed, lost = self._worker.seed, self._worker.settings.dropout
-        coins = (Randomness() if seed is None else Randomness(seed, 2, number)).numpy_generator()
+        lost, coins = self._worker.settings.dropout, Randomness(self._worker.seed, 2, number).numpy_generator()
         for client in chosen:
             if coins.random() < lost:
                 continue

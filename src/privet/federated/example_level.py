@@ -136,8 +136,7 @@ class ExampleLevelClient:
         self.folder, self.plan, self._data = Path(folder), plan, data
         self._seed, self._path = seed, path
         make_folder(self.folder)
-        kept = self.folder / PLAN
-        if not kept.exists():
+        if not (self.folder / PLAN).exists():
             write_plan(self.folder, plan)
         self.made = self._charged_steps()
 
@@ -194,7 +193,7 @@ class ExampleLevelClient:
         begun = (self.folder / ledger_reading.NAME).exists()
         ledger = LedgerFile.open(self.folder, self.plan) if begun else None
         try:
-            source = Randomness() if self._seed is None else Randomness(self._seed, *self._path, self.made)
+            source = Randomness(self._seed, *self._path, self.made)
             return Training(model, optimizer, self._data, self.plan, out=self.folder, ledger=ledger, generator=source)
         except BaseException:
             if ledger is not None:
@@ -202,13 +201,11 @@ class ExampleLevelClient:
             raise
 
 
+@lru_cache(maxsize=4096)
 def client_plan(plan: Plan, size: int) -> Plan:
     """The plan of a client with `size` records: the same recipe and budget, its own rate and noise."""
-    return plan if size == plan.recipe.size else _plan_for_size(plan, size)
-
-
-@lru_cache(maxsize=4096)
-def _plan_for_size(plan: Plan, size: int) -> Plan:
+    if size == plan.recipe.size:
+        return plan
     given = {key: value for key, value in plan.recipe.as_dict().items() if value is not None}
     return make_plan(Recipe.of(**given | {"size": size}))
 

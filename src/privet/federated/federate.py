@@ -201,7 +201,7 @@ class _Parts:
             return self._example_level_server(0, {})
         return Server(
             self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
-            generator=self._randomness(0),
+            generator=Randomness(self.seed, 0, 0),
         )  # fmt: skip
 
     def resume_server(self, rounds: int) -> "tuple[Server | Records, int]":
@@ -209,7 +209,7 @@ class _Parts:
         if self.by_client:
             server, _ = resume(
                 self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
-                generator=self._randomness(rounds),
+                generator=Randomness(self.seed, 0, rounds),
             )  # fmt: skip
             return server, int(kept["round"])
         if (self.folder / checkpoint_format.NAME).exists():
@@ -222,9 +222,6 @@ class _Parts:
             model=self.model, optimizer=self.optimizer, sample=self.settings.sample, clients=self.settings.clients,
             seed=self.seed, steps_done=number, standing=standing, sizes=self.fleet.sizes,
         )  # fmt: skip
-
-    def _randomness(self, rounds: int) -> Randomness:
-        return Randomness() if self.seed is None else Randomness(self.seed, 0, rounds)
 
     def run_rounds(self, server: "Server | Records", *, tell: Tell, weights_of: int | None = None) -> Federated:
         """All rounds, then the federation as it lies in its folder."""

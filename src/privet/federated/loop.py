@@ -63,7 +63,7 @@ class Records:
 
     def choose_clients(self) -> list[int]:
         """The clients of the next round; one that said that its plan is spent is not asked again."""
-        source = Randomness() if self.seed is None else Randomness(self.seed, 3, self.steps_done)
+        source = Randomness(self.seed, 3, self.steps_done)
         found: list[int] = poisson_indices(self.clients, self.sample, source.numpy_generator()).tolist()
         return [client for client in found if self.standing.get(client, {}).get("left") != 0]
 

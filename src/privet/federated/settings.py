@@ -12,6 +12,7 @@ from privet._text import shorten
 from privet.errors import InvalidValue
 from privet.federated.local_training import ALGORITHMS, LocalTraining
 from privet.ledger.reading import FEDERATION
+from privet.training.settings import given
 
 NAME = FEDERATION
 FORMAT, VERSION = "privet-federation", 1
@@ -51,15 +52,11 @@ class Settings:
     def __post_init__(self) -> None:
         _check.whole(clients=self.clients, local_steps=self.local_steps)
         _check.whole(least=0, split_seed=self.split_seed)
-        for name in ("rounds", "evaluate_every"):
-            if getattr(self, name) is not None:
-                _check.whole(**{name: getattr(self, name)})
+        _check.whole(**given(self, "rounds", "evaluate_every"))
         _check.one_of(ALGORITHMS, algorithm=self.algorithm)
         _check.rate(sample=self.sample)
-        if self.lr is not None:
-            _check.positive(lr=self.lr)
-        if self.momentum is not None:
-            _check.fraction(momentum=self.momentum)
+        _check.positive(**given(self, "lr"))
+        _check.fraction(**given(self, "momentum"))
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
             raise InvalidValue(f"dropout={self.dropout!r} must be from 0 to 1. It is a probability.")
         self.local  # noqa: B018  raises if one of the local ones cannot be
@@ -84,7 +81,7 @@ class Settings:
         for key in table:
             if key not in known:
                 raise InvalidValue(f"{shorten(str(key))} is not known.{_check.suggestion(key, known)}")
-        return cls(**{key: value for key, value in table.items() if value is not None})
+        return cls(**given(table))
 
 
 def unused_settings(unit: str, algorithm: str | None) -> dict[str, str]:
@@ -95,11 +92,11 @@ def unused_settings(unit: str, algorithm: str | None) -> dict[str, str]:
     return found
 
 
-def check_read(given: Mapping[str, Any], unit: str) -> None:
+def check_read(asked: Mapping[str, Any], unit: str) -> None:
     """Raise if a setting is given that would be passed over."""
-    for name, why in unused_settings(unit, given.get("algorithm")).items():
-        if given.get(name) is not None:
-            raise InvalidValue(f"{name}={given[name]!r} {why}. It would change nothing. Leave it out.")
+    for name, why in unused_settings(unit, asked.get("algorithm")).items():
+        if asked.get(name) is not None:
+            raise InvalidValue(f"{name}={asked[name]!r} {why}. It would change nothing. Leave it out.")
 
 
 def write(folder: Path, settings: Settings, **more: Any) -> None:

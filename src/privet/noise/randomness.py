@@ -25,6 +25,8 @@ _COINS, _NOISE, _WORDS_OF = range(3)  # what a draw is for: sampling ahead of th
 class Randomness:
     """A source of generators, passed to whatever draws; `noise_is_secret` unless it was made from a seed.
 
+    Without a seed the `path` means nothing.
+
     >>> Randomness().noise_is_secret, Randomness(3).noise_is_secret
     (True, False)
     >>> print(Randomness(3))

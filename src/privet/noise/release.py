@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,48 +36,35 @@ class Release:
     std: float | None  # of the noise on each entry of the sum; None where a published rule reads it off the data
 
 
-class Ranks(Protocol):
-    """What a release asks of the processes that make a step together: of one that is alone, or of a group."""
+class Ranks:
+    """The processes that make a step together, as a release sees them; here one that is alone."""
+
+    size: int = 1
 
     @property
-    def size(self) -> int: ...
-
-    @property
-    def is_first(self) -> bool: ...
+    def is_first(self) -> bool:
+        """Whether this is rank 0: the one that prints, evaluates and writes files."""
+        return True
 
     def noise_per_rank(self, noise: float) -> float:
         """What each adds so that the sum of their independent noises has this size."""
-
-    def noise_of_all(self, std: float) -> float:
-        """The size of the sum of noises of this size."""
-
-    def sum_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
-
-    def sum_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
-
-    def broadcast(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
-
-
-class NoOthers:
-    """What one process answers: it makes the whole noise, and its sums are those of all."""
-
-    __slots__ = ()
-
-    def noise_per_rank(self, noise: float) -> float:
         return noise
 
     def noise_of_all(self, std: float) -> float:
+        """The size of the sum of the ranks' noises of this size."""
         return std
 
     def sum_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The sum over all ranks, on every rank the same to the last bit."""
         return tensors
 
-    sum_on_first = broadcast = sum_tensors
+    def sum_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The sum over all ranks on rank 0; what the others are given means nothing."""
+        return tensors
 
-
-class Alone(NoOthers):
-    size = 1
-    is_first = True
+    def broadcast(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What rank 0 has, on every rank; the others give tensors of the same shapes."""
+        return tensors
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -203,7 +190,7 @@ def releaser_for(
     mechanism = resolve_mechanism(GAUSSIAN, secure=secure)
     return Releaser(
         rule=rule, groups=len(rule.groups(list(like))), randomness=randomness, relation=relation, mechanism=mechanism,
-        state=mechanism.init(like), ranks=Alone() if ranks is None else ranks, in_place=in_place,
+        state=mechanism.init(like), ranks=Ranks() if ranks is None else ranks, in_place=in_place,
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from privet.per_example.gradients import unwrap_model
 from privet.per_example.model_facts import reaches_any, trainable_parameters
 from privet.planning import Plan
 from privet.sampling.users import UserIds
-from privet.training.processes import Group, SingleProcess, is_sharded
+from privet.training.processes import Group, is_sharded
 
 LossFn = Callable[..., Tensor]
 NOT_THESE = (torch.optim.LBFGS, torch.optim.SparseAdam)
@@ -42,7 +42,7 @@ def check_start(
     Raises where they do not fit.
     """
     check_arguments(plan, generator)
-    group = SingleProcess() if group is None else group
+    group = Group() if group is None else group
     check_group(model, plan, group)
     check_clips(plan)
     inner = unwrap_model(model)

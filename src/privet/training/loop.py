@@ -1,6 +1,5 @@
 """The rounds of a run: step, evaluate, save, stop. Only what is public is written down."""
 
-import json
 import math
 import time
 from collections.abc import Mapping
@@ -121,7 +120,7 @@ class TrainingLoop:
             self._metrics.add(line)
             if best and self._parts.settings.keep == "best":
                 self._save_best(line)
-        self._watcher.evaluated(line, spent)
+        self._watcher.show_evaluation(line, spent)
         return judge.stop_reason(scores)
 
     def _evaluate_held_out(self) -> Scores:
@@ -130,12 +129,8 @@ class TrainingLoop:
         if self._group.is_first:
             with training.ema_weights() if training.average is not None else nullcontext():
                 found = evaluate(parts.model, parts.task, device=parts.device)
-        if self._group.size == 1:
-            assert found is not None
-            return found
-        text = json.dumps(None if found is None else [found.loss, found.measure]).encode()
-        loss, measure = json.loads(self._group.broadcast_bytes(text))
-        return Scores.of(parts.task.measure, loss, measure)
+        told = self._group.broadcast_value(None if found is None else [found.loss, found.measure])
+        return Scores.of(parts.task.measure, *told)
 
     # --- what is kept ---
 

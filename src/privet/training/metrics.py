@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from privet._files import MIB, Descriptor, foreign_file_error, read_file, unwritable_error, write_all
 from privet.errors import InvalidValue, PrivetError
@@ -130,20 +130,12 @@ def _advice(folder: Path) -> str:
 
 
 # --- TensorBoard ------------------------------------------------------------------------------------
-class Board(Protocol):
-    """What is used of torch's SummaryWriter."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def _open_board(folder: Path) -> Board | None:
+def _open_board(folder: Path) -> Any:
+    """Torch's SummaryWriter, if TensorBoard is installed."""
     if folder.is_symlink():
         raise foreign_file_error(folder)
     if importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    made: Board = SummaryWriter(str(folder))
-    return made
+    return SummaryWriter(str(folder))

@@ -6,6 +6,7 @@
 Ranks trust each other: each holds the records, and what goes between them is neither private nor encrypted.
 """
 
+import json
 import math
 import os
 import re
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,51 +25,72 @@ from privet import _check, errors
 from privet._text import one_line, shorten
 from privet.errors import InvalidValue, PrivetError
 from privet.noise.gaussian import std_per_rank
-from privet.noise.release import NoOthers
+from privet.noise.release import Ranks
 
 _LONGEST = 2000  # bytes of an error's message that the other ranks are told
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # torchrun sets them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The processes of one training run; rank 0 keeps ledger and checkpoint."""
+class Group(Ranks):
+    """The processes of one training run, of which rank 0 keeps ledger and checkpoint; here one that is alone.
 
-    rank: int
-    size: int
-    device: torch.device  # of this rank: its GPU where there is one for each
+    It has nobody to speak with, and nothing is copied or waited for.
+    """
 
-    @property
-    def is_first(self) -> bool:
-        """Whether this is rank 0: the one that prints, evaluates and writes files."""
-        return self.rank == 0
-
-    def noise_per_rank(self, noise: float) -> float:
-        """What each rank adds so that the sum of their independent noises has this size."""
-        return std_per_rank(noise, self.size)
-
-    def noise_of_all(self, std: float) -> float:
-        """The size of the sum of the ranks' noises of this size."""
-        return std * math.sqrt(self.size)
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009  # of this rank: its GPU where there is one for each
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on some rank, on every rank the same answer: to stop together, say."""
-        return bool(self.all_gather([int(flag)]).any())
+        return flag
 
     def all_gather(self, numbers: Sequence[int]) -> Tensor:
         """The whole numbers of all ranks, a row for each, on every rank."""
-        mine = torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
-        return torch.stack(self._all_gather(mine)).cpu()
+        return torch.tensor([list(numbers)], dtype=torch.int64)
 
-    def run_on_first(self, do: Callable[[], Sequence[int]], count: int) -> Tensor:
+    def run_on_first(self, do: Callable[[], Sequence[int] | None], count: int = 0) -> Tensor:
         """The `count` whole numbers that `do` gives on each rank, a row for each, once every rank has done it.
 
         If it fails anywhere it fails everywhere: with its own error there, and with that error's words elsewhere.
         """
+        return self.all_gather(do() or ())
+
+    def broadcast_bytes(self, content: bytes) -> bytes:
+        """What rank 0 gives, on every rank."""
+        return content
+
+    def broadcast_value(self, value: Any) -> Any:
+        """The plain value that rank 0 gives, on every rank."""
+        return json.loads(self.broadcast_bytes(json.dumps(value).encode()))
+
+
+class ManyProcesses(Group):
+    """Those that torch.distributed has joined."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def noise_per_rank(self, noise: float) -> float:
+        return std_per_rank(noise, self.size)
+
+    def noise_of_all(self, std: float) -> float:
+        return std * math.sqrt(self.size)
+
+    def any(self, flag: bool) -> bool:
+        return bool(self.all_gather([int(flag)]).any())
+
+    def all_gather(self, numbers: Sequence[int]) -> Tensor:
+        mine = torch.tensor(list(numbers), dtype=torch.int64, device=self.device)
+        return torch.stack(self._all_gather(mine)).cpu()
+
+    def run_on_first(self, do: Callable[[], Sequence[int] | None], count: int = 0) -> Tensor:
         raised: BaseException | None = None
         numbers: Sequence[int] = [0] * count
         try:
-            numbers = do()
+            numbers = do() or ()
         except BaseException as error:
             raised = error
         told = self.all_gather([int(raised is not None), *numbers])
@@ -79,19 +102,16 @@ class Group:
         return told[:, 1:]
 
     def sum_tensors(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The sum over all ranks, on every rank the same to the last bit: added up on rank 0, which sends it out."""
+        """Added up on rank 0, which sends the sum out."""
         return self._apply_flat(tensors, self._reduce_to_first, self._broadcast_flat)
 
     def sum_on_first(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The sum over all ranks on rank 0; what the others are given means nothing."""
         return self._apply_flat(tensors, self._reduce_to_first)
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What rank 0 has, on every rank; the others give tensors of the same shapes."""
         return self._apply_flat(tensors, self._broadcast_flat)
 
     def broadcast_bytes(self, content: bytes) -> bytes:
-        """What rank 0 gives, on every rank."""
         length = int(self.all_gather([len(content)])[0, 0])
         held = torch.frombuffer(bytearray(content), dtype=torch.uint8) if self.is_first and length else None
         sent = (torch.empty(length, dtype=torch.uint8) if held is None else held).to(self.device)
@@ -128,27 +148,6 @@ class Group:
         return {name: found[name] for name in tensors}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleProcess(NoOthers, Group):
-    """A process that is alone: it has nobody to speak with, and nothing is copied or waited for."""
-
-    rank: int = 0
-    size: int = 1
-    device: torch.device = torch.device("cpu")  # noqa: RUF009  # it is never changed
-
-    def any(self, flag: bool) -> bool:
-        return flag
-
-    def all_gather(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor([list(numbers)], dtype=torch.int64)
-
-    def run_on_first(self, do: Callable[[], Sequence[int]], count: int) -> Tensor:
-        return self.all_gather(do())
-
-    def broadcast_bytes(self, content: bytes) -> bytes:
-        return content
-
-
 def group(*, timeout: float = 600.0) -> Group:
     """The group that this process was started in by torchrun, joined; a group of one if the process is alone.
 
@@ -163,17 +162,17 @@ def group(*, timeout: float = 600.0) -> Group:
     """
     _check.positive(timeout=timeout)
     if not dist.is_available():
-        return SingleProcess()
+        return Group()
     if not dist.is_initialized():
         if _read_count("WORLD_SIZE") < 2:
-            return SingleProcess()
+            return Group()
         _join_group(timeout)
     if dist.get_world_size() < 2:
-        return SingleProcess()
+        return Group()
     device = torch.device("cpu")
     if dist.get_backend() == "nccl":
         device = torch.device("cuda", torch.cuda.current_device())
-    return Group(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
+    return ManyProcesses(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
 
 
 def _join_group(timeout: float) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from privet.accounting import Guarantee
 from privet.accounting.guarantee import format_outward
@@ -16,8 +16,8 @@ OFTEN = 0.2  # seconds between two looks of the live line
 NOT_PRIVATE = "not private"
 
 
-class Progress(Protocol):
-    """Who is told what happens. Every figure that it gets may be shown."""
+class Progress:
+    """Is told what happens, and here keeps it to itself. Every figure that it gets may be shown."""
 
     def begin(self, *, number: int, steps: int) -> None:
         """The run goes on at step `number` of so many."""
@@ -25,7 +25,7 @@ class Progress(Protocol):
     def step(self, number: int, spent: Callable[[], Guarantee], speed: float) -> None:
         """So many steps are over; `spent` tells what is charged, if asked; `speed` is in planned examples a second."""
 
-    def evaluated(self, line: Mapping[str, Any], spent: Guarantee) -> None:
+    def show_evaluation(self, line: Mapping[str, Any], spent: Guarantee) -> None:
         """A line was added to the metrics."""
 
     def note(self, text: str) -> None:
@@ -35,19 +35,7 @@ class Progress(Protocol):
         """The run is over, or stopped."""
 
 
-class NoProgress:
-    def begin(self, *, number: int, steps: int) -> None: ...
-
-    def step(self, number: int, spent: Callable[[], Guarantee], speed: float) -> None: ...
-
-    def evaluated(self, line: Mapping[str, Any], spent: Guarantee) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class LogProgress(NoProgress):
+class LogProgress(Progress):
     """A line for each evaluation, as in a log."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -58,7 +46,7 @@ class LogProgress(NoProgress):
     def begin(self, *, number: int, steps: int) -> None:
         self._steps, self._begun, self._start = steps, number, time.monotonic()
 
-    def evaluated(self, line: Mapping[str, Any], spent: Guarantee) -> None:
+    def show_evaluation(self, line: Mapping[str, Any], spent: Guarantee) -> None:
         done, taken = line["step"] - self._begun, time.monotonic() - self._start
         left = (self._steps - line["step"]) * taken / max(done, 1)
         parts = [
@@ -72,7 +60,7 @@ class LogProgress(NoProgress):
         self._stream.flush()
 
 
-class LiveProgress(NoProgress):
+class LiveProgress(Progress):
     """One line that moves, by rich: step, epsilon so far with its label, scores on held-out records, speed, time."""
 
     def __init__(self, console: "Console | None" = None) -> None:
@@ -100,7 +88,7 @@ class LiveProgress(NoProgress):
         self._shown.update(self._task, completed=number, spent=format_epsilon(spent()), speed=f"{speed:,.0f} ex/s")
         self._shown.refresh()
 
-    def evaluated(self, line: Mapping[str, Any], spent: Guarantee) -> None:
+    def show_evaluation(self, line: Mapping[str, Any], spent: Guarantee) -> None:
         if self._task is not None:
             text = "  ".join(format_scores(line))
             self._shown.update(self._task, completed=line["step"], spent=format_epsilon(spent), scores=text)

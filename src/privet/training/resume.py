@@ -23,7 +23,7 @@ from privet.ledger.file import LedgerFile
 from privet.ledger.format import LedgerPosition
 from privet.planning import Plan
 from privet.training import checkpoint, checkpoint_format
-from privet.training.processes import Group, SingleProcess, is_sharded
+from privet.training.processes import Group, is_sharded
 from privet.training.training import Training
 
 
@@ -73,7 +73,7 @@ def resume(
         InvalidValue: the ledger is damaged, of another plan, open elsewhere, or older than the checkpoint; or the
             checkpoint is damaged or of another model, optimizer or scheduler. Then nothing is changed.
     """
-    group: Group = options.get("group") or SingleProcess()
+    group: Group = options.get("group") or Group()
     with _checkpoint_folder(out, group) as folder:
         kept = checkpoint.peek(folder) if (folder / checkpoint_format.NAME).exists() else None
         mark = None if kept is None else _ledger_position(out, kept, plan)
@@ -101,12 +101,11 @@ def _checkpoint_folder(out: str | Path, group: Group) -> Iterator[Path]:
     file = Path(out) / checkpoint_format.NAME
     content = b""
 
-    def read() -> tuple[int, ...]:
+    def read() -> None:
         nonlocal content
         content = checkpoint_format.read_bytes(file) if group.is_first and file.exists() else b""
-        return ()
 
-    group.run_on_first(read, 0)
+    group.run_on_first(read)
     content = group.broadcast_bytes(content)
     if group.is_first:
         yield Path(out)
@@ -120,12 +119,11 @@ def _checkpoint_folder(out: str | Path, group: Group) -> Iterator[Path]:
 def _open_ledger(out: str | Path, plan: Plan, mark: LedgerPosition | None, group: Group) -> LedgerFile | None:
     ledger: LedgerFile | None = None
 
-    def opened() -> tuple[int, ...]:
+    def open_it() -> None:
         nonlocal ledger
         ledger = LedgerFile.open(out, plan, at_least=mark) if group.is_first else None
-        return ()
 
-    group.run_on_first(opened, 0)
+    group.run_on_first(open_it)
     return ledger
 
 

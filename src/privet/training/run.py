@@ -36,11 +36,12 @@ from privet.training.settings import Settings
 PLAN, NAME, BEST = "plan.json", RUN, "best"
 FORMAT, VERSION = "privet-run", 1
 PACKAGES = ("privet", "torch", "numpy", "scipy", "safetensors")
-_KEYS = (
-    "format", "version", "plan", "task", "own_task", "settings", "changed", "evaluation", "source", "measure",
-    "network", "seed", "weights_seed", "secure_noise", "as_published", "show_private", "versions", "end",
-    "not_private", "weights",
-)  # fmt: skip
+_KINDS: dict[str, tuple[type, ...]] = {  # of run.json
+    "task": (str,), "own_task": (bool,), "settings": (dict,), "evaluation": (str,), "versions": (dict,),
+    "network": (dict, type(None)), "seed": (int, type(None)), "weights_seed": (int,), "end": (str, type(None)),
+    "secure_noise": (bool,), "as_published": (bool,), "show_private": (bool,), "measure": (dict,),
+    "changed": (dict,), "not_private": (str,), "weights": (str, type(None)),
+}  # fmt: skip
 _LATER = {"not_private": "", "weights": None}  # keys that older runs have not
 COUNTED = "vocabulary=counted, says its source"  # of an older run, whose ledger calls it sound
 
@@ -268,7 +269,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         if "not_private" not in found and "COUNTED WITHOUT PRIVACY" in str(found.get("source")):
             found["not_private"] = COUNTED
         found = _LATER | found
-        check_table("the run", found, _KEYS)
+        check_table("the run", found, ("format", "version", "plan", "source", *_KINDS))
         _check_about(found)
         return found
     except RecursionError:
@@ -279,13 +280,7 @@ def read_about(folder: Path) -> dict[str, Any]:
 
 
 def _check_about(found: Mapping[str, Any]) -> None:
-    kinds: dict[str, tuple[type, ...]] = {
-        "task": (str,), "own_task": (bool,), "settings": (dict,), "evaluation": (str,), "versions": (dict,),
-        "network": (dict, type(None)), "seed": (int, type(None)), "weights_seed": (int,), "end": (str, type(None)),
-        "secure_noise": (bool,), "as_published": (bool,), "show_private": (bool,), "measure": (dict,),
-        "changed": (dict,), "not_private": (str,), "weights": (str, type(None)),
-    }  # fmt: skip
-    for key, allowed in kinds.items():
+    for key, allowed in _KINDS.items():
         if type(found[key]) not in allowed:
             raise InvalidValue(f"{key}={shorten(repr(found[key]))} is not what a run has there. Restore a copy of it.")
     network = found["network"]

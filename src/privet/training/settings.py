@@ -29,11 +29,7 @@ KEEP = ("last", "best")
 _ELSEWHERE = {  # keys that people look for here
     "seed": "Give --seed to the command: such a run is not private.",
     "scale_factor": 'It is an option of the clipping rule: rule = "own_norm:scale=0.5", above the table.',
-    "clip": "It belongs to the recipe, above the table.",
-    "noise": "It belongs to the recipe, above the table.",
-    "batch": "It belongs to the recipe, above the table.",
-    "epochs": "It belongs to the recipe, above the table.",
-    "steps": "It belongs to the recipe, above the table.",
+    **dict.fromkeys(("clip", "noise", "batch", "epochs", "steps"), "It belongs to the recipe, above the table."),
     "show_private": "Give --show-private to the command: what it shows is not private.",
     "as_published": "Give --uncertified to the command: such a run has no guarantee.",
 }
@@ -72,11 +68,14 @@ class Settings:
             _check_word(name, getattr(self, name))
         for name in ("train", "fresh"):
             object.__setattr__(self, name, _check_patterns(name, getattr(self, name), self.weights))
-        for name in ("views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve"):
-            if getattr(self, name) is not None:
-                _check.whole(**{name: getattr(self, name)})
+        _check.whole(
+            **given(self, "views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve")
+        )
         _check.whole(least=0, workers=self.workers)
-        _check_numbers(self)
+        _check.positive(**given(self, "lr"))
+        _check.fraction(**given(self, "momentum"))
+        _check.non_negative(**given(self, "weight_decay"))
+        _check.between(0, 1, **given(self, "average"))
         _check.one_of(KEEP, keep=self.keep)
         check_dataset(self.dataset_name)
         if self.stop_at is not None:
@@ -91,16 +90,20 @@ class Settings:
                 hint = f"{_check.suggestion(key, known)} Known: {', '.join(known)}."
                 where = f" {_ELSEWHERE[key]}" if key in _ELSEWHERE else hint
                 raise InvalidValue(f"training.{shorten(str(key))} is not known.{where}")
-        given = {key: value for key, value in table.items() if value is not None}
         try:
-            return cls(**given)
+            return cls(**given(table))
         except InvalidValue as error:
             raise InvalidValue(f"training.{error}") from None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, what is not given left out: `Settings.of(settings.as_dict()) == settings`."""
-        given = {key: value for key, value in asdict(self).items() if value is not None}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in given(asdict(self)).items()}
+
+
+def given(settings: Any, *names: str) -> dict[str, Any]:
+    """What is not None in a table, or in the fields of these names."""
+    found = {name: getattr(settings, name) for name in names} if names else settings
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def changed_keys(table: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -137,14 +140,3 @@ def _check_patterns(name: str, value: Any, weights: str | None) -> tuple[str, ..
             "file. Give weights, a safetensors file."
         )
     return tuple(value)
-
-
-def _check_numbers(settings: Settings) -> None:
-    if settings.lr is not None:
-        _check.positive(lr=settings.lr)
-    if settings.momentum is not None:
-        _check.fraction(momentum=settings.momentum)
-    if settings.weight_decay is not None:
-        _check.non_negative(weight_decay=settings.weight_decay)
-    if settings.average is not None:
-        _check.between(0, 1, average=settings.average)

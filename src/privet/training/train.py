@@ -6,8 +6,9 @@ run = go_on("runs/a")                              # after a stop or a crash
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from privet.errors import InvalidValue, PrivetError
 from privet.ledger import reading as ledger_reading
 from privet.ledger.reading import is_federation, resume_command
 from privet.ledger.total import check_total, set_total
-from privet.noise.randomness import Randomness, seeded
+from privet.noise.randomness import Randomness
 from privet.planning import Plan
 from privet.training import checkpoint, checkpoint_format, metrics, processes
 from privet.training.checks import check_preprocessing
 from privet.training.evaluation import catch_interrupts
 from privet.training.loop import TrainingLoop
 from privet.training.processes import Group
-from privet.training.progress import NoProgress, Progress
+from privet.training.progress import Progress
 from privet.training.resume import resume as taken_up
 from privet.training.run import BEST, NAME, PLAN, Run, versions, write_about, write_plan
 from privet.training.settings import Settings, changed_keys
@@ -80,23 +81,22 @@ def train(
     chosen = Settings.of({**plan.recipe.training, **flags})
     dataset = _resolve_dataset_name(task, chosen)
     if total_epsilon is not None or ledger_dir is not None:
-        _check_on_first(
-            group,
-            lambda: _admit_within_total(plan, folder, total_epsilon, ledger_dir, dataset, seeded=seed is not None),
-        )
+        within = partial(_admit_within_total, plan, folder, total_epsilon, ledger_dir, dataset, seeded=seed is not None)
+        group.run_on_first(within if group.is_first else lambda: None)
     loaded = task_of(chosen.task if task is None else task, where=where)
     check_preprocessing(loaded.not_private, as_published=as_published)
     _check_new(folder, plan)
-    about = _share_facts(group, {"weights_seed": secrets.randbits(48) if seed is None else seed})
+    about = {"weights_seed": group.broadcast_value(secrets.randbits(48) if seed is None else seed)}
     parts = build_setup(plan, loaded, chosen, weights_seed=about["weights_seed"], group=group)
-    reserve = _share_facts(group, {"reserve": _choose_steps_per_line(parts, folder, group)})["reserve"]
+    reserve = chosen.reserve or measure_steps_per_line(parts, folder) if group.is_first else 1
+    reserve = group.broadcast_value(reserve)
     about |= _describe_run(parts, own=isinstance(task, Task)) | {
         "changed": changed_keys(plan.recipe.training, flags), "seed": seed, "secure_noise": secure,
         "as_published": as_published, "show_private": show_private,
     }  # fmt: skip
     training = Training(
         parts.model, parts.optimizer, loaded.train, plan, out=folder, reserve=reserve, dataset_name=dataset,
-        generator=_make_randomness(seed), **_training_options(parts, about, group),
+        generator=Randomness(seed), **_training_options(parts, about, group),
     )  # fmt: skip
     with training:
         if group.is_first:
@@ -126,13 +126,13 @@ def resume_run(
     about["show_private"] = about["show_private"] if show_private is None else show_private
     loaded = run.task(where=where) if task is None else task
     _check_task(run, loaded)
-    begun = _share_facts(group, {"begun": (folder / checkpoint_format.NAME).exists()})["begun"]
+    begun = group.broadcast_value((folder / checkpoint_format.NAME).exists())
     parts = build_setup(run.plan, loaded, run.settings, weights_seed=about["weights_seed"], group=group, begun=begun)
     _check_weights(run, parts)
     reserve = ledger_reading.read_ledger(folder).header.reserve
     training = taken_up(
         parts.model, parts.optimizer, loaded.train, run.plan, out=folder, scheduler=parts.pace.scheduler,
-        reserve=reserve, generator=_make_randomness(run.seed, run.steps), **_training_options(parts, about, group),
+        reserve=reserve, generator=Randomness(run.seed, run.steps), **_training_options(parts, about, group),
     )  # fmt: skip
     with training:
         kept = checkpoint.peek(folder).extra if (folder / checkpoint_format.NAME).exists() else None
@@ -150,7 +150,7 @@ def _run_loop(
 ) -> Run:  # fmt: skip
     first = group.is_first
     seed = about["seed"]
-    told = NoProgress() if watcher is None or not first else watcher
+    told = Progress() if watcher is None or not first else watcher
     with catch_interrupts() as interrupt, nullcontext() if seed is None else seed_torch(seed + training.steps_done):
         rounds = TrainingLoop(
             training, parts, folder=folder, reserve=reserve, show_private=about["show_private"], watcher=told,
@@ -193,23 +193,6 @@ def _training_options(parts: TrainingSetup, about: Mapping[str, Any], group: Gro
     }  # fmt: skip
 
 
-def _make_randomness(seed: int | None, *path: int) -> Randomness:
-    """The system's randomness, or a seed's; a run that goes on never draws again what it drew before."""
-    return Randomness() if seed is None else seeded(seed, *path)
-
-
-def _choose_steps_per_line(parts: TrainingSetup, folder: Path, group: Group) -> int:
-    if not group.is_first:
-        return 1
-    return parts.settings.reserve or measure_steps_per_line(parts, folder)
-
-
-def _share_facts(group: Group, facts: dict[str, Any]) -> dict[str, Any]:
-    """What rank 0 says, on every rank."""
-    found: dict[str, Any] = json.loads(group.broadcast_bytes(json.dumps(facts).encode()))
-    return found
-
-
 def _check_task(run: Run, task: Task) -> None:
     """Raise if a run would go on with another task than it began with, as far as public facts tell."""
     now = {"name": task.measure.name, "higher_is_better": task.measure.higher_is_better}
@@ -241,15 +224,6 @@ def _resolve_dataset_name(task: "str | Task | None", chosen: Settings) -> str | 
     if chosen.dataset_name is not None or isinstance(task, Task):
         return chosen.dataset_name
     return dataset_name_of(chosen.task)
-
-
-def _check_on_first(group: Group, check: Callable[[], None]) -> None:
-    def checked() -> tuple[int, ...]:
-        if group.is_first:
-            check()
-        return ()
-
-    group.run_on_first(checked, 0)
 
 
 def _admit_within_total(

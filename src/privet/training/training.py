@@ -361,7 +361,7 @@ class Training:
         """The clipped sum over the physical batch at hand, once it is sure that these are its losses."""
         is_checked = self._loop.is_checking
 
-        def verify() -> tuple[int, ...]:
+        def verify() -> None:
             try:
                 self._weights.check_model()
                 self._weights.check(deep=is_checked)
@@ -369,10 +369,9 @@ class Training:
                 self._loop.drop()
                 raise
             self._loop.close(losses, batch, rows=rows, number=self._number)
-            return ()
 
         if is_checked:
-            self.group.run_on_first(verify, 0)  # what one rank finds stops all
+            self.group.run_on_first(verify)  # what one rank finds stops all
         else:
             verify()
         assert self._charge is not None

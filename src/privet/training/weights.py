@@ -270,12 +270,46 @@ class Weights:
             finally:
                 self._state.accept()
             return
-        guard = _HookGuard(self._optimizer, self._state)
-        try:
+        with self._guard_hooks():
             self._optimizer.step()
-            guard.accept_unseen()
+
+    @contextmanager
+    def _guard_hooks(self) -> Iterator[None]:
+        """The last hook before an optimizer's step, and the first after it.
+
+        What an optimizer without hooks has made is accepted too, and what a step that failed on its way; what a hook
+        made is not.
+        """
+        params = [p for group in self._optimizer.param_groups for p in group["params"]]
+        kept = [None if p.grad is None else p.grad.clone() for p in params]
+        is_unseen = is_begun = False
+
+        def check(*_: Any) -> None:
+            nonlocal is_unseen, is_begun
+            self._state.check()
+            is_begun = is_unseen = True
+            if not all(_same_gradient(p.grad, grad) for p, grad in zip(params, kept, strict=True)):
+                raise InvalidValue(
+                    "optimizer has a hook that changed the released gradients. Records could move the weights by it, "
+                    "without clip and noise. Let hooks look, or change weights in training.post_processing."
+                )
+
+        def accept(*_: Any) -> None:
+            nonlocal is_unseen
+            self._state.accept()
+            is_unseen = False
+
+        hooks = self._optimizer.register_step_pre_hook(check), self._optimizer.register_step_post_hook(accept)
+        after: Any = self._optimizer._optimizer_step_post_hooks
+        after.move_to_end(hooks[1].id, last=False)
+        try:
+            yield
+            is_unseen |= not is_begun
         finally:
-            guard.end()
+            if is_unseen:
+                accept()
+            for hook in hooks:
+                hook.remove()
 
     @contextmanager
     def use_average(self) -> Iterator[None]:
@@ -325,44 +359,6 @@ class _Refuse:
                 "training did not put there. It would move the weights by gradients without clipping and noise. Call "
                 "training.step(losses) alone; in a LightningModule set automatic_optimization = False."
             )
-
-
-class _HookGuard:
-    """Around one step of an optimizer that has hooks of others: the last before it, and the first after it."""
-
-    def __init__(self, optimizer: Optimizer, state: StateGuard) -> None:
-        self._state, self._begun, self._done = state, False, False
-        self._params = [p for group in optimizer.param_groups for p in group["params"]]
-        self._kept = [None if p.grad is None else p.grad.clone() for p in self._params]
-        self._last = optimizer.register_step_pre_hook(self._check)
-        self._first = optimizer.register_step_post_hook(self._accept)
-        after: Any = optimizer._optimizer_step_post_hooks
-        after.move_to_end(self._first.id, last=False)
-
-    def accept_unseen(self) -> None:
-        """Accept what was made by an optimizer that calls no hooks."""
-        if not self._begun:
-            self._state.accept()
-
-    def end(self) -> None:
-        """Take the hooks away. What a step that failed on its way has made is accepted; what a hook made is not."""
-        if self._begun and not self._done:
-            self._state.accept()
-        self._last.remove()
-        self._first.remove()
-
-    def _check(self, *_: Any) -> None:
-        self._state.check()
-        self._begun = True
-        if not all(_same_gradient(p.grad, grad) for p, grad in zip(self._params, self._kept, strict=True)):
-            raise InvalidValue(
-                "optimizer has a hook that changed the released gradients. Records could move the weights by it, "
-                "without clip and noise. Let hooks look, or change weights in training.post_processing."
-            )
-
-    def _accept(self, *_: Any) -> None:
-        self._state.accept()
-        self._done = True
 
 
 def _same_gradient(grad: Tensor | None, kept: Tensor | None) -> bool:

@@ -19,7 +19,7 @@ from privet.accounting.sampling import sampling as sampling_of
 from privet.accounting.selection import LAWS, RANDOM
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
-from privet.noise.randomness import Randomness, seeded
+from privet.noise.randomness import Randomness
 from privet.planning import Plan, Recipe, plan
 from privet.planning.recipe_file import override
 from privet.planning.tuning_budget import TrialBudget
@@ -125,7 +125,7 @@ class TuningJob:
         return f"{count} of the training records, by a fixed shuffle: to choose settings by"
 
     def randomness(self, *path: int) -> Randomness:
-        return Randomness() if self.seed is None else seeded(self.seed, *path)
+        return Randomness(self.seed, *path)
 
     def draw_candidates(self) -> list[Candidate]:
         numbers = self.randomness(0).numpy_generator()

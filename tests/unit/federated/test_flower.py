@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flower_grid import LocalGrid
 from privet import plan
 from privet.errors import InvalidValue, MissingExtra
 from privet.federated import flower
 from privet.federated.federate import Federated
-from privet.federated.flower import LocalGrid
 from privet.ledger.reading import read_ledger
 from privet.planning import Plan
 from privet.training.setup import seed_torch

@@ -35,7 +35,7 @@ def test_a_log_has_a_line_for_each_evaluation():
     log = LogProgress(stream)
     log.begin(number=0, steps=100)
     log.step(1, spent, 10.0)
-    log.evaluated(LINE, spent())
+    log.show_evaluation(LINE, spent())
     log.end()
     (line,) = stream.getvalue().splitlines()
     assert line.startswith("step 40/100  epsilon <= 1.235 certified  loss 0.5000  accuracy 0.8750  lr 0.1")
@@ -63,7 +63,7 @@ def test_the_live_line_moves_and_shows_the_same():
     live.note("resumed at step 0")
     for number in range(1, 40):
         live.step(number, ask, 999.0)
-    live.evaluated(LINE, spent())
+    live.show_evaluation(LINE, spent())
     live.end()
     text = stream.getvalue()
     assert "resumed at step 0" in text

@@ -29,7 +29,7 @@ from privet.ledger.file import LedgerFile
 from privet.ledger.reading import read_ledger
 from privet.training import checkpoint, loop, metrics
 from privet.training.evaluation import Scores, evaluate
-from privet.training.progress import NoProgress
+from privet.training.progress import Progress
 from privet.training.resume import resume, save
 from privet.training.train import resume_run
 from privet.tuning.tune import tune
@@ -57,7 +57,7 @@ def with_table(**training):
     return plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=20, training=training)
 
 
-class Interrupting(NoProgress):
+class Interrupting(Progress):
     """Asks the process to end, as Ctrl-C does, once so many steps are over."""
 
     def __init__(self, after: int, number: int = signal.SIGINT) -> None:
@@ -68,7 +68,7 @@ class Interrupting(NoProgress):
             signal.raise_signal(self.number)
 
 
-class Dying(NoProgress):
+class Dying(Progress):
     """Fails in the midst, as if the process had been killed: nothing more is saved."""
 
     def __init__(self, after: int) -> None:
@@ -120,7 +120,7 @@ def test_metrics_hold_public_figures_only(tmp_path):
 def test_the_speed_is_of_planned_examples(tmp_path, monkeypatch):
     """By a clock on which every step takes a quarter of a second."""
 
-    class Ticking(NoProgress):
+    class Ticking(Progress):
         now = 100.0
 
         def step(self, number, spent, speed):
@@ -275,7 +275,7 @@ def test_a_run_that_was_killed_at_its_very_end_is_ended(tmp_path, monkeypatch):
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
-    class Impatient(NoProgress):
+    class Impatient(Progress):
         def step(self, number, spent, speed):
             if number == 2:
                 signal.raise_signal(signal.SIGINT)
@@ -641,7 +641,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 def test_what_a_watcher_is_told_is_marked(tmp_path):
     told: list[Guarantee] = []
 
-    class Listening(NoProgress):
+    class Listening(Progress):
         def step(self, number, spent, speed):
             told.append(spent())
 

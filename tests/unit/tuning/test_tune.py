@@ -18,7 +18,7 @@ from privet.data.task import RMSE, Measure, Task
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.reading import read_ledger
 from privet.training import metrics
-from privet.training.progress import NoProgress
+from privet.training.progress import Progress
 from privet.tuning import job
 from privet.tuning.tune import tune
 
@@ -28,7 +28,7 @@ RATES = {"lr": [0.5, 1.0]}
 EACH_PLACE = Measure(name="accuracy", each=lambda outputs, targets: (outputs > 0) == targets[:, None])
 
 
-class Stop(NoProgress):
+class Stop(Progress):
     """Stops trial `trial` after its step `at`, once: as a crash does, or by a signal."""
 
     def __init__(self, *, trial: int, at: int, by_signal: bool = False) -> None:
