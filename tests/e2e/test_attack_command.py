@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from privet import attack, plan
-from privet.reporting.attack_figure import _columns
+from privet.reporting.figures import _columns
 from privet.training.train import train
 from typed import answer, refused, run
 

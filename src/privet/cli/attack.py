@@ -77,7 +77,7 @@ def attack_command(
     if folder is not None:
         _keep(what, found)
     if plot is not None:
-        from privet.reporting.attack_figure import save_grid, save_roc
+        from privet.reporting.figures import save_grid, save_roc
 
         with warnings_as_lines():
             save_roc(list(found.methods), plot) if membership else save_grid(found, plot)

@@ -29,9 +29,8 @@ from privet.per_example.independence.counterfactuals import (
     fills_memory,
     storage_of,
 )
-from privet.per_example.independence.loop_calls import FollowedBatch, numbers_of
+from privet.per_example.independence.loop_calls import FollowedBatch, numbers_of, preserve_randomness
 from privet.per_example.independence.model import changed_rows
-from privet.per_example.independence.model_double import preserve_randomness
 
 _UNEVEN = {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}  # how much they draw depends on the data
 _SHAPES_ALONE = {  # of their argument they take shape and type alone

@@ -17,9 +17,9 @@ from privet.per_example.forms import without_autocast
 from privet.per_example.forward_record import tensors_in
 from privet.per_example.independence.counterfactuals import EXCHANGED, EXTREMES, ORDERS, Known
 from privet.per_example.independence.following import Following
+from privet.per_example.independence.loop_calls import call_double, random_state
 from privet.per_example.independence.loop_memory import Unknown, describe, has_hooks, nodes_below
 from privet.per_example.independence.model import SMALL, TOLERANCE, changed_rows
-from privet.per_example.independence.model_double import call_double, random_state
 from privet.per_example.interception import track_parameters
 
 WAY_OUT = "Compute it with torch operations from the batch in this loop, or in the dataset, one record at a time."
