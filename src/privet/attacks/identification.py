@@ -42,14 +42,8 @@ class CandidateIdentification:
             raise Unsupported(
                 f"batch={observation.batch} is more than one example. `prior` tells which one it was. Use batch 1."
             )
-        inputs, labels = observation.candidates
-        scores = _candidate_scores(observation, inputs, labels)  # (N, K)
-        best = scores.argmax(1)
-        ones = torch.ones(observation.size, dtype=torch.int64)
-        return Reconstruction(
-            inputs=inputs[best][:, None], labels=labels[best][:, None], loss=-scores.max(1).values, iterations=ones,
-            evaluations=ones * len(inputs), seconds=time.perf_counter() - begun, scores=scores,
-        )  # fmt: skip
+        scores = _candidate_scores(observation, *observation.candidates)  # (N, K)
+        return _most_likely_candidates(scores, observation.candidates, 1, time.perf_counter() - begun)
 
 
 def _candidate_scores(seen: Observation, inputs: Tensor, labels: Tensor) -> Tensor:
@@ -125,7 +119,7 @@ def identify_from_run(
             training.step(task.losses, x, y)
     seconds = time.perf_counter() - begun
     halves = (scores[: victims.size], scores[victims.size :])
-    found, control = (_most_likely_candidates(half, victims, len(plan.steps), seconds) for half in halves)
+    found, control = (_most_likely_candidates(half, victims.candidates, len(plan.steps), seconds) for half in halves)
     return found, control
 
 
@@ -162,8 +156,10 @@ def _mix_log_ratio(ratio: Tensor, rate: float) -> Tensor:
     return torch.logaddexp(torch.full_like(ratio, math.log1p(-rate)), ratio + math.log(rate))
 
 
-def _most_likely_candidates(scores: Tensor, victims: TargetRecords, steps: int, seconds: float) -> Reconstruction:
-    inputs, labels = victims.candidates
+def _most_likely_candidates(
+    scores: Tensor, candidates: tuple[Tensor, Tensor], steps: int, seconds: float
+) -> Reconstruction:
+    inputs, labels = candidates
     best = scores.argmax(1)
     ones = torch.ones(len(scores), dtype=torch.int64)
     return Reconstruction(

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,15 +29,11 @@ class _Try:
     frames: dict[int, Tensor]
 
 
-@register("invert-l2")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvertL2:
-    """L-BFGS on the squared distance of gradients, |sum_b clip(grad(x_b, y_b)) - update|^2 / |update|^2.
+class _Inversion:
+    """What inversions share: all victims in pieces, each from several seeds.
 
-    From a patterned seed, with the label read off the gradient of the last bias (for one record), or found along with
-    the image otherwise. An attacker who knows of the clipping (`aware`) clips the gradients of its own images too.
-    Sources: Zhu, Liu, Han 2019, arXiv:1906.08935 (distance, L-BFGS, labels found along); Zhao, Mopuri, Bilen 2020,
-    arXiv:2001.02610 (label of the bias); Wei and Liu 2021 (patterned seed, 300 iterations).
+    An attacker who knows of the clipping (`aware`) clips the gradients of its own images too.
     """
 
     iterations: int = 300
@@ -51,7 +46,55 @@ class InvertL2:
         _check.whole(least=0, seed=self.seed)
 
     def run(self, observation: Observation) -> Reconstruction:
-        return _best_of_restarts(observation, self.restarts, self.seed, self._invert_once, aware=self.aware)
+        """The try with the lowest loss is kept, whatever the truth."""
+        begun = time.perf_counter()
+        if len(observation.shape) != 3:
+            raise Unsupported(
+                f"shape={observation.shape} is not an image's (channels, height, width). Inversion moves pixels. Use "
+                "the attack `prior`."
+            )
+        told = observation if self.aware else replace(observation, rule=None)
+        source = torch.Generator().manual_seed(self.seed)
+        tries = [self._invert_all_once(told, source) for _ in range(self.restarts)]
+        loss = torch.stack([found.loss.nan_to_num(torch.inf) for found in tries])
+        kept, rows = loss.argmin(0), torch.arange(observation.size)
+
+        def choose(parts: list[Tensor]) -> Tensor:
+            return torch.stack(parts)[kept, rows]
+
+        return Reconstruction(
+            inputs=choose([found.inputs for found in tries]), labels=choose([found.labels for found in tries]),
+            loss=loss[kept, rows], iterations=choose([found.iterations for found in tries]),
+            evaluations=torch.stack([found.evaluations for found in tries]).sum(0), seconds=time.perf_counter() - begun,
+            frames={n: choose([found.frames[n] for found in tries]) for n in FRAMES},
+        )  # fmt: skip
+
+    def _invert_all_once(self, seen: Observation, source: torch.Generator) -> _Try:
+        seeds, labels = _initial_images(seen, source), _initial_labels(seen, source)
+        parts = [
+            self._invert_once(seen, rows, seeds[rows], labels[rows])
+            for rows in torch.split(torch.arange(seen.size), max(1, seen.rows // seen.batch))
+        ]
+        joined = {
+            word: torch.cat([getattr(part, word) for part in parts]) for word in _Try.__slots__ if word != "frames"
+        }
+        return _Try(**joined, frames={n: torch.cat([part.frames[n] for part in parts]) for n in FRAMES})
+
+    def _invert_once(self, seen: Observation, rows: Tensor, seed: Tensor, labels: Tensor) -> _Try:
+        """One run from one seed, of these victims."""
+        raise NotImplementedError
+
+
+@register("invert-l2")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvertL2(_Inversion):
+    """L-BFGS on the squared distance of gradients, |sum_b clip(grad(x_b, y_b)) - update|^2 / |update|^2.
+
+    From a patterned seed, with the label read off the gradient of the last bias (for one record), or found along with
+    the image otherwise.
+    Sources: Zhu, Liu, Han 2019, arXiv:1906.08935 (distance, L-BFGS, labels found along); Zhao, Mopuri, Bilen 2020,
+    arXiv:2001.02610 (label of the bias); Wei and Liu 2021 (patterned seed, 300 iterations).
+    """
 
     def _invert_once(self, seen: Observation, rows: Tensor, seed: Tensor, labels: Tensor) -> _Try:
         update = seen.of(rows)
@@ -80,7 +123,7 @@ class InvertL2:
 
 @register("invert-cosine")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InvertCosine:
+class InvertCosine(_Inversion):
     """Adam on the angle between gradients, 1 - cos(grad, update) + smooth TV(x), by the signs of its slope.
 
     TV is the mean absolute difference of neighbouring pixels; images stay in [0, 1]. The rate falls to a tenth after
@@ -88,21 +131,13 @@ class InvertCosine:
     Source: Geiping, Bauermeister, Dröge, Moeller 2020, arXiv:2003.14053, eq. (4) and its experiments.
     """
 
-    iterations: int = 300
     rate: float = 0.1
     smooth: float = 1e-2
-    restarts: int = 1
-    aware: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        _check.whole(iterations=self.iterations, restarts=self.restarts)
-        _check.whole(least=0, seed=self.seed)
+        _Inversion.__post_init__(self)  # slots make another class, which super() does not know
         _check.positive(rate=self.rate)
         _check.non_negative(smooth=self.smooth)
-
-    def run(self, observation: Observation) -> Reconstruction:
-        return _best_of_restarts(observation, self.restarts, self.seed, self._invert_once, aware=self.aware)
 
     def _invert_once(self, seen: Observation, rows: Tensor, seed: Tensor, labels: Tensor) -> _Try:
         update, known = seen.of(rows), not _is_open(seen)
@@ -135,43 +170,6 @@ class InvertCosine:
 
 
 # --- what both share --------------------------------------------------------------------------------
-
-Once = Callable[[Observation, Tensor, Tensor, Tensor], _Try]
-
-
-def _best_of_restarts(seen: Observation, restarts: int, seed: int, once: Once, *, aware: bool) -> Reconstruction:
-    """All victims in pieces, each from several seeds; the try with the lowest loss is kept, whatever the truth."""
-    begun = time.perf_counter()
-    if len(seen.shape) != 3:
-        raise Unsupported(
-            f"shape={seen.shape} is not an image's (channels, height, width). Inversion moves pixels. Use the attack "
-            "`prior`."
-        )
-    told = seen if aware else replace(seen, rule=None)
-    source = torch.Generator().manual_seed(seed)
-    tries = [_invert_all_once(told, source, once) for _ in range(restarts)]
-    loss = torch.stack([found.loss.nan_to_num(torch.inf) for found in tries])
-    kept = loss.argmin(0)
-    rows = torch.arange(seen.size)
-
-    def chosen(word: str) -> Tensor:
-        return torch.stack([getattr(found, word) for found in tries])[kept, rows]
-
-    return Reconstruction(
-        inputs=chosen("inputs"), labels=chosen("labels"), loss=loss[kept, rows], iterations=chosen("iterations"),
-        evaluations=torch.stack([found.evaluations for found in tries]).sum(0), seconds=time.perf_counter() - begun,
-        frames={n: torch.stack([found.frames[n] for found in tries])[kept, rows] for n in FRAMES},
-    )  # fmt: skip
-
-
-def _invert_all_once(seen: Observation, source: torch.Generator, once: Once) -> _Try:
-    seeds, labels = _initial_images(seen, source), _initial_labels(seen, source)
-    parts = [
-        once(seen, rows, seeds[rows], labels[rows])
-        for rows in torch.split(torch.arange(seen.size), max(1, seen.rows // seen.batch))
-    ]
-    joined = {word: torch.cat([getattr(part, word) for part in parts]) for word in _Try.__slots__ if word != "frames"}
-    return _Try(**joined, frames={n: torch.cat([part.frames[n] for part in parts]) for n in FRAMES})
 
 
 def _noiseless_update(seen: Observation, x: Tensor, y: Tensor) -> dict[str, Tensor]:

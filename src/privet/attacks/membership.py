@@ -30,6 +30,7 @@ from privet.per_example.trial_pass import evaluating
 from privet.planning import Plan
 from privet.sampling.loading import gather
 from privet.sampling.samplers import poisson_indices
+from privet.training.baseline import step_plainly
 from privet.training.run import Run
 from privet.training.settings import Settings
 from privet.training.setup import TrainingSetup, build_setup
@@ -116,10 +117,8 @@ def _train_without_privacy(parts: TrainingSetup, data: "tuple[Tensor, Tensor]", 
     for step in parts.plan.steps:
         rows = torch.as_tensor(poisson_indices(len(data[0]), step.rate, numbers))
         if len(rows):
-            parts.optimizer.zero_grad()
             x, y = gather(data, rows)
-            parts.task.losses(parts.model(x), y).mean().backward()  # type: ignore[no-untyped-call]
-            parts.optimizer.step()
+            step_plainly(parts.optimizer, parts.task.losses(parts.model(x), y))
 
 
 def _score_records(model: nn.Module, task: Task, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:

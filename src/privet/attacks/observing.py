@@ -23,6 +23,7 @@ from privet.planning import Plan
 from privet.sampling.loading import gather
 from privet.sampling.samplers import sampler
 from privet.training import checkpoint
+from privet.training.baseline import step_plainly
 from privet.training.run import Run
 from privet.training.settings import Settings
 from privet.training.setup import TrainingSetup, build_setup
@@ -175,9 +176,7 @@ def _non_private_steps(parts: TrainingSetup, sampled: Plan, numbers: Sequence[in
             break
         x, y = gather(task.train, indices)
         if len(indices):
-            parts.optimizer.zero_grad()
-            task.losses(parts.model(x), y).mean().backward()  # type: ignore[no-untyped-call]
-            parts.optimizer.step()
+            step_plainly(parts.optimizer, task.losses(parts.model(x), y))
     return found
 
 

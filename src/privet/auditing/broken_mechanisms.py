@@ -53,13 +53,13 @@ class Control:
     claim = mechanism_claim(Step(noise=NOISE), norm_bound=CLIP, divisor=SIZE)
 
     def __call__(self, records: Records, generator: Randomness) -> Released:
-        return self.prepared(records)(generator)
+        return self.prepare(records)(generator)
 
-    def prepared(self, records: Records) -> Run:
+    def prepare(self, records: Records) -> Run:
         grads, there = logistic_gradients(records), records[1] != 0
-        return lambda generator: self.released(grads, there, generator)
+        return lambda generator: self.release(grads, there, generator)
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         """What is released of the gradients (n, d) of those that are there (n,)."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ def per_layer() -> Mechanism:
 class NoiseOverBatch(Control):
     """The noise is divided by the batch, and added to the sum."""
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP / SIZE, generator) / SIZE}
 
 
@@ -104,7 +104,7 @@ class NoiseOverBatch(Control):
 class QuarterNoise(Control):
     """A quarter of the noise that is charged."""
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP / 4, generator) / SIZE}
 
 
@@ -118,7 +118,7 @@ class NoiseReplayed(Control):
         steps=(Step(noise=NOISE, rate=rate),) * 2, std=NOISE * CLIP / (SIZE * rate), step_of={"0": 0, "1": 1}
     )
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         noise = add_gaussian_noise(torch.zeros_like(grads[0]), NOISE * CLIP, generator)
         batches = sample_steps(there, generator, rate=self.rate, steps=2)
         return {str(k): (clip_rows(grads[some]).sum(0) + noise) / (SIZE * self.rate) for k, some in enumerate(batches)}
@@ -131,7 +131,7 @@ class NoiseReplayed(Control):
 class Microbatch(Control):
     """The mean of four records is clipped, not each record: one of them can turn the whole around."""
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         means = [four.mean(0, keepdim=True) for four in torch.split(grads[there], 4) if len(four)]
         total = sum((clip_rows(mean)[0] for mean in means), torch.zeros_like(grads[0]))
         return {"sum": add_gaussian_noise(total, NOISE * CLIP, generator) / SIZE}
@@ -141,7 +141,7 @@ class Microbatch(Control):
 class MedianClip(Control):
     """The clip is the median of the norms in the batch, at most C, and the noise goes by it: both are private data."""
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         grads = grads[there]
         clip = min(CLIP, float(grads.norm(dim=1).median())) if len(grads) else CLIP
         total = clip_rows(grads, max(clip, 1e-12)).sum(0)
@@ -152,7 +152,7 @@ class MedianClip(Control):
 class RealisedBatch(Control):
     """The mean over the records that are there, with noise for the planned batch: the divisor is private data."""
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         grads = grads[there]
         mean = clip_rows(grads).sum(0) / max(len(grads), 1)
         return {"mean": add_gaussian_noise(mean, NOISE * CLIP / SIZE, generator)}
@@ -180,7 +180,7 @@ class ShuffledAsPoisson(Control):
         step_of=dict(zip(map(str, range(steps)), range(steps), strict=True)),
     )  # fmt: skip
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         batches = sample_steps(there, generator, rate=1 / self.steps, steps=self.steps, kind=Shuffled())
         small = clip_rows(grads)
         sums = torch.stack([small[some].sum(0) for some in batches])
@@ -198,7 +198,7 @@ class CountAsOwnStep(Control):
         step_of={"sum": 0, "count": 1},
     )  # fmt: skip
 
-    def released(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         grads = grads[next(sample_steps(there, generator, rate=self.rate, steps=1))]
         bits = (grads.norm(dim=1) <= CLIP).double() - 0.5
         return {
@@ -242,7 +242,7 @@ class Loop:
         self.released[str(self.ledger.steps - 1)] = START - self.weights
 
 
-class LoopControl:
+class LoopControl(Control):
     """What the loops share: steps at one rate, all of them charged as planned."""
 
     steps: ClassVar[tuple[Step, ...]]
@@ -252,10 +252,7 @@ class LoopControl:
         step_of = {str(number): number for number in range(len(self.steps))}
         return MechanismClaim(steps=self.steps, std=NOISE * CLIP / (SIZE * self.steps[0].rate), step_of=step_of)
 
-    def __call__(self, records: Records, generator: Randomness) -> Released:
-        return self.prepared(records)(generator)
-
-    def prepared(self, records: Records) -> Run:
+    def prepare(self, records: Records) -> Run:
         clipped = clip_rows(logistic_gradients(records))
 
         def run(generator: Randomness) -> Released:

@@ -81,9 +81,9 @@ class EngineStep:
         return noise_std(replace(self.step, noise=noise), norm_bound=bound, relation=self.relation) / self.batch
 
     def __call__(self, records: Records, generator: Randomness) -> Released:
-        return self.prepared(records)(generator)
+        return self.prepare(records)(generator)
 
-    def prepared(self, records: Records) -> Run:
+    def prepare(self, records: Records) -> Run:
         """Sums are kept by who takes part: they do not depend on noise."""
         sums: dict[bytes, ClippedSum] = {}
         everyone = select_present(records, torch.arange(len(records[1])))

@@ -4,7 +4,7 @@ class Mine:
     claim = mechanism_claim(Step(noise=1.0), norm_bound=1.0, divisor=12)
     def __call__(self, records, generator): ...   # -> {name: tensor}; all coins and all noise from `generator`
 
-A mechanism whose deterministic part is slow may also have `prepared(records)`, which gives a function of the generator.
+A mechanism whose deterministic part is slow may also have `prepare(records)`, which gives a function of the generator.
 """
 
 import math
@@ -113,7 +113,7 @@ class FrozenRandomness(Randomness):
 
 def prepare(mechanism: Mechanism, records: Records) -> Run:
     """The mechanism on these records, its deterministic part done where it can be."""
-    made: Any = getattr(mechanism, "prepared", None)
+    made: Any = getattr(mechanism, "prepare", None)
     if callable(made):
         run: Run = made(records)
         return run

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from privet.data.files import Where
 from privet.data.task import Task
@@ -29,6 +30,13 @@ class Trained:
     steps: int
     seconds: float
     evaluation: str
+
+
+def step_plainly(optimizer: Optimizer, losses: Tensor) -> None:
+    """A step along the gradient of the mean loss, as it is."""
+    optimizer.zero_grad()
+    torch.autograd.backward(losses.mean())
+    optimizer.step()
 
 
 def train_plainly(
@@ -56,9 +64,7 @@ def train_plainly(
             used += batch
             if look is not None:
                 look(step - 1, model, task, inputs, targets)
-            optimizer.zero_grad()
-            torch.autograd.backward(task.losses(model(inputs), targets).mean())
-            optimizer.step()
+            step_plainly(optimizer, task.losses(model(inputs), targets))
             pace.follow(step)
             if step % every == 0 or step == len(plan.steps):
                 scores = evaluate(model, task, device=device)

@@ -150,7 +150,7 @@ def test_every_control_says_what_is_wrong():
     for name in control_names():
         assert describe_fault(name).endswith("."), name
     with pytest.raises(NotImplementedError):
-        Control().released(torch.zeros(1, 1), torch.ones(1), seeded(1))
+        Control().release(torch.zeros(1, 1), torch.ones(1), seeded(1))
 
 
 @pytest.mark.parametrize("more", [{"relation": "add-remove"}, {"unit": "user"}, {"size": 8, "batch": 4}])
@@ -167,7 +167,7 @@ def test_a_claim_that_no_sample_could_reject_is_not_called_consistent(given):
     class Loud(Control):
         claim = mechanism_claim(Step(noise=given["noise"]), norm_bound=1.0, divisor=12)
 
-        def released(self, grads, there, generator):
+        def release(self, grads, there, generator):
             return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), given["noise"], generator) / 12}
 
     found = audit(

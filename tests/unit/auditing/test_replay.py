@@ -44,7 +44,7 @@ SOME = neighbouring_pairs()[:6]
 class Right(Control):
     """The controls' own sound mechanism: nothing is wrong with it."""
 
-    def released(self, grads, there, generator):
+    def release(self, grads, there, generator):
         return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP, generator) / SIZE}
 
 
@@ -70,7 +70,7 @@ def test_the_engine_is_left_alone(relation, rate):
 
 def test_an_unclipped_record_is_seen():
     class Unclipped(Right):
-        def released(self, grads, there, generator):
+        def release(self, grads, there, generator):
             return {"sum": add_gaussian_noise(grads[there].sum(0), NOISE * CLIP, generator) / SIZE}
 
     assert "times the declared sensitivity" in reasons(Unclipped())
@@ -78,7 +78,7 @@ def test_an_unclipped_record_is_seen():
 
 def test_noise_that_follows_the_record_is_seen():
     class Follows(Right):
-        def released(self, grads, there, generator):
+        def release(self, grads, there, generator):
             std = NOISE * (1 + 0.05 * float((grads[there].norm(dim=1) > 5).any()))
             return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), std, generator) / SIZE}
 
@@ -87,8 +87,8 @@ def test_noise_that_follows_the_record_is_seen():
 
 def test_a_draw_more_is_seen():
     class Draws(Right):
-        def released(self, grads, there, generator):
-            found = super().released(grads, there, generator)
+        def release(self, grads, there, generator):
+            found = super().release(grads, there, generator)
             if int(there.sum()) == SIZE:
                 generator.numpy_generator()
             return found
@@ -100,7 +100,7 @@ def test_a_draw_more_is_seen():
 
 def test_a_result_that_is_not_a_number_is_seen():
     class Spoilt(Right):
-        def prepared(self, records):
+        def prepare(self, records):
             return lambda generator: {"sum": records[0].sum(0)}
 
     assert "not finite" in reasons(Spoilt(), [s for s in neighbouring_pairs() if "nan canary" in s.name])
@@ -109,7 +109,7 @@ def test_a_result_that_is_not_a_number_is_seen():
 @pytest.mark.parametrize(("factor", "seen"), [(0.7, True), (1.0, False), (1.4, False)])
 def test_noise_below_the_declared_is_seen_and_more_is_no_mistake(factor, seen):
     class Other(Right):
-        def released(self, grads, there, generator):
+        def release(self, grads, there, generator):
             return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), factor * NOISE, generator) / SIZE}
 
     assert ("times what is declared" in reasons(Other())) == seen
@@ -120,7 +120,7 @@ def test_noise_used_again_is_seen(kept, seen):
     class Again(Right):
         claim = MechanismClaim(steps=(Step(noise=NOISE),) * 2, std=NOISE, step_of={"a": 0, "b": 1})
 
-        def released(self, grads, there, generator):
+        def release(self, grads, there, generator):
             total = clip_rows(grads[there]).sum(0)
             one, two = (add_gaussian_noise(torch.zeros_like(total), NOISE, generator) for _ in range(2))
             return {"a": total + one, "b": total + kept * one + (1 - kept) * two}
@@ -133,7 +133,7 @@ def test_a_rate_above_the_charged_is_seen(charged, seen):
     class Sampled(Right):
         claim = MechanismClaim(steps=(Step(noise=NOISE, rate=charged),), std=NOISE)
 
-        def released(self, grads, there, generator):
+        def release(self, grads, there, generator):
             some = next(sample_steps(there, generator, rate=0.5, steps=1))
             return {"sum": add_gaussian_noise(clip_rows(grads[some]).sum(0), NOISE, generator)}
 
@@ -231,7 +231,7 @@ class Layers(Right):
     def noise(self, layer, generator):
         return add_gaussian_noise(torch.zeros(32, dtype=torch.float64), NOISE * CLIP, generator)
 
-    def released(self, grads, there, generator):
+    def release(self, grads, there, generator):
         parts = torch.split(clip_rows(grads[there]).sum(0), 32)
         return {str(k): (part + self.noise(k, generator)) / SIZE for k, part in enumerate(parts)}
 
