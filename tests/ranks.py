@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the same `Group` with another way to speak, for tests that need no real network."""
+"""Ranks as threads of one process: the same `ManyProcesses` with another way to speak, for tests that need no real network."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from privet.errors import InvalidValue
-from privet.training.processes import Group
+from privet.training.processes import Group, ManyProcesses
 
 
 class Room:
@@ -38,7 +38,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thread(Group):
+class Thread(ManyProcesses):
     room: Room
 
     def _all_gather(self, mine: Tensor) -> list[Tensor]:

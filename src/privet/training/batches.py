@@ -36,6 +36,7 @@ class Batches:
         _check.whole(least=0, workers=workers)
         records = None if self.rows is None else self.rows // views  # of a piece
         self._part = Part(group, records) if group.size > 1 else Whole()
+        self.next_turn = self._part.next_turn  # what goes with the next physical batch: asked once for each, in order
 
     def make_sampler(self, generator: Randomness, *, start: int) -> BatchSampler:
         """The plan's own sampler from a step on, of this rank's part: raises if dataset and plan do not fit."""
@@ -52,10 +53,6 @@ class Batches:
     def load(self, generator: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:
         chosen = self.make_sampler(coins(generator, self._group, start), start=start)
         return physical_batches(self._dataset, chosen, workers=self._workers, physical=self.rows)
-
-    def next_turn(self, *, is_last: bool) -> "Turn":
-        """What goes with the next physical batch: asked once for each, in their order."""
-        return self._part.next_turn(is_last)
 
 
 class Repeated:

@@ -85,11 +85,6 @@ class LoopGuard:
         """Whether the next step is checked: nobody can tell beforehand, once the first ones are over."""
         return self._checks < ALWAYS_CHECKED or secrets.randbelow(ONE_OF) == 0
 
-    @property
-    def is_checking(self) -> bool:
-        """Whether losses are awaited that are checked."""
-        return self._watch is not None and self._watch.check is not None
-
     def open(self, piece: PhysicalBatch[Any], *, is_checked: bool) -> None:
         check = None
         if is_checked:

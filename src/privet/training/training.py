@@ -287,7 +287,7 @@ class Training:
             if self._number >= end:  # drawn ahead, and dropped: nobody saw it
                 return
             self._weights.check_model()
-            self._consistency_digest.sample, self._is_lent = self._batches.next_turn(is_last=piece.is_last)
+            self._consistency_digest.sample, self._is_lent = self._batches.next_turn(piece.is_last)
             if self._charge is None:  # with the first of the physical batches of a step
                 self._charge_step()
             if not len(piece.indices):  # nobody takes part: a step like any other, of noise alone
@@ -359,7 +359,7 @@ class Training:
 
     def _clip(self, losses: "Tensor | LossFn", batch: tuple[Any, ...], *, rows: int) -> ClippedSum:
         """The clipped sum over the physical batch at hand, once it is sure that these are its losses."""
-        is_checked = self._loop.is_checking
+        is_checked = self._consistency_digest.is_checked
 
         def verify() -> None:
             try:
