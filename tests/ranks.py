@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the same `ManyProcesses` with another way to speak, for tests that need no real network."""
+"""Ranks as threads of one process: `ManyProcesses` with another way to speak, for tests that need no real network."""
 
 import threading
 from collections.abc import Callable

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from privet.attacks import Reconstruction, registry, resolve_attack
-from privet.attacks.contract import ATTACK, records, seen
+from privet.attacks.contract import ATTACK, records, sample_observation
 from privet.attacks.observing import TargetRecords
 from privet.attacks.outcome import measure_reconstruction
 
@@ -15,7 +15,7 @@ X, Y = records(6)
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Reconstruction]:
-    return {name: resolve_attack(name).run(seen()) for name in NAMES}
+    return {name: resolve_attack(name).run(sample_observation()) for name in NAMES}
 
 
 def test_these_are_registered() -> None:

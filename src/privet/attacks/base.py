@@ -114,13 +114,10 @@ def resolve_attack(spelling: Any) -> Attack:
         name, options = registry.split(spelling)
         return registry.make(name, **registry.options(name, options))
     if not callable(getattr(spelling, "run", None)):
-        raise InvalidValue(f"attack={spelling!r} must be a name, or an object with run. Known: {attack_names()}.")
+        known = ", ".join(registry.names())
+        raise InvalidValue(f"attack={spelling!r} must be a name, or an object with run. Known: {known}.")
     found: Attack = spelling
     return found
-
-
-def attack_names() -> str:
-    return ", ".join(registry.names())
 
 
 # --- gradients --------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def observation(model: nn.Module, x: Tensor, y: Tensor, *, batch: int = 1, **mor
     return Observation(model=model, state=state, shape=SHAPE, classes=CLASSES, batch=batch, **given)
 
 
-def seen() -> Observation:
+def sample_observation() -> Observation:
     return observation(network(), *records(VICTIMS))
 
 
@@ -46,7 +46,7 @@ def _run(spelling: Any, what: Observation) -> Reconstruction:
 
 
 def _has_the_shape_of_the_inputs(spelling: Any) -> str:
-    made: Any = _run(spelling, seen())
+    made: Any = _run(spelling, sample_observation())
     if not isinstance(made, Reconstruction):
         return f"run() must return a Reconstruction, not a {type(made).__name__}"
     wanted = {"inputs": (VICTIMS, 1, *SHAPE), "labels": (VICTIMS, 1)} | dict.fromkeys(
@@ -61,13 +61,13 @@ def _has_the_shape_of_the_inputs(spelling: Any) -> str:
 
 
 def _gives_the_same_again(spelling: Any) -> str:
-    first, second = (_run(spelling, seen()).inputs for _ in range(2))
+    first, second = (_run(spelling, sample_observation()).inputs for _ in range(2))
     return "" if torch.equal(first, second) else "two runs on one observation differ: seed what is random"
 
 
 def _finds_nothing_in_noise(spelling: Any) -> str:
     """5 or more of 6 targets among 6 candidates by chance: once in 1,500."""
-    plain, source = seen(), torch.Generator().manual_seed(3)
+    plain, source = sample_observation(), torch.Generator().manual_seed(3)
     noise = {name: u + 1e4 * torch.randn(u.shape, generator=source) for name, u in plain.update.items()}
     made = _run(spelling, replace(plain, update=noise))
     x, _ = records(VICTIMS)
@@ -79,7 +79,7 @@ def _finds_nothing_in_noise(spelling: Any) -> str:
 
 
 def _leaves_the_model_alone(spelling: Any) -> str:
-    right, other = seen(), network(seed=5)
+    right, other = sample_observation(), network(seed=5)
     before = {name: p.clone() for name, p in other.named_parameters()}
     made = _run(spelling, replace(right, model=other))
     if not torch.equal(made.inputs, _run(spelling, right).inputs):

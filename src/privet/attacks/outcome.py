@@ -42,11 +42,11 @@ def ssim(found: Tensor, true: Tensor) -> Tensor:
     a, b = _to_pixel_range(found).double(), true.double()
     channels, window = a.shape[1], _gaussian_window(a.shape[-2:]).to(a)
 
-    def blurred(x: Tensor) -> Tensor:
+    def blur(x: Tensor) -> Tensor:
         return F.conv2d(x, window.expand(channels, 1, *window.shape), groups=channels)
 
-    m, n = blurred(a), blurred(b)
-    v, w, s = blurred(a * a) - m * m, blurred(b * b) - n * n, blurred(a * b) - m * n
+    m, n = blur(a), blur(b)
+    v, w, s = blur(a * a) - m * m, blur(b * b) - n * n, blur(a * b) - m * n
     c1, c2 = K1**2, K2**2
     each = (2 * m * n + c1) * (2 * s + c2) / ((m * m + n * n + c1) * (v + w + c2))
     return each.flatten(1).mean(1).to(found.dtype)

@@ -44,6 +44,12 @@ def add_gaussian_noise(value: Tensor, std: float, generator: Randomness) -> Tens
     return value + draw(torch.empty(value.shape, dtype=torch.float64), std=std, generator=generator)
 
 
+def claim_steps(steps: tuple[Step, ...]) -> MechanismClaim:
+    """Steps at one rate, each over the public batch, under its number."""
+    step_of = {str(number): number for number in range(len(steps))}
+    return MechanismClaim(steps=steps, std=NOISE * CLIP / (SIZE * steps[0].rate), step_of=step_of)
+
+
 class Control:
     """What the controls share: gradients are computed once for a dataset; null records add nothing.
 
@@ -114,9 +120,7 @@ class NoiseReplayed(Control):
 
     rate: ClassVar[float] = 0.5
 
-    claim = MechanismClaim(
-        steps=(Step(noise=NOISE, rate=rate),) * 2, std=NOISE * CLIP / (SIZE * rate), step_of={"0": 0, "1": 1}
-    )
+    claim = claim_steps((Step(noise=NOISE, rate=rate),) * 2)
 
     def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
         noise = add_gaussian_noise(torch.zeros_like(grads[0]), NOISE * CLIP, generator)
@@ -247,11 +251,6 @@ class LoopControl(Control):
 
     steps: ClassVar[tuple[Step, ...]]
 
-    @property
-    def claim(self) -> MechanismClaim:
-        step_of = {str(number): number for number in range(len(self.steps))}
-        return MechanismClaim(steps=self.steps, std=NOISE * CLIP / (SIZE * self.steps[0].rate), step_of=step_of)
-
     def prepare(self, records: Records) -> Run:
         clipped = clip_rows(logistic_gradients(records))
 
@@ -272,6 +271,7 @@ class ChosenBatch(LoopControl):
     """A loop that leaves by break until its batch has the target: it takes part in each step, charged at the rate."""
 
     steps: ClassVar[tuple[Step, ...]] = (Step(noise=NOISE, rate=0.25),) * 2
+    claim = claim_steps(steps)
 
     def train(self, loop: Loop) -> None:
         while loop.ledger.steps < len(self.steps):
@@ -289,6 +289,7 @@ class RawStep(LoopControl):
     """An optimizer's step on gradients as they are, neither clipped nor noisy, between two private steps."""
 
     steps: ClassVar[tuple[Step, ...]] = (Step(noise=NOISE),) * 2
+    claim = claim_steps(steps)
 
     def train(self, loop: Loop) -> None:
         for number, chosen in enumerate(loop, start=1):

@@ -9,7 +9,7 @@ from step to step, which shows noise that is used again.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +77,7 @@ def distinguish(
     curve = mechanism.claim.curve
     results = []
     for scene in scenes:
-        tick = None if progress is None else _pair_progress(progress, scene.name)
-        results.append(_test_pair(mechanism, scene, curve, samples, alarm / len(scenes), delta, source, tick))
+        results.append(_test_pair(mechanism, scene, curve, samples, alarm / len(scenes), delta, source, progress))
     top = max(results, key=lambda result: result.rank)
     return _finding(top, mechanism, samples, alarm, delta, time.perf_counter() - start, len(scenes))
 
@@ -102,7 +101,7 @@ class Result:
 
 def _test_pair(
     mechanism: Mechanism, scene: NeighbouringPair, curve: Curve, samples: int, alarm: float, delta: float,
-    source: Randomness, tick: Callable[[int], None] | None,
+    source: Randomness, progress: Progress | None,
 ) -> Result:  # fmt: skip
     pair = Pair.of(mechanism, scene)
     lens = Projection.of(pair)
@@ -111,8 +110,8 @@ def _test_pair(
         rows = []
         for k in range(samples):
             rows.append(lens.features(pair.flatten(run(source))))
-            if tick is not None and not k % 100:
-                tick(number * samples + k)
+            if progress is not None and not k % 100:
+                progress(f"{scene.name}: sample {number * samples + k}")
         worlds.append(np.array(rows))
     half = samples // 2
     without, with_ = (world[half:] for world in worlds)
@@ -148,11 +147,11 @@ def _verdict(
 def _finding(
     top: Result, mechanism: Mechanism, samples: int, alarm: float, delta: float, seconds: float, count: int
 ) -> Finding:
-    e = top.errors
+    e, needed = top.errors, "more than a billion" if top.needed is None else f"about {top.needed}"
     outcome = {
         "violation": f"the claimed curve is rejected with confidence {100 * (1 - alarm):g} %",
         "consistent": "the claimed curve is not rejected",
-        "inconclusive": f"not decided; {_format_sample_count(top.needed)} samples per world would",
+        "inconclusive": f"not decided; {needed} samples per world would",
     }[top.verdict]
     says = (
         f"{outcome}; mu >= {e.mu:.3g} (Gaussian reading) against {top.mu_claimed:.3g} claimed; {samples} samples per "
@@ -169,11 +168,3 @@ def _finding(
         numbers={"scene": top.scene, "feature": top.feature, "samples": samples, "scenes": count,
                  "false_alarm": e.false_alarm, "miss": e.miss},
     )  # fmt: skip
-
-
-def _format_sample_count(needed: int | None) -> str:
-    return "more than a billion" if needed is None else f"about {needed}"
-
-
-def _pair_progress(progress: Progress, scene: str) -> Callable[[int], None]:
-    return lambda done: progress(f"{scene}: sample {done}")

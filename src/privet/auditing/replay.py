@@ -91,7 +91,8 @@ def replay(mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, progress
             furthest = max(furthest, moved)
     reasons = list(first_of(reasons, MOST))
     many = f"{len(scenes)} scenes" if len(scenes) > 1 else scenes[0].name
-    says = f"{many}; one record moves the query by {_format_ratio(furthest)} what is declared"
+    ratio = f"{furthest:.4g} times" if furthest < 1e6 else "more than a million times"
+    says = f"{many}; one record moves the query by {ratio} what is declared"
     return Finding(
         kind="replay", verdict="violation" if reasons else "consistent", says=says, reasons=tuple(reasons),
         alarm=CHECKS * RARE, seconds=time.perf_counter() - start, numbers={"scenes": len(scenes), "furthest": furthest},
@@ -160,10 +161,10 @@ def _check_tensors(pair: Pair, coins: int) -> list[str]:
     one, other = (pair.without(FrozenRandomness(coins, noise)) for noise in (1, 2))
     found = {name: _difference(one[name], other[name]) for name in one if pair.which.std_of(name) is not None}
     for name, values in found.items():
-        if not values.all() and _is_bare(
-            values, _difference(one[name], pair.without(FrozenRandomness(coins, 3))[name])
-        ):
-            return [f"some of {name!r} has no noise"]
+        if not values.all():  # under two noises, rounding may make an entry the same: under three it is bare
+            third = _difference(one[name], pair.without(FrozenRandomness(coins, 3))[name])
+            if ((values == 0) & (third == 0)).any():
+                return [f"some of {name!r} has no noise"]
         scaled = values / (math.sqrt(2) * (pair.which.std_of(name) or 1.0))
         own = scaled - scaled.mean() if len(scaled) > 1 else scaled
         if len(own) and stats.chi2.cdf((own**2).sum(), max(len(own) - 1, 1)) < pair.rare / len(found):
@@ -174,11 +175,6 @@ def _check_tensors(pair: Pair, coins: int) -> list[str]:
 def _difference(one: Tensor, other: Tensor) -> Floats:
     found: Floats = (one.detach().double() - other.detach().double()).cpu().numpy().ravel()
     return np.nan_to_num(found, nan=1.0)
-
-
-def _is_bare(one: Floats, other: Floats) -> bool:
-    """Whether an entry is the same under three noises: under two, rounding may make it so."""
-    return bool(((one == 0) & (other == 0)).any())
 
 
 def _correlated_tensors(pair: Pair, found: dict[str, Floats]) -> list[str]:
@@ -194,11 +190,6 @@ def _correlated_tensors(pair: Pair, found: dict[str, Floats]) -> list[str]:
 
 def _nearly_equal(one: Floats, other: Floats) -> bool:
     return _norm(one - other) <= ROUNDING * max(_norm(one), _norm(other))
-
-
-def _is_steady(pair: Pair) -> bool:
-    """Whether the noise is the same with the record and without it."""
-    return _nearly_equal(_noise_difference(pair.with_, pair, 0), _noise_difference(pair.without, pair, 0))
 
 
 def _correlated_steps(noise: Floats, rare: float) -> list[str]:
@@ -232,7 +223,8 @@ def _participating_coins(mechanism: Mechanism, scene: NeighbouringPair, reasons:
     moved = np.stack([np.linalg.norm(pair.difference(coin, 1), axis=1) > ROUNDING for coin in range(COINS)])
     rate, steps = max(step.rate for step in which.steps), len(which.steps)
     times = moved.sum(1)
-    judged = steps if _is_steady(pair) else 0  # noise that follows the record moves everything
+    is_steady = _nearly_equal(_noise_difference(pair.with_, pair, 0), _noise_difference(pair.without, pair, 0))
+    judged = steps if is_steady else 0  # noise that follows the record moves everything
     for least in range(1, judged + 1):
         chance, seen = float(stats.binom.sf(least - 1, steps, rate)), int((times >= least).sum())
         if stats.binom.sf(seen - 1, COINS, chance) < RARE / steps:
@@ -251,10 +243,6 @@ def _search_coins(pair: Pair, rate: float) -> list[int]:
         if float(np.abs(pair.difference(coin, 1)).max()) > ROUNDING:
             return [coin]
     return [0]
-
-
-def _format_ratio(ratio: float) -> str:
-    return f"{ratio:.4g} times" if ratio < 1e6 else "more than a million times"
 
 
 def _norm(values: Floats) -> float:

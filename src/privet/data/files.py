@@ -165,9 +165,9 @@ def unzip_arrays(content: bytes, *, limit: int, name: str) -> dict[str, NDArray[
             return {key: array for key, array in held.items() if isinstance(array, np.ndarray)}  # else it is bytes
     except Exception as error:  # a damaged file may fail in any way, MemoryError included; its text may show content
         what = "it has objects, which are not unpickled" if "allow_pickle" in str(error) else type(error).__name__
-        raise damaged(InvalidValue(what), "NPZ file of plain arrays", name) from None
+        raise damage_error(InvalidValue(what), "NPZ file of plain arrays", name) from None
     raise InvalidValue(f"{name}: unpacks to {unpacked:,} bytes, more than {limit:,}. Do not use it.")
 
 
-def damaged(error: Exception, kind: str, name: str) -> InvalidValue:
+def damage_error(error: Exception, kind: str, name: str) -> InvalidValue:
     return InvalidValue(f"{name}: is not a whole {kind}: {shorten(one_line(error), 200)}. Fetch or make it again.")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from privet import _check
 from privet._files import MIB, read_start
 from privet._text import shorten
-from privet.data.files import LARGEST, damaged, expand_user, read_content, unzip_arrays
+from privet.data.files import LARGEST, damage_error, expand_user, read_content, unzip_arrays
 from privet.data.task import RMSE, Task, one_in, register, tensors
 from privet.errors import InvalidValue
 
@@ -79,10 +79,9 @@ def own_csv(
 
 def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
     try:
-        _check_text(existing_path(path), path)
+        _check_text(read_start(existing_path(path), MIB), path)  # a large file, before all of it is read
         content = read_content(existing_path(path), most=LONGEST, advice="Give an NPZ file: npz:path=...")
-        if b"\0" in content:
-            raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {content.index(0):,} is no text.")
+        _check_text(content, path)
         text = content.decode("utf-8-sig")
         lines = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), strict=True) if row]
     except UnicodeDecodeError as error:
@@ -110,11 +109,9 @@ def _read_table(path: str) -> tuple[list[str], list[list[str]]]:
     return header, lines[1:]
 
 
-def _check_text(place: Path, path: str) -> None:
-    """Raise if a large file begins as no text does, before all of it is read."""
-    start = read_start(place, MIB)
-    if b"\0" in start:
-        raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {start.index(0):,} is no text.")
+def _check_text(content: bytes, path: str) -> None:
+    if b"\0" in content:
+        raise InvalidValue(f"{path}: is not a CSV file in UTF-8: byte {content.index(0):,} is no text.")
 
 
 def _parse_numbers(path: str, name: str, cells: list[str]) -> NDArray[np.float64]:
@@ -186,7 +183,7 @@ def own_npz(*, path: str, classes: int | None = None, every: int = 5) -> Task:
     """
     start = read_start(existing_path(path), 2)
     if start and start != b"PK":  # before all of it is read
-        raise damaged(InvalidValue("it does not begin as one"), "NPZ file of plain arrays", path)
+        raise damage_error(InvalidValue("it does not begin as one"), "NPZ file of plain arrays", path)
     content = read_content(existing_path(path))
     arrays = unzip_arrays(content, limit=min(LARGEST, max(SURELY, DENSEST * len(content))), name=path)
     wanted = ("x", "y", "x_test", "y_test") if {"x_test", "y_test"} & set(arrays) else ("x", "y")

@@ -76,12 +76,13 @@ def estimate(
     line = _memory_line(half, low, many, peak)
     most = _most_rows(limit, line)
     times = [trial.measure_seconds(rows) for _ in range(rounds + 1)]  # the first one warms up, and is rarely the least
+    at_once = min(most, batch)
     clip, noise, plain = (min(column) for column in zip(*times, strict=True))
     return Estimate(
         batch=batch, rows=rows, private_ms=1e3 * (clip * batch / rows + noise), plain_ms=1e3 * plain * batch / rows,
-        peak_bytes=None if line is None else round(line[0] + line[1] * min(batch, most)),
+        peak_bytes=None if line is None else round(line[0] + line[1] * at_once),
         bytes_each=None if line is None else round(line[1]),
-        physical=None if most >= batch + SPREAD * math.sqrt(batch) else _round_rows(min(most, batch)),
+        physical=None if most >= batch + SPREAD * math.sqrt(batch) else at_once if at_once < 16 else at_once // 8 * 8,
         fits=line is None or limit is None or line[0] + line[1] <= SAFE * limit,
     )  # fmt: skip
 
@@ -105,10 +106,6 @@ def _most_rows(limit: int | None, line: tuple[float, float] | None) -> int:
     if limit is None or line is None or line[1] <= 0:
         return 2**31
     return max(1, math.floor((SAFE * limit - line[0]) / line[1]))
-
-
-def _round_rows(rows: int) -> int:
-    return rows if rows < 16 else rows // 8 * 8
 
 
 class _Trial:

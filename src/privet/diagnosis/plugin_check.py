@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from privet._registry import import_address
 from privet.clipping.clipped_sum import clipped_sum
-from privet.clipping.rule import bounded, bounded_factors, clipping_rule, is_adaptive
+from privet.clipping.rule import BoundedRule, bounded, clipping_rule, is_adaptive
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.diagnosis.estimate import random_rows
@@ -103,16 +103,20 @@ def batch(size: int = SIZE, seed: int = 0) -> tuple[Tensor, Tensor]:
     return torch.randint(7, (size, 5), generator=source), torch.randint(3, (size,), generator=source)
 
 
+def _bounded(spec: Any) -> BoundedRule:
+    return bounded(clipping_rule(spec, as_published=True))
+
+
 def _parameters_are_grouped(spec: Any) -> str:
     names = [name for name, _ in network().named_parameters()]
-    groups = bounded(clipping_rule(spec, as_published=True)).groups(names)
+    groups = _bounded(spec).groups(names)
     if sorted(name for group in groups for name in group) != sorted(names):
         return "groups(names) must have every parameter in exactly one group"
     return ""
 
 
 def _bound_is_public(spec: Any) -> str:
-    rule = bounded(clipping_rule(spec, as_published=True))
+    rule = _bounded(spec)
     for clip, groups in itertools.product((1e-3, CLIP, 7.0), (1, 3)):
         if rule.bound(clip, groups) != rule.bound(clip, groups):
             return "norm_bound(clip, groups) gives another number when it is asked again"
@@ -121,27 +125,23 @@ def _bound_is_public(spec: Any) -> str:
 
 def _factors_are_of_one_example(spec: Any) -> str:
     """Also that they can be mapped: no random numbers, no branch on a value; the engine says which."""
-    rule, norms = (
-        bounded(clipping_rule(spec, as_published=True)),
-        torch.tensor([[0.2, 0.1], [4.0, 3.0], [0.5, 9.0], [1e-6, 0.0]]),
-    )
+    rule, norms = _bounded(spec), torch.tensor([[0.2, 0.1], [4.0, 3.0], [0.5, 9.0], [1e-6, 0.0]])
     together = rule.unbounded_factors(norms, CLIP)
     alone = torch.cat([rule.unbounded_factors(row[None], CLIP) for row in norms])
     if not together.isfinite().all():
         return "factors() of finite norms must be finite"
-    return (
-        "" if torch.allclose(together, alone, rtol=1e-6) else "the factors of an example depend on the other examples"
-    )
+    is_alike = torch.allclose(together, alone, rtol=1e-6)
+    return "" if is_alike else "the factors of an example depend on the other examples"
 
 
 def _examples_stay_within_the_bound(spec: Any) -> str:
     """By the rule alone: the engine cuts back what is above, which costs accuracy and no privacy."""
-    rule, norms = bounded(clipping_rule(spec, as_published=True)), torch.tensor([[0.01], [0.3], [2.0], [500.0]])
+    rule, norms = _bounded(spec), torch.tensor([[0.01], [0.3], [2.0], [500.0]])
     bound = rule.bound(CLIP, 1)
     reach = (rule.unbounded_factors(norms, CLIP).double() * norms).abs().amax()
     if float(reach) > bound * (1 + 1e-5):
         return f"an example adds {float(reach):.3g}, more than norm_bound={bound:.3g}; the engine would cut it back"
-    held = bounded_factors(rule.rule, norms, CLIP, bound=bound, dtype=norms.dtype) * norms
+    held = rule.factors(norms, CLIP, bound=bound, dtype=norms.dtype) * norms
     return "" if float(held.abs().amax()) <= bound * (1 + 1e-6) else "the engine does not hold it to its bound"
 
 

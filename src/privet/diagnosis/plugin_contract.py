@@ -12,7 +12,6 @@ from typing import Any, get_args
 import numpy as np
 
 from privet import schedules
-from privet._registry import Registry
 from privet._text import one_line, shorten
 from privet.accounting import Ledger, Step, spent
 from privet.accounting import registry as accountants
@@ -57,11 +56,9 @@ def outcome_of(name: str, check: Check, thing: Any) -> Outcome:
         return Outcome(check=name, why=f"it fails with a {type(error).__name__}: {shorten(one_line(error), 200)}")
 
 
-def _made(registry: Registry[Any], spelling: Any) -> Any:
-    if not isinstance(spelling, str):
-        return spelling
-    name, options = registry.split(spelling)
-    return registry.make(name, **registry.options(name, options))
+def _accountant(spelling: str) -> Any:
+    name, options = accountants.split(spelling)
+    return accountants.make(name, **accountants.options(name, options))
 
 
 # --- schedules: any form that `schedule` reads ------------------------------------------------------
@@ -130,7 +127,7 @@ def _equal(left: float, right: float) -> bool:
 
 def _rates(name: str) -> list[float]:
     """The sample rates that it covers, of those tried."""
-    made = _made(accountants, name)
+    made = _accountant(name)
     return [rate for rate in RATES if made.unsupported_reason(Step(noise=3.0, rate=rate), "zero-out") is None]
 
 
@@ -194,7 +191,7 @@ def _smaller_delta_costs_more(name: str) -> str:
 
 
 def _interval_and_label(name: str) -> str:
-    made = _made(accountants, name)
+    made = _accountant(name)
     for rate in _rates(name):
         lower, upper = made.bounds(ledger_of(rate=rate), DELTA)
         if not (upper >= 0 and (lower is None or 0 <= lower <= upper)):
@@ -211,7 +208,7 @@ def _not_below_what_is_proven(name: str) -> str:
             continue
         ledger = ledger_of(noise, rate, count)
         guarantee, tight = spent(ledger, DELTA, accountant=name), spent(ledger, DELTA)
-        if guarantee.label == "certified" or not accountants.is_ours(_made(accountants, name)):
+        if guarantee.label == "certified" or not accountants.is_ours(_accountant(name)):
             assert tight.epsilon_lower is not None
             if guarantee.epsilon < tight.epsilon_lower:
                 return f"epsilon {guarantee.epsilon:g} is below the proven lower bound {tight.epsilon_lower:g}"
@@ -221,7 +218,7 @@ def _not_below_what_is_proven(name: str) -> str:
 
 
 def _refusals_have_a_reason(name: str) -> str:
-    made = _made(accountants, name)
+    made = _accountant(name)
     for sampling, relation, rate in itertools.product((Poisson(), FixedSize(), Shuffled()), RELATIONS, RATES):
         ledger, step = Ledger(), Step(noise=3.0, rate=rate, sampling=sampling)
         ledger.add(step, 100)

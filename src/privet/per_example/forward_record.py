@@ -243,11 +243,12 @@ class ForwardRecord:
             return out
         rule = layer_rule(func, args, kwargs, forced=bool(self.forced) and is_forced(key[1], self.forced))
         out, watched, kept = rule.run(func, args, kwargs)
+        is_plain = fact.in_front and self.rows == self.batch and all(t.shape[0] == self.rows for t in plain)
         self.uses.append(
             ParameterUse(
                 name=key, rule=rule, func=func, args=args, kwargs=kwargs, fact=fact,
                 batch=self.batch, rows=self.rows, edges=[get_gradient_edge(t) for t in watched], plain=plain,
-                tracked=entering, is_plain=fact.in_front and self.rows == self.batch and _has_rows(plain, self.rows),
+                tracked=entering, is_plain=is_plain,
                 is_asked=_is_asked(plain, watched), kept=kept, versions=[t._version for t in plain],
             )
         )  # fmt: skip
@@ -269,10 +270,6 @@ def _is_transposed(value: Tensor) -> bool:
     """Whether the rows of a tensor of three or more dimensions cannot be had as those of a matrix without a copy."""
     sizes, strides = value.shape, value.stride()
     return any(strides[i] != strides[i + 1] * sizes[i + 1] for i in range(value.dim() - 2))
-
-
-def _has_rows(plain: Sequence[Tensor], rows: int) -> bool:
-    return all(t.shape[0] == rows for t in plain)
 
 
 def _is_asked(plain: Sequence[Tensor], watched: Sequence[Tensor]) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -213,16 +214,12 @@ def _gradients_by_vmap(work: Work, examples: Tensor) -> dict[str, PerExampleGrad
     return {name: Dense(widen(grad)) for name, grad in grads.items()}
 
 
-def _select_rows(rows: slice, t: Tensor) -> Tensor:
-    return t[rows]
-
-
 def _gradients_by_loop(work: Work, examples: Tensor) -> dict[str, PerExampleGradient]:
     found: dict[str, list[Tensor]] = {name: [] for name in work.named}
     for example in examples.tolist():
         rows = slice(example * work.views, (example + 1) * work.views)
         with torch.enable_grad():
-            loss = work.losses(None, partial(_select_rows, rows)).mean()
+            loss = work.losses(None, itemgetter(rows)).mean()
         grads = torch.autograd.grad(loss, list(work.named.values()), allow_unused=True)
         for (name, p), grad in zip(work.named.items(), grads, strict=True):
             found[name].append(torch.zeros_like(p) if grad is None else grad)

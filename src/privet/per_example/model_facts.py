@@ -149,22 +149,19 @@ def _compare_shapes(few: TrialPass, many: TrialPass) -> tuple[dict[Key, list[Cal
     facts: dict[Key, list[CallLayout]] = {}
     wrong: dict[tuple[Key, int], bool] = {}
     for a, b in zip(few.calls, many.calls, strict=True):
-        places = [[_to_batch_dim(independence.growing_dim(x, y)) for x, y in zip(one, two, strict=True)]
-                  for one, two in ((a.inputs, b.inputs), (a.outputs, b.outputs))]  # fmt: skip
-        fact = CallLayout(tuple(places[0]), tuple(places[1]))
+        dims = [[independence.growing_dim(x, y) for x, y in zip(one, two, strict=True)]
+                for one, two in ((a.inputs, b.inputs), (a.outputs, b.outputs))]  # fmt: skip
+        places = [tuple(None if dim is None else BatchDim(dim) for dim in some) for some in dims]
+        fact = CallLayout(places[0], places[1])
         facts.setdefault(b.key, []).append(fact)
         if fact.is_use != b.is_use:
             wrong[(b.key, b.turn)] = fact.is_use
-        elif not fact.is_use and any(places[0]):
+        elif not fact.is_use and any(fact.inputs):
             raise Unsupported(
                 f"{function_name(b.key[0])} of {', '.join(b.key[1])} sums over the examples of a batch, so one "
                 "example's share cannot be told from the others'. Keep one row per example."
             )
     return facts, wrong
-
-
-def _to_batch_dim(dim: int | None) -> BatchDim | None:
-    return None if dim is None else BatchDim(dim)
 
 
 def _find_row_orders(facts: dict[Key, list[CallLayout]], base: TrialPass, changed: Sequence[TrialPass]) -> Facts:

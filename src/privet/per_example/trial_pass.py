@@ -162,14 +162,14 @@ class _Decisions(Mode):
     def mark_as_data(self, take: Take) -> Take:
         """The same, known to be data; how it is taken is not the model's doing."""
 
-        def marked(t: Tensor) -> Tensor:
+        def mark(t: Tensor) -> Tensor:
             self.is_listening = False
             found = take(t)
             self.is_listening = True
             found.privet_data = True  # type: ignore[attr-defined]
             return found
 
-        return marked
+        return mark
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

@@ -199,7 +199,7 @@ def environment() -> Environment:
     """Jinja with our filters alone: the others make text of numbers."""
     found = Environment(autoescape=True, finalize=admit, undefined=StrictUndefined, line_statement_prefix="%")
     found.filters = {"length": len, "guarantee": _guarantee, "interval": _interval, "public": _public, "raw": _raw,
-                     "code": _code, "charts": _charts, "pictures": _pictures, "counted": _counted}  # fmt: skip
+                     "code": _code, "charts": _charts, "pictures": _pictures, "counted": _count_noun}  # fmt: skip
     return found
 
 
@@ -257,7 +257,7 @@ def _code(context: Context, value: str | list[str]) -> Markup:
     return _mark(context, f"`{flat}`", f"<code>{escape(value)}</code>")
 
 
-def _counted(number: int, noun: str) -> Markup:
+def _count_noun(number: int, noun: str) -> Markup:
     return text(format_count(number, noun, commas=True))
 
 

@@ -38,7 +38,9 @@ class Watch:
         self._context: AbstractContextManager[None] = recording(model, check=check, named=named)
         self._context.__enter__()
         outputs = self.outputs  # the hook must not hold this object: models are copied with their hooks
-        self._hook = model.register_forward_hook(lambda _, __, out: outputs.extend(_output_nodes(out)))
+        self._hook = model.register_forward_hook(
+            lambda _, __, out: outputs.extend(t.grad_fn for t in tensors_in(out) if t.grad_fn is not None)
+        )
 
     def end(self, *, keep: bool) -> None:
         """Stop; what was seen is for `clipped_sum`, or for nobody."""
@@ -48,10 +50,6 @@ class Watch:
             self._context.__exit__(None, None, None)
         else:
             self._context.__exit__(GeneratorExit, GeneratorExit(), None)
-
-
-def _output_nodes(out: Any) -> list[Node]:
-    return [t.grad_fn for t in tensors_in(out) if t.grad_fn is not None]
 
 
 class LoopGuard:

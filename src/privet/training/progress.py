@@ -111,13 +111,13 @@ def format_epsilon(spent: Guarantee) -> str:
 
 def format_scores(line: Mapping[str, Any]) -> list[str]:
     """The scores in a line of the metrics, in words; what is not private says so."""
-    found = [f"{_score_name(key)} {_format_score(value)}" for key, value in line.items() if key.startswith("held_out_")]
+    found = [
+        f"{key.removeprefix('held_out_')} {_format_score(value)}"
+        for key, value in line.items()
+        if key.startswith("held_out_")
+    ]
     raw = [f"{key} {_format_score(value)} ({NOT_PRIVATE})" for key, value in line.items() if key.startswith("raw_")]
     return found + raw
-
-
-def _score_name(key: str) -> str:
-    return key.removeprefix("held_out_")
 
 
 def _format_score(value: float | None) -> str:

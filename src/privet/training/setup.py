@@ -134,7 +134,9 @@ def learning_rate_schedule(settings: Settings, plan: Plan, optimizer: Optimizer)
     known = {"T_max": length, "total_steps": length, "max_lr": optimizer.param_groups[0]["lr"]}
     if kind is PolynomialLR:  # a decay; torch's other `total_iters` are of a warm-up
         known["total_iters"] = length
-    options = {key: value for key, value in known.items() if key in asked and not _gives_length(key, options)} | options
+    if "epochs" in options:  # they give the length too
+        del known["total_steps"]
+    options = {key: value for key, value in known.items() if key in asked} | options
     if name in schedulers.names():
         _check_moves(name, settings.scheduler, options)
     made = _make_instance(schedulers, name, settings.scheduler, optimizer=optimizer, **options)
@@ -143,10 +145,6 @@ def learning_rate_schedule(settings: Settings, plan: Plan, optimizer: Optimizer)
 
 def steps_per_epoch(plan: Plan) -> int:
     return max(1, round(1 / plan.steps[0].rate))
-
-
-def _gives_length(key: str, options: Mapping[str, Any]) -> bool:
-    return key == "total_steps" and "epochs" in options
 
 
 def _resolve_spelling(registry: Registry[Any], spelling: str, kind: type) -> tuple[str, dict[str, Any]]:

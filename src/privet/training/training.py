@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,12 +103,10 @@ class Training:
         self._weights = Weights(self._inner, named, optimizer, average=average, is_busy=self._is_mid_batch)
         self.out = None if out is None else Path(out)
 
-        def begin_account() -> account.Account:
-            return account.open_account(
-                plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.noise_is_secret, covered=not not_private,
-                dataset=dataset_name,
-            )  # fmt: skip
-
+        begin_account = partial(
+            account.open_account, plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.noise_is_secret,
+            covered=not not_private, dataset=dataset_name,
+        )  # fmt: skip
         self._consistency_digest = Standing(weights=list(named.values()))
         self._account = make_account(self.group, plan, begin_account, self._consistency_digest)
         self._number = self._account.next_step  # the step at hand

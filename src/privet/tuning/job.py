@@ -26,7 +26,7 @@ from privet.planning.tuning_budget import TrialBudget
 from privet.training.checks import check_preprocessing, count_records
 from privet.training.settings import Settings
 from privet.tuning.choice import draw_run_count
-from privet.tuning.space import Candidate, Space, split_candidate
+from privet.tuning.space import SPENDING, Candidate, Space, split_candidate
 
 JUDGES = 0.1  # the share of the training records that judges
 
@@ -270,7 +270,7 @@ def _check_public(job: TuningJob) -> None:
 
 def _check_charged(job: TuningJob) -> None:
     recipe = job.recipe_of(next(job.space.grid()))
-    spending = job.space.spending_keys()
+    spending = [key for key in job.space.values if key in SPENDING]
     if spending and job.law != "disjoint":
         raise InvalidValue(
             f"{spending[0]} is tuned, and charge={job.law!r} is for trials that cost the same. Its theorem is for one "

@@ -101,10 +101,6 @@ class Space:
         kept = set(source.choice(self.size, size=number, replace=False).tolist())
         return [candidate for place, candidate in enumerate(self.grid()) if place in kept]
 
-    def spending_keys(self) -> list[str]:
-        """The keys that make the steps of candidates cost differently."""
-        return [key for key in self.values if key in SPENDING]
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: `Space.of(space.as_dict()) == space`."""
         return {key: str(v) if isinstance(v, Range) else list(v) for key, v in self.values.items()}

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from privet._text import shorten
-from privet.data.files import File, Where, candidate_paths, damaged, find, gunzip, read, read_content
+from privet.data.files import File, Where, candidate_paths, damage_error, find, gunzip, read, read_content
 from privet.errors import InvalidValue
 
 LONGEST = 2**16  # bytes of a header that names a member; such are read whole
@@ -46,7 +46,7 @@ def untar(content: bytes, *, limit: int, name: str) -> Iterator[tuple[str, bytes
         except InvalidValue:
             raise
         except Exception as error:  # a damaged file may fail in any way, by numbers that are none or too deep a chain
-            raise damaged(error, "tar.gz file", name) from None
+            raise damage_error(error, "tar.gz file", name) from None
 
 
 def _check_member(member: tarfile.TarInfo, *, limit: int, name: str) -> None:
@@ -137,7 +137,7 @@ def unpack(content: bytes, *, limit: int, name: str) -> bytes:
     try:
         unpacked = unpacker.decompress(content, limit + 1)
     except lzma.LZMAError as error:
-        raise damaged(error, "xz file", name) from None
+        raise damage_error(error, "xz file", name) from None
     if len(unpacked) > limit:
         raise InvalidValue(f"{name}: unpacks to more than {limit:,} bytes. It is not the file it is named after.")
     if not unpacker.eof or unpacker.unused_data:
@@ -165,7 +165,7 @@ def unzip(content: bytes, wanted: Callable[[str], bool], *, limit: int, name: st
     except InvalidValue:
         raise
     except Exception as error:  # a damaged file may fail in any way
-        raise damaged(error, "zip file", name) from None
+        raise damage_error(error, "zip file", name) from None
     return found
 
 

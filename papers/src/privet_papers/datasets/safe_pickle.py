@@ -4,7 +4,7 @@ import pickletools
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from privet.data.files import damaged
+from privet.data.files import damage_error
 
 T = TypeVar("T", str, bytes)
 _VALUES = {
@@ -43,7 +43,7 @@ def read_plain_values(content: bytes, *, name: str) -> Any:
             machine.step(opcode.name, argument)
         (value,) = machine.stack
     except Exception as error:  # a damaged file may fail in any way
-        raise damaged(error, "pickle of plain values", name) from None
+        raise damage_error(error, "pickle of plain values", name) from None
     return value
 
 

@@ -6,6 +6,7 @@ exchanged records must be followed to both, else the step is refused: what canno
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,7 +71,8 @@ class LoopCheck(Following):  # type: ignore[no-untyped-call]
             grads = self._select_followed(grads)
             used = known.numbers.union(*(self._lookup(grad).numbers for grad in grads))
             self.seen.numbers = [self.seen.numbers[place] for place in sorted(used)]  # others may be for a log
-            fails = {v: v in self._misplaced or not self._rows_agree(losses, v, _changed_losses) for v in active}
+            changed = partial(changed_rows, dim=0, tolerance=TOLERANCE, least=SMALL)
+            fails = {v: v in self._misplaced or not self._rows_agree(losses, v, changed) for v in active}
             turns = {v: not all(self._rows_agree(grad, v, _changed_gradients) for grad in grads) for v in self._active}
         if any(fails.get(variant) for variant in (EXCHANGED, *EXTREMES)):
             raise Unsupported(COUPLED)
@@ -187,10 +189,6 @@ class _Through:
 
     def call(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
-
-
-def _changed_losses(losses: Tensor, others: Tensor) -> Tensor:
-    return changed_rows(losses, others, 0, TOLERANCE, SMALL)
 
 
 def _changed_gradients(grads: Tensor, others: Tensor) -> Tensor:

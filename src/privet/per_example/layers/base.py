@@ -61,11 +61,6 @@ def layer_rule(func: Function, args: Sequence[Any], kwargs: dict[str, Any], *, f
     return rule if rule is not None and rule.accepts(args, kwargs) else _rules[layer_rule]
 
 
-def register_fallback(kind: type[LayerRule]) -> type[LayerRule]:
-    """Class decorator: this rule answers where no other does."""
-    return register(layer_rule)(kind)
-
-
 def bind_arguments(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments in the order of `names`, wherever they were given; None for what was not."""
     if not kwargs:
@@ -85,7 +80,7 @@ class PlainRun:
         return out, [out], None
 
 
-@register_fallback
+@register(layer_rule)  # where no other rule answers
 class PerFunction:
     """The function is called again for each example alone, all at once by vmap, and differentiated."""
 
