@@ -30,7 +30,8 @@ Columns: LedgerArrays, Levels: LossLevels, Bins: BinnedLevels, TooHard: NoLayerR
 Builder: LedgerBuilder, Stairs: StepDecay, Time: InverseTime, Question: PricedRecipe, Steps: PlannedSteps
 Setting: ScheduleContext, More: ExtensionCost, Outlook: Extension, Tuning: TrialBudget, _Hunt: GridThenRefine
 Mark: LedgerPosition, Charges: ChargeReader, Tail: TornTail, CountFile: HighWaterMark, Share: PerExampleGradient
-Single: OuterProduct, Outer: OuterProductSum, Viewed: Reshaped, Moved: Permuted, Rows: EmbeddingRows, Blocks: SlicedUse
+Single: OuterProduct, Outer: OuterProductSum, Viewed: Rearranged, Moved: Rearranged, Rows: EmbeddingRows
+Blocks: SlicedUse
 PulledBack: ThroughFunction, Tape: ForwardRecord, Use: ParameterUse, Names: CallNames, Fact: CallLayout
 Unforeseen: UnseenCall, Recording: LoopRecord, Survey: TrialPass, Held: BufferGuard, Writes: BufferWrites
 Shadow: CounterfactualBatch, Rule: ClippingRule or LayerRule, Sweep: RecurrentPass, Adaptive: AdaptiveClippingRule

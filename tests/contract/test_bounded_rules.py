@@ -9,8 +9,8 @@ from torch.utils.data import TensorDataset
 
 from outside_parts import HELD, REFUSED, Asks, Careful, Fails, HalfAdaptive, NoOp, NotANumber, Remembers
 from privet import Step, Training, plan
-from privet.clipping.clipped_sum import Clipper, clip_and_sum, clipped_sum
-from privet.clipping.rule import LEAST_NORM, bounded, bounded_factors, clipping_rule
+from privet.clipping.clipped_sum import Clipper, clipped_sum
+from privet.clipping.rule import LEAST_NORM, bounded, clipping_rule
 from privet.errors import InvalidValue, Unsupported
 from privet.federated.clipped_updates import clipped_updates
 from privet.noise.randomness import seeded
@@ -33,7 +33,7 @@ def made(kind):
 
 def factors(rule, norms, clip=CLIP):
     bound = bounded(rule).bound(clip, norms.shape[1])
-    return bounded_factors(rule, norms, clip, bound=bound, dtype=norms.dtype)
+    return bounded(rule).factors(norms, clip, bound=bound, dtype=norms.dtype)
 
 
 class Layers(nn.Module):
@@ -54,7 +54,8 @@ def summed(grads, rule, dtype=torch.float32):
     for name, p in there.items():
         shares[name] = Dense(grads[:, at : at + p.numel()].reshape(-1, *p.shape).to(dtype))
         at += p.numel()
-    found = clip_and_sum(shares, there, len(grads), rule, CLIP)
+    clipper = Clipper(rule, there)
+    found = clipper.sum(shares, len(grads), clipper.rule.clip_in_force(CLIP))
     return torch.cat([grad.flatten().double() for grad in found.grads.values()]), found
 
 

@@ -12,7 +12,7 @@ from privet import _check
 from privet.accounting import Step
 from privet.accounting.guarantee import Relation
 from privet.attacks.base import Grads, Observation, example_gradients
-from privet.clipping.clipped_sum import clipped_sum, zero_clipped_sum
+from privet.clipping.clipped_sum import Clipper, clipped_sum
 from privet.clipping.rule import ClippingRule, clipping_rule, is_adaptive, is_published
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
@@ -234,7 +234,8 @@ def _private_updates(
     for x, y in zip(victims.inputs, victims.labels, strict=True):
         rule = copy.deepcopy(moment.rule)  # it learns from a release, and every victim's is the first
         if is_control:
-            whole = zero_clipped_sum(parameters, rule, clip)
+            clipper = Clipper(rule, parameters)
+            whole = clipper.zero(clipper.rule.clip_in_force(clip))
         else:
             whole = clipped_sum(moment.model, task.losses, (x, y), rule=rule, clip=clip, as_published=published)
         found = release(

@@ -249,13 +249,11 @@ class Loop:
 class LoopControl(Control):
     """What the loops share: steps at one rate, all of them charged as planned."""
 
-    steps: ClassVar[tuple[Step, ...]]
-
     def prepare(self, records: Records) -> Run:
         clipped = clip_rows(logistic_gradients(records))
 
         def run(generator: Randomness) -> Released:
-            loop = Loop(records, clipped, self.steps, generator)
+            loop = Loop(records, clipped, self.claim.steps, generator)
             self.train(loop)
             return loop.released
 
@@ -270,11 +268,10 @@ class LoopControl(Control):
 class ChosenBatch(LoopControl):
     """A loop that leaves by break until its batch has the target: it takes part in each step, charged at the rate."""
 
-    steps: ClassVar[tuple[Step, ...]] = (Step(noise=NOISE, rate=0.25),) * 2
-    claim = claim_steps(steps)
+    claim = claim_steps((Step(noise=NOISE, rate=0.25),) * 2)
 
     def train(self, loop: Loop) -> None:
-        while loop.ledger.steps < len(self.steps):
+        while loop.ledger.steps < len(loop.steps):
             for chosen in loop:
                 if not self.is_wanted(chosen, target=len(loop.records[1]) - 1):
                     break  # nothing was charged: the next `for` draws again
@@ -288,13 +285,12 @@ class ChosenBatch(LoopControl):
 class RawStep(LoopControl):
     """An optimizer's step on gradients as they are, neither clipped nor noisy, between two private steps."""
 
-    steps: ClassVar[tuple[Step, ...]] = (Step(noise=NOISE),) * 2
-    claim = claim_steps(steps)
+    claim = claim_steps((Step(noise=NOISE),) * 2)
 
     def train(self, loop: Loop) -> None:
         for number, chosen in enumerate(loop, start=1):
             loop.step(chosen)
-            if number < len(self.steps):
+            if number < len(loop.steps):
                 self.between(loop, chosen)
 
     def between(self, loop: Loop, chosen: Tensor) -> None:

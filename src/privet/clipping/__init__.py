@@ -6,7 +6,6 @@ from privet.clipping.rule import (
     AdaptiveClippingRule,
     ClippingRule,
     UncertifiedRule,
-    bounded_factors,
     clipping_rule,
     is_adaptive,
     is_published,

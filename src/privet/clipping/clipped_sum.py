@@ -129,20 +129,6 @@ class Clipper:
         return grads, whole
 
 
-def clip_and_sum(
-    shares: Mapping[str, PerExampleGradient], named: Named, size: int, rule: ClippingRule, clip: float
-) -> ClippedSum:
-    """The sum over examples of what `rule` leaves of each one's gradient; `clip` is the plan's."""
-    clipper = Clipper(rule, named)
-    return clipper.sum(shares, size, clipper.rule.clip_in_force(clip))
-
-
-def zero_clipped_sum(named: Named, rule: ClippingRule, clip: float) -> ClippedSum:
-    """No example: nothing is computed, the sum is zero. `clip` is the plan's."""
-    clipper = Clipper(rule, named)
-    return clipper.zero(clipper.rule.clip_in_force(clip))
-
-
 def clipped_sum(
     model: nn.Module, loss_fn: "Loss | Tensor", batch: Sequence[Any], rule: "str | ClippingRule" = "flat",
     clip: float = 1.0, *, views: int = 1, force: Force = "auto", as_published: bool = False,
@@ -171,9 +157,7 @@ def clipped_sum(
     held = bounded(clipping_rule(rule, as_published=as_published))
     in_force = held.clip_in_force(clip)
     if isinstance(loss_fn, Tensor):
-        named = trainable_parameters(model)
-        shares, size = gradients_of_recorded_losses(model, loss_fn, named, views=views)
-        return Clipper(held, named).sum(shares, size, in_force)
+        return sum_batch(model, loss_fn, batch, Clipper(held, trainable_parameters(model)), in_force, views=views)
     work = prepare_work(model, loss_fn, batch, views=views, force=force)
     return _sum_work(work, Clipper(held, work.named), in_force)
 

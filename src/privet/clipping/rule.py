@@ -184,7 +184,14 @@ class BoundedRule:
     def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
         """What each group of each example is multiplied by, (B, G): no example adds more than `bound`.
 
+            f_i <- f_i min(1, bound / |(f_i1 n_i1, ..., f_iG n_iG)|),   f = 0 where the rule's is not finite
+
         Of the package's own, no factor is below zero, or so large that it matters.
+
+        Args:
+            norms: of the groups of each example, (B, G), finite and never too small, in float32 or float64.
+            bound: the rule's, by `bound`.
+            dtype: the precision of the gradients, for the roundings that are allowed for.
         """
         factors = self.unbounded_factors(norms, clip * _SAFETY[dtype])
         if not len(norms):
@@ -320,21 +327,6 @@ def bounded(rule: "ClippingRule | BoundedRule") -> BoundedRule:
     if registry.is_ours(rule):
         return _Remembering(rule) if is_adaptive(rule) else BoundedRule(rule)
     return _OutsideRemembering(rule) if is_adaptive(rule) else _Outside(rule)
-
-
-def bounded_factors(rule: ClippingRule, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
-    """What each group of each example is multiplied by, (B, G): no example adds more than `norm_bound`.
-
-        f_i <- f_i min(1, bound / |(f_i1 n_i1, ..., f_iG n_iG)|),   f = 0 where the rule's is not finite
-
-    A published rule without a guarantee is the one that is not held: its bound is not what its noise is made from.
-
-    Args:
-        norms: of the groups of each example, (B, G), finite and never too small, in float32 or float64.
-        bound: the rule's, by `BoundedRule.bound`.
-        dtype: the precision of the gradients, for the roundings that are allowed for.
-    """
-    return bounded(rule).factors(norms, clip, bound=bound, dtype=dtype)
 
 
 def _cut_back(factors: Tensor, norms: Tensor, bound: float, dtype: torch.dtype) -> Tensor:

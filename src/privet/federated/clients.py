@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,25 +69,22 @@ class Worker:
 
     def _private_answer(self, client: int, data: Any, model: nn.Module, folder: Path) -> ClientReply:
         """Private steps, where the plan is met and not spent. The model is left as it was."""
+        reply = partial(ClientReply, client=client)
         size = count_records(data) if self.are_sizes_public else self.plan.recipe.size
         try:
             plan = client_plan(self.plan, size)
         except PrivetError as error:  # too few records for this budget: it never takes part
-            return ClientReply(client=client, update=None, why=f"cannot plan: {error}", left=0)
+            return reply(update=None, why=f"cannot plan: {error}", left=0)
         own = ExampleLevelClient(folder, plan, data, seed=self.seed, path=(4, client))
         before = {name: value.clone() for name, value in model.state_dict().items()}
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=self.settings.local_lr)
         try:
             update = own.train_round(model, optimizer, self.losses, steps=self.settings.local_steps)
         except (BudgetExceeded, NoSolution) as error:
-            return ClientReply(
-                client=client, update=None, why=str(error), spent=own.spent(), planned=plan.guarantee.epsilon, left=0
-            )
+            return reply(update=None, why=str(error), spent=own.spent(), planned=plan.guarantee.epsilon, left=0)
         finally:
             model.load_state_dict(before)
-        return ClientReply(
-            client=client, update=update, spent=own.spent(), planned=plan.guarantee.epsilon, left=own.left
-        )  # fmt: skip
+        return reply(update=update, spent=own.spent(), planned=plan.guarantee.epsilon, left=own.left)
 
 
 class InProcess:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from privet.clipping.clipped_sum import ClippedSum, clip_and_sum, float_dtype, zero_clipped_sum
+from privet.clipping.clipped_sum import ClippedSum, Clipper, float_dtype
 from privet.clipping.rule import ClippingRule
 from privet.per_example.forms import MOST_HELD, Dense, PerExampleGradient
 
@@ -40,11 +40,13 @@ def clipped_updates(updates: Iterable[Update], named: Named, rule: ClippingRule,
 
 def sum_dense_updates(updates: Iterable[Update], named: Named, rule: ClippingRule, clip: float) -> ClippedSum:
     """The same, of updates that `plain` gave."""
-    total = zero_clipped_sum(named, rule, clip)
+    clipper = Clipper(rule, named)
+    in_force = clipper.rule.clip_in_force(clip)
+    total = clipper.zero(in_force)
     most = max(1, min(TOGETHER, MOST_HELD // max(1, sum(p.numel() for p in named.values()))))
     for some in _batch_updates(iter(updates), most):
         shares: dict[str, PerExampleGradient] = {name: Dense(torch.stack([u[name] for u in some])) for name in named}
-        total = total + clip_and_sum(shares, named, len(some), rule, clip)
+        total = total + clipper.sum(shares, len(some), in_force)
     return total
 
 

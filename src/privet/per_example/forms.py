@@ -4,6 +4,7 @@ A share answers three questions: the squared norm of each example's gradient, a 
 somebody must have them, the gradients themselves. Everything is in float32 or better.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -214,43 +215,24 @@ def sum_in_float64(share: PerExampleGradient, felt: Tensor, weights: Tensor) -> 
 
 
 @dataclass(slots=True)
-class Reshaped:
-    """The same share for a tensor of another shape with as many elements."""
+class Rearranged:
+    """The same share for a tensor of another shape, or order in memory, with as many elements."""
 
     inner: PerExampleGradient
-    shape: tuple[int, ...]
+    of_sum: Callable[[Tensor], Tensor]
+    of_each: Callable[[Tensor], Tensor]
 
     def squared_norms(self) -> Tensor:
         return self.inner.squared_norms()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self.inner.weighted_sum(weights).reshape(self.shape)
+        return self.of_sum(self.inner.weighted_sum(weights))
 
     def materialize(self) -> Tensor:
-        found = self.inner.materialize()
-        return found.reshape(len(found), *self.shape)
+        return self.of_each(self.inner.materialize())
 
-    def select(self, rows: Tensor, dtype: torch.dtype) -> "Reshaped":
-        return Reshaped(self.inner.select(rows, dtype), self.shape)
-
-
-@dataclass(slots=True)
-class Permuted:
-    """Gradients (B, O, C, ...) that lie in memory as (B, O, ..., C): norms and sums are taken as they lie."""
-
-    inner: Dense
-
-    def squared_norms(self) -> Tensor:
-        return self.inner.squared_norms()
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self.inner.weighted_sum(weights).movedim(-1, 1)
-
-    def materialize(self) -> Tensor:
-        return self.inner.materialize().movedim(-1, 2)
-
-    def select(self, rows: Tensor, dtype: torch.dtype) -> "Permuted":
-        return Permuted(self.inner.select(rows, dtype))
+    def select(self, rows: Tensor, dtype: torch.dtype) -> "Rearranged":
+        return Rearranged(self.inner.select(rows, dtype), self.of_sum, self.of_each)
 
 
 def squared_row_norms(t: Tensor) -> Tensor:

@@ -17,26 +17,15 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from privet.errors import Unsupported
+from privet.per_example import forward_record, trial_pass
 from privet.per_example.derived_forms import gradient_of_parameter
 from privet.per_example.forms import PerExampleGradient, without_autocast
-from privet.per_example.forward_record import (
-    BatchDim,
-    CallLayout,
-    Facts,
-    ForwardRecord,
-    Found,
-    Key,
-    ParameterUse,
-    UnseenCall,
-    call_names,
-    function_name,
-)
+from privet.per_example.forward_record import BatchDim, CallLayout, Facts, Found, Key, ParameterUse, function_name
 from privet.per_example.independence import model as independence
 from privet.per_example.independence.buffers import NONE, BufferWrites, find_writes
 from privet.per_example.interception import track_parameters
 from privet.per_example.layers.base import NoLayerRule
 from privet.per_example.trial_pass import (
-    FEW,
     MANY,
     Call,
     Run,
@@ -44,8 +33,6 @@ from privet.per_example.trial_pass import (
     first_examples,
     preserving_state,
     same_random_state,
-    trial_pass,
-    with_changed_example,
 )
 
 AGREE = {torch.float64: 1e-6, torch.float32: 1e-3}  # of a parameter's gradient; coarser types are rough themselves
@@ -97,7 +84,7 @@ def _inspect_model(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Mod
             facts, calls = find_batch_dims(model, run, forced=forced)
             is_sure = _check_against_autograd(model, run, facts, forced)
             independence.check_independent_gradients(model, run, trainable_parameters(model))
-        except (NoLayerRule, UnseenCall) as error:
+        except (NoLayerRule, forward_record.UnseenCall) as error:
             return ModelFacts(None, [], str(error), writes=find_writes(model, run))
         return ModelFacts(facts, calls, is_sure=is_sure, writes=find_writes(model, run))
 
@@ -109,12 +96,12 @@ def find_batch_dims(model: nn.Module, run: Run, *, forced: Mapping[str, str]) ->
     """Facts of every call, once no example sees another; and the calls themselves, for people."""
     independence.refuse_batch_norm(model)
     uses: dict[tuple[Key, int], bool] = {}
-    many = trial_pass(model, run, first_examples(MANY), uses, forced)
+    many = trial_pass.trial_pass(model, run, first_examples(MANY), uses, forced)
     independence.check_buffers(many, _pass_with_change(model, run, 0, uses, forced))
     independence.check_path(many)
     for _ in range(MOST_PASSES):
-        few = trial_pass(model, run, first_examples(FEW), uses, forced)
-        many = trial_pass(model, run, first_examples(MANY), uses, forced)
+        few = trial_pass.trial_pass(model, run, first_examples(trial_pass.FEW), uses, forced)
+        many = trial_pass.trial_pass(model, run, first_examples(MANY), uses, forced)
         independence.check_buffers(many, few)
         facts, wrong = _compare_shapes(few, many)
         if not wrong:
@@ -135,7 +122,7 @@ def find_batch_dims(model: nn.Module, run: Run, *, forced: Mapping[str, str]) ->
 def _pass_with_change(
     model: nn.Module, run: Run, which: int, uses: dict[tuple[Key, int], bool], forced: Mapping[str, str]
 ) -> TrialPass:
-    return with_changed_example(lambda take: trial_pass(model, run, take, uses, forced), which)
+    return trial_pass.with_changed_example(lambda take: trial_pass.trial_pass(model, run, take, uses, forced), which)
 
 
 def _call_path(found: TrialPass) -> object:
@@ -265,7 +252,7 @@ def _check_first_derivatives(losses: Tensor, uses: list[ParameterUse], named: Ma
         if node is not None and node not in seen:
             seen.add(node)
             if id(getattr(node, "variable", None)) in mine:
-                raise UnseenCall(
+                raise forward_record.UnseenCall(
                     "losses hold a gradient (create_graph=True, as a gradient penalty has), or a parameter is used "
                     "where it is not seen: what it does there would be left out of the sum"
                 )
@@ -320,7 +307,7 @@ def _check_counts(uses: list[ParameterUse]) -> None:
         return
     for use in uses:
         if use.fact.calls and use.fact.calls != counts[use.name]:
-            raise UnseenCall(
+            raise forward_record.UnseenCall(
                 f"{function_name(use.name[0])} of {', '.join(use.name[1])} was called another number of times"
             )
 
@@ -333,7 +320,7 @@ def _check_against_autograd(model: nn.Module, run: Run, facts: Facts, forced: Ma
     named = trainable_parameters(model)
     with torch.enable_grad():
         with same_random_state(model):
-            tape = ForwardRecord(call_names(named), facts, MANY, MANY, forced)
+            tape = forward_record.ForwardRecord(forward_record.call_names(named), facts, MANY, MANY, forced)
             with track_parameters(list(named.values()), tape):
                 losses = run(model, first_examples(MANY))
             try:

@@ -8,7 +8,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from privet.attacks.lbfgs import minimise
+from privet.attacks.inversion import minimise
 
 SCALES = torch.tensor([1.0, 5.0, 20.0], dtype=torch.float64)
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privet.per_example.forms import Dense, PerExampleGradient, Permuted, Reshaped, compact_outer_product, widen
+from privet.per_example.forms import Dense, PerExampleGradient, Rearranged, compact_outer_product, widen
 from privet.per_example.interception import is_tracked
 from privet.per_example.layers.base import PlainRun, Shares, bind_arguments, register
 
@@ -116,7 +116,7 @@ class Convolution(PlainRun):
     name = "convolution"
 
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        x, weight, *_ = bind_arguments(_CONV, args, kwargs)
+        x, weight, *_ = bind_arguments(_CONV, args, kwargs)  # the first names of both kinds
         return not is_tracked(x) and x.dim() == weight.dim()
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
@@ -140,7 +140,9 @@ class Convolution(PlainRun):
 
 def _wrap_gradient(found: Tensor) -> PerExampleGradient:
     """Gradients (B, O, C, *kernel) as they lie in memory: with the channels before the kernel, or behind it."""
-    return Dense(found) if found.is_contiguous() else Permuted(Dense(found.movedim(2, -1)))
+    if found.is_contiguous():
+        return Dense(found)
+    return Rearranged(Dense(found.movedim(2, -1)), lambda t: t.movedim(-1, 1), lambda t: t.movedim(-1, 2))
 
 
 def _subsample(a: Tensor, steps: list[int]) -> Tensor:
@@ -152,11 +154,11 @@ def _subsample(a: Tensor, steps: list[int]) -> Tensor:
 
 def _pointwise_gradient(use: "ParameterUse", a: Tensor, g: Tensor) -> PerExampleGradient:
     """A kernel of one pixel is a linear map at each place."""
-    o, c = g.shape[1], a.shape[1]
+    shape = g.shape[1], a.shape[1], *[1] * (g.dim() - 2)
     inner = [
         use.put_examples_first(t.flatten(2).mT, use.fact.outputs[0]).flatten(1, 2) for t in (a, g)
     ]  # (B, T, C), (B, T, O)
-    return Reshaped(compact_outer_product(*inner), (o, c, *[1] * (g.dim() - 2)))
+    return Rearranged(compact_outer_product(*inner), lambda t: t.reshape(shape), lambda t: t.reshape(len(t), *shape))
 
 
 def _sum_images(use: "ParameterUse", found: Tensor, where: Any) -> Tensor:
@@ -167,14 +169,10 @@ def _sum_images(use: "ParameterUse", found: Tensor, where: Any) -> Tensor:
 
 
 @register(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
-class TransposedConvolution(PlainRun):
+class TransposedConvolution(Convolution):
     """The convolution's adjoint, so its weight gradient is that of a convolution with input and gradient swapped."""
 
     name = "transposed convolution"
-
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        x, weight, *_ = bind_arguments(_TRANSPOSED, args, kwargs)
-        return not is_tracked(x) and x.dim() == weight.dim()
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, weight, bias, stride, padding, _, groups, dilation = bind_arguments(_TRANSPOSED, use.args, use.kwargs)

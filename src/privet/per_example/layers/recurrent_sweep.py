@@ -4,8 +4,9 @@ A sweep keeps what a backward pass needs in a few buffers, written step by step;
 their gradients, so a layer never holds more than one tensor of the gates' size. Everything is time-major, (T, N, ...).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ Entered = tuple[Tensor, Pairs, list[Tensor]]  # gradients (T, N, O) of a sum of 
 
 _sigmoid_back = torch.ops.aten.sigmoid_backward.grad_input
 _tanh_back = torch.ops.aten.tanh_backward.grad_input
-_relu_back = torch.ops.aten.threshold_backward.grad_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,40 +254,32 @@ class Gru(RecurrentPass):
 class Rnn(RecurrentPass):
     """h' = tanh(x + h); the outputs themselves are all that the way back needs."""
 
+    activate: Callable[[Tensor], Tensor] = staticmethod(torch.tanh_)
+    activation_gradient: Callable[..., Tensor] = staticmethod(_tanh_back)
+
     def forward(self, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, ...]:
         self.x = x
         self.hidden = self._state_buffer(h)
         self._project(self.states_after(self.hidden), self.w_ih, self._bias_sum())
         hs, across = self.hidden.unbind(0), self.w_hh.T
         for _, before, after in self.steps():
-            self._activate(hs[after].addmm_(hs[before], across))
+            self.activate(hs[after].addmm_(hs[before], across))
         return self._copy_outputs()
-
-    def _activate(self, value: Tensor) -> None:
-        value.tanh_()
-
-    def _activation_gradient(self, grad: Tensor, out: Tensor, into: Tensor) -> Tensor:
-        found: Tensor = _tanh_back(grad, out, grad_input=into)
-        return found
 
     def back_through_time(self, d_out: Tensor | None, d_h: Tensor, d_c: Tensor) -> tuple[Tensor | None, Tensor | None]:
         hs, following = self.hidden.unbind(0), None
         self.gates = torch.empty_like(self.states_after(self.hidden))
         for now, _, after in reversed(self.steps()):
             d_h = _add_state_gradients(None if d_out is None else d_out[now], d_h, following, self.w_hh)
-            following = self._activation_gradient(d_h, hs[after], self.gates[now])
+            following = self.activation_gradient(d_h, hs[after], grad_input=self.gates[now])
         return self._first_state_gradient(following), None
 
 
 class ReluRnn(Rnn):
     """h' = relu(x + h)."""
 
-    def _activate(self, value: Tensor) -> None:
-        value.relu_()
-
-    def _activation_gradient(self, grad: Tensor, out: Tensor, into: Tensor) -> Tensor:
-        found: Tensor = _relu_back(grad, out, 0, grad_input=into)
-        return found
+    activate = staticmethod(torch.relu_)
+    activation_gradient = staticmethod(partial(torch.ops.aten.threshold_backward.grad_input, threshold=0))
 
 
 class _Through(torch.autograd.Function):
