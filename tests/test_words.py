@@ -92,7 +92,7 @@ checkpoint_file: training/checkpoint_format, nest: training/checkpoint_format
 checkpoint_fit: training/checkpoint_compat, tune_split: tuning/job, tune_score: tuning/choice
 checkup: diagnosis/model_check, replace: diagnosis/replace_layers, scenes: auditing/neighbours
 step: auditing/distinguishing, guessing: auditing/one_run, canary_bounds: auditing/bounds
-sound: auditing/engine_mechanisms, controls: auditing/broken_mechanisms, victims: attacks/observing
+sound: auditing/mechanism, controls: auditing/broken_mechanisms, victims: attacks/observing
 invert: attacks/inversion, analytic: attacks/inversion, prior: attacks/identification
 whole_run: attacks/identification, likelihood: attacks/membership, shadows: attacks/shadow_models
 quality: attacks/outcome, sources: attacks/attack, aggregate: federated/clipped_updates, fleet: federated/clients

@@ -11,8 +11,8 @@ from privet.auditing.audit import method_plan, plan_mechanisms
 from privet.auditing.bounds import samples_to_detect, samples_to_distinguish
 from privet.auditing.broken_mechanisms import control, control_names
 from privet.auditing.distinguishing import distinguish
-from privet.auditing.engine_mechanisms import EngineStep
 from privet.auditing.finding import ALARM
+from privet.auditing.mechanism import EngineStep
 from privet.auditing.neighbours import neighbouring_pairs
 from privet.auditing.replay import most_unlike_pairs, replay
 from privet.noise.randomness import seeded

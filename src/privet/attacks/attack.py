@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import ValidationError, convert
 from torch import Tensor
 
 from privet import _check
@@ -177,18 +178,19 @@ def attack(
         for _, number, spelling in (cell for cell in cells if cell[0] == name):
             if progress is not None:
                 progress(f"{name}, step {number + 1 or 'all'}, {spelling}", len(outcomes), len(cells))
-            kept = shelf.read(name, source, number, spelling)
-            if kept is None and number == ALL:
+            file = shelf.place(name, source, number, spelling)
+            outcome = shelf.read(file)
+            if outcome is None and number == ALL:
                 assert isinstance(source, Plan)
                 settings_ = attack_settings(source, model=model, otherwise=MODEL)
                 outcome = _attack_whole_run(name, source, loaded, victims, settings_, seed)
-                kept = shelf.store(name, source, number, spelling, outcome)
-            if kept is None:
+                shelf.store(file, outcome)
+            elif outcome is None:
                 numbers = _step_numbers(plans, source, at_steps)
                 moments = moments or _attacked_steps(source, loaded, numbers, plans, model, seed)
                 outcome = _run_attack(name, source, moments[number], loaded, victims, spelling, made[spelling], seed)
-                kept = shelf.store(name, source, number, spelling, outcome)
-            outcomes.append(kept)
+                shelf.store(file, outcome)
+            outcomes.append(outcome)
     if progress is not None:
         progress("done", len(cells), len(cells))
     return AttackReport(
@@ -309,24 +311,21 @@ class _Shelf:
                     f"out={str(self._folder)!r} cannot be made: {error.strerror}. Choose another."
                 ) from None
 
-    def read(self, name: str, source: Source, number: int, spelling: str) -> Outcome | None:
-        file = self._file(name, source, number, spelling)
+    def read(self, file: Path | None) -> Outcome | None:
         if file is None or not file.exists():
             return None
         try:
             kept = json.loads(file.read_text(encoding="utf-8"))
-            return Outcome.read(kept["outcome"]) if kept["format"] == FORMAT else None
-        except (OSError, ValueError, KeyError, TypeError):
+            return convert(kept["outcome"], Outcome) if kept["format"] == FORMAT else None
+        except (OSError, ValueError, KeyError, TypeError, ValidationError):
             return None  # damaged: computed again
 
-    def store(self, name: str, source: Source, number: int, spelling: str, outcome: Outcome) -> Outcome:
-        file = self._file(name, source, number, spelling)
+    def store(self, file: Path | None, outcome: Outcome) -> None:
         if file is not None:
-            text = json.dumps({"format": FORMAT, "settings": self._settings, "outcome": outcome.to_file_table()})
+            text = json.dumps({"format": FORMAT, "settings": self._settings, "outcome": asdict(outcome)})
             write_new(file, text.encode())
-        return outcome
 
-    def _file(self, name: str, source: Source, number: int, spelling: str) -> Path | None:
+    def place(self, name: str, source: Source, number: int, spelling: str) -> Path | None:
         if self._folder is None:
             return None
         plan = source.plan if isinstance(source, Run) else source

@@ -1,7 +1,7 @@
 """How good reconstructions are: mean squared error, PSNR, SSIM, and whether the true record can be told from others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -227,16 +227,6 @@ class Outcome:
             "violation": self.is_violation, "iterations": self.iterations, "evaluations": self.evaluations,
             "seconds": self.seconds,
         }  # fmt: skip
-
-    def to_file_table(self) -> dict[str, Any]:
-        """Everything, for a file; `Outcome.read` takes it back."""
-        return asdict(self)
-
-    @classmethod
-    def read(cls, kept: dict[str, Any]) -> "Outcome":
-        """What `kept` gave."""
-        parts = {word: Measures(**kept[word]) for word in ("found", "control")}
-        return cls(**{**kept, **parts})
 
 
 _HEAD = (

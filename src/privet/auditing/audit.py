@@ -12,9 +12,8 @@ from privet.accounting.tradeoff import Curve
 from privet.auditing import broken_mechanisms
 from privet.auditing.bounds import equivalent_mu
 from privet.auditing.distinguishing import distinguish
-from privet.auditing.engine_mechanisms import EngineStep
 from privet.auditing.finding import ALARM, Audit, Finding, Verdict
-from privet.auditing.mechanism import Mechanism, MechanismClaim
+from privet.auditing.mechanism import EngineStep, Mechanism, MechanismClaim
 from privet.auditing.neighbours import SIZE, NeighbouringPair
 from privet.auditing.neighbours import neighbouring_pairs as all_scenes
 from privet.auditing.one_run import LEAST_CANARIES, one_run

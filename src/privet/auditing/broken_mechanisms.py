@@ -13,9 +13,8 @@ from torch import Tensor
 from privet._registry import Registry
 from privet.accounting import Ledger, Step
 from privet.accounting.sampling import POISSON, Sampling, Shuffled
-from privet.auditing.engine_mechanisms import EngineStep
-from privet.auditing.mechanism import Mechanism, MechanismClaim, Records, Released, Run, mechanism_claim
-from privet.auditing.neighbours import SIZE, initial_weights, logistic_gradients
+from privet.auditing.mechanism import EngineStep, Mechanism, MechanismClaim, Released, Run, mechanism_claim
+from privet.auditing.neighbours import SIZE, Records, initial_weights, logistic_gradients
 from privet.noise.gaussian import draw
 from privet.noise.randomness import Randomness
 from privet.planning.planned_steps import PlannedSteps

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from privet import _check
 from privet.accounting.guarantee import Relation
-from privet.auditing.mechanism import Records
 from privet.errors import Unsupported
+
+Records = tuple[Tensor, Tensor]  # inputs (n, d) and targets (n,): the whole dataset
 
 CANARIES = ("aligned", "opposed", "dirac", "mislabelled", "huge", "nan")
 BATCHES = ("normal", "quiet", "aligned", "empty", "single")

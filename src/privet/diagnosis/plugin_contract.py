@@ -159,35 +159,41 @@ def _order_does_not_matter(name: str) -> str:
     return "" if _equal(epsilon_of(there, name), epsilon_of(back, name)) else "the order of steps changes epsilon"
 
 
-def _monotone(name: str, what: str, costs: Callable[[float], list[float]]) -> str:
-    for rate in _rates(name):
-        if not all(not_more(after, before) for before, after in itertools.pairwise(costs(rate))):
-            return f"at rate {rate:g}, {what}"
-    return ""
+def _falls(what: str, values: tuple[float, ...], cost: Callable[[str, float, Any], float]) -> Check:
+    """A check that the cost (of an accountant, at a rate) never rises from one of the values to the next."""
+
+    def check(name: str) -> str:
+        for rate in _rates(name):
+            costs = [cost(name, rate, value) for value in values]
+            if not all(not_more(after, before) for before, after in itertools.pairwise(costs)):
+                return f"at rate {rate:g}, {what}"
+        return ""
+
+    return check
 
 
-def _more_noise_costs_less(name: str) -> str:
-    noises = (2.0, 2.1, 3.0, 6.0, 20.0)
-    return _monotone(name, "more noise gives a larger epsilon",
-                     lambda rate: [epsilon_of(ledger_of(noise, rate), name) for noise in noises])  # fmt: skip
+_more_noise_costs_less = _falls(
+    "more noise gives a larger epsilon", (2.0, 2.1, 3.0, 6.0, 20.0),
+    lambda name, rate, noise: epsilon_of(ledger_of(noise, rate), name),
+)  # fmt: skip
+_fewer_steps_cost_less = _falls(
+    "more steps give a smaller epsilon", (3000, 100, 10, 2, 1),
+    lambda name, rate, count: epsilon_of(ledger_of(3.0, rate, count), name),
+)  # fmt: skip
+_larger_delta_costs_less = _falls(
+    "a smaller delta gives a smaller epsilon", (1e-12, 1e-8, 1e-5, 1e-2),
+    lambda name, rate, delta: epsilon_of(ledger_of(rate=rate), name, delta),
+)  # fmt: skip
 
 
 def _more_steps_cost_more(name: str) -> str:
-    counts = (3000, 100, 10, 2, 1)
-    found = _monotone(name, "more steps give a smaller epsilon",
-                      lambda rate: [epsilon_of(ledger_of(3.0, rate, count), name) for count in counts])  # fmt: skip
+    found = _fewer_steps_cost_less(name)
     for rate in _rates(name):
         longer = ledger_of(rate=rate)
         longer.add(Step(noise=7.0, rate=rate))
         if not not_more(epsilon_of(ledger_of(rate=rate), name), epsilon_of(longer, name)):
             found = found or f"at rate {rate:g}, a further step of another noise gives a smaller epsilon"
     return found
-
-
-def _smaller_delta_costs_more(name: str) -> str:
-    deltas = (1e-12, 1e-8, 1e-5, 1e-2)
-    return _monotone(name, "a smaller delta gives a smaller epsilon",
-                     lambda rate: [epsilon_of(ledger_of(rate=rate), name, delta) for delta in deltas])  # fmt: skip
 
 
 def _interval_and_label(name: str) -> str:
@@ -245,7 +251,7 @@ ACCOUNTANT = Contract(kind="accountant", needs=("unsupported_reason", "bounds", 
     "the order of steps does not matter": _order_does_not_matter,
     "more noise never costs more": _more_noise_costs_less,
     "more steps never cost less": _more_steps_cost_more,
-    "a smaller delta never costs less": _smaller_delta_costs_more,
+    "a smaller delta never costs less": _larger_delta_costs_less,
     "the interval and the label are valid": _interval_and_label,
     "epsilon is not below what is proven to be spent": _not_below_what_is_proven,
     "what it has no theorem for is refused with a reason": _refusals_have_a_reason,

@@ -334,8 +334,10 @@ def _same_groups(saved: object, groups: list[dict[str, Any]]) -> bool:
     return (
         isinstance(saved, list)
         and len(saved) == len(groups)
-        and all(isinstance(one, dict) and set(group) <= set(one) for one, group in zip(saved, groups, strict=True))
-        and all(one["params"] == group["params"] for one, group in zip(saved, groups, strict=True))
+        and all(
+            isinstance(one, dict) and set(group) <= set(one) and one["params"] == group["params"]
+            for one, group in zip(saved, groups, strict=True)
+        )
     )
 
 

@@ -48,7 +48,8 @@ class TrainingLoop:
         self._start, self._before = time.monotonic(), 0.0
         self.end: str | None = None
         if kept is not None and kept["more"]:  # nothing if a loop of the user's own has saved it
-            self._restore_progress(kept["more"])
+            self._before, self._evaluated = float(kept["more"]["seconds"]), int(kept["more"]["evaluated"])
+            parts.judge.restore(kept["more"]["judge"])
         parts.optimizer.register_step_post_hook(lambda *_: parts.pace.follow(training.steps_done))
 
     def run(self) -> None:
@@ -93,8 +94,7 @@ class TrainingLoop:
 
     def _finish(self) -> None:
         """Evaluate the weights at hand, if that is not done yet, and save them."""
-        stopped = self.end
-        if self._evaluated < self._training.steps_done and stopped is not None:
+        if self._evaluated < self._training.steps_done and self.end is not None:
             self._evaluate()
         if self._saved < self._training.steps_done:
             self._save()
@@ -155,10 +155,6 @@ class TrainingLoop:
             self._folder / BEST, model=training.model, optimizer=training.optimizer,
             average=None if training.average is None else training.average.mean, extra=scores_of_weights(line),
         )  # fmt: skip
-
-    def _restore_progress(self, more: Mapping[str, Any]) -> None:
-        self._before, self._evaluated = float(more["seconds"]), int(more["evaluated"])
-        self._parts.judge.restore(more["judge"])
 
     def record_resume(self, weights_of: int) -> None:
         if self._metrics is not None:

@@ -31,7 +31,8 @@ class Metrics:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self._advice = _advice(folder)
+        way = f"Free some space, then go on with `{resume_command(folder)}`."
+        self._advice = f"What was spent is safe in the ledger. {way}"
         try:
             self._held = Descriptor(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             size = os.fstat(self._held.number).st_size
@@ -123,10 +124,6 @@ def _parse_row(row: bytes) -> dict[str, Any] | None:
         return None
     whole = isinstance(found, dict) and type(found.get("step")) is type(found.get("weights_of", 0)) is int
     return found if whole else None
-
-
-def _advice(folder: Path) -> str:
-    return f"What was spent is safe in the ledger. Free some space, then go on with `{resume_command(folder)}`."
 
 
 # --- TensorBoard ------------------------------------------------------------------------------------

@@ -144,28 +144,25 @@ def _draw_candidates(job: TuningJob) -> list[Candidate]:
 
 def _check_candidates(job: TuningJob, drawn: list[Candidate]) -> None:
     """Raise before anything is spent if a candidate cannot be planned, or its run not be made."""
+    two = select_records(job.judging, torch.arange(min(2, count_records(job.judging))))
     for candidate in job.space.grid() if job.is_secret else drawn:
         plan = job.plan_of(candidate)
         made = build_setup(plan, job.part(1), Settings.of(plan.recipe.training), weights_seed=0, group=None)
         if job.public is not None:
-            _check_fit(job, made.model.cpu())
+            _check_fit(job, made.model.cpu(), two)
         elif job.law is not None:  # only whether it can be counted: what the count is, nobody sees
-            correct_counts(made.model.cpu(), job.task, _two_judging(job))
+            correct_counts(made.model.cpu(), job.task, two)
 
 
-def _check_fit(job: TuningJob, model: nn.Module) -> None:
+def _check_fit(job: TuningJob, model: nn.Module, judging: Any) -> None:
     assert job.public is not None
     try:
-        exact_scores(model, job.task, _two_judging(job))
+        exact_scores(model, job.task, judging)
     except (RuntimeError, IndexError, TypeError, ValueError) as error:
         raise InvalidValue(
             f"public={job.public.name!r} does not fit the network of task={job.task.name!r}: "
             f"{shorten(one_line(error))}. Give examples of the same kind."
         ) from None
-
-
-def _two_judging(job: TuningJob) -> Any:
-    return select_records(job.judging, torch.arange(min(2, count_records(job.judging))))
 
 
 def _runs_folder(job: TuningJob) -> Path:

@@ -21,8 +21,7 @@ from privet.auditing.broken_mechanisms import (
     sample_steps,
 )
 from privet.auditing.distinguishing import distinguish
-from privet.auditing.engine_mechanisms import EngineStep
-from privet.auditing.mechanism import FrozenRandomness, MechanismClaim, flatten_releases, mechanism_claim
+from privet.auditing.mechanism import EngineStep, FrozenRandomness, MechanismClaim, flatten_releases, mechanism_claim
 from privet.auditing.neighbours import (
     BATCHES,
     CANARIES,

@@ -70,12 +70,8 @@ class Spread(PlainRun):
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         value = use.args[0]
-        found = grads[0]
-        if use.func is Tensor.repeat:
-            found = _sum_repeats(use, found, value.shape)
-            yield value, Dense(found)
-        else:
-            yield value, Dense(sum_to_shape(use, found, value.shape))
+        summed = _sum_repeats if use.func is Tensor.repeat else sum_to_shape
+        yield value, Dense(summed(use, grads[0], value.shape))
 
 
 def _sum_repeats(use: "ParameterUse", grad: Tensor, shape: Sequence[int]) -> Tensor:

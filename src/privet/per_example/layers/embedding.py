@@ -53,38 +53,22 @@ class Embedding(PlainRun):
         yield weight, EmbeddingRows(use.input(index).flatten(1), g, tuple(weight.shape), padding)
 
 
-@register(Tensor.__getitem__)
+@register(Tensor.__getitem__, torch.index_select, Tensor.index_select)
 class Indexed(PlainRun):
-    """table[index] with one tensor of whole numbers."""
+    """table[index], or table.index_select(0, index), with one tensor of whole numbers."""
 
     name = "indexing"
 
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        table, index = args
-        whole = isinstance(index, Tensor) and index.dtype in (torch.int64, torch.int32)
-        return is_tracked(table) and whole
+        if kwargs or not is_tracked(args[0]) or (len(args) == 3 and args[1] != 0):
+            return False
+        return isinstance(args[-1], Tensor) and args[-1].dtype in (torch.int64, torch.int32)
 
     def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
-        table, index = use.args
+        table, *_, index = use.args
         rows = use.input(index).flatten(1)
         g = widen(use.output(grads[0])).reshape(use.batch, rows.shape[1], -1)
         yield table, EmbeddingRows(rows % table.shape[0], g, tuple(table.shape))
-
-
-@register(torch.index_select, Tensor.index_select)
-class Selected(PlainRun):
-    """table.index_select(0, index)."""
-
-    name = "indexing"
-
-    def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        return not kwargs and is_tracked(args[0]) and args[1] == 0
-
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
-        table, _, index = use.args
-        rows = use.input(index).flatten(1)
-        g = widen(use.output(grads[0])).reshape(use.batch, rows.shape[1], -1)
-        yield table, EmbeddingRows(rows, g, tuple(table.shape))
 
 
 @register(F.embedding_bag)
