@@ -96,7 +96,7 @@ sound: auditing/mechanism, controls: auditing/broken_mechanisms, victims: attack
 invert: attacks/inversion, analytic: attacks/inversion, prior: attacks/identification
 whole_run: attacks/identification, likelihood: attacks/membership, shadows: attacks/shadow_models
 quality: attacks/outcome, sources: attacks/attack, aggregate: federated/clipped_updates, fleet: federated/clients
-local: federated/local_training, records: federated/example_level, standing: federated/example_level
+local: federated/clients, records: federated/example_level, standing: federated/example_level
 split: federated/partition, own: data/tables or data/images, packed: data/task, pictures: data/images
 grams: datasets/ngrams, pickled: datasets/safe_pickle, made_up: datasets/synthetic_pictures
 enlarged: datasets/mnist, choosing: reproduce/choice, readings: reproduce/kinds, drawn: reproduce/figures

@@ -15,7 +15,7 @@ from privet import _check
 from privet.accounting.tradeoff import Curve, Gaussian, tradeoff
 from privet.auditing.bounds import curve_p_value, epsilon_bound, equivalent_mu, is_rejected, mu_bound
 from privet.auditing.finding import ALARM, Finding, Verdict, empirical_guarantee
-from privet.clipping.rule import is_adaptive
+from privet.clipping.rule import clipping_rule, is_adaptive
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import Randomness
@@ -156,6 +156,11 @@ def _check_plan(plan: Plan, canaries: int) -> None:
             f"relation={plan.recipe.budget.relation!r}, unit={plan.recipe.budget.unit!r}: canaries here are examples "
             "that become null examples. Plan with relation='zero-out' and unit='example'."
         )
+    if is_adaptive(clipping_rule(plan.rule, as_published=plan.is_unsound)):
+        raise Unsupported(
+            f"rule={plan.rule!r} learns from releases, and a null example still changes it. Audit it by replay and "
+            "step."
+        )
 
 
 # --- the run -----------------------------------------------------------------------------------------
@@ -205,7 +210,6 @@ def _block_scores(plan: Plan, coins: Coins, source: Randomness, progress: Any) -
     watch = Watch(block, plan, progress)
     optimizer.register_step_post_hook(watch)
     training = Training(block, optimizer, (place, there), plan, generator=source, as_published=plan.is_unsound)
-    _check_rule(training)
     for places, weights in training:
         training.step(-PULL * weights * block(places)[:, 0])  # so that its entry rises
     return watch.scores
@@ -230,7 +234,6 @@ def _example_scores(plan: Plan, coins: Coins, task: Task | None, source: Randomn
     before = _example_losses(model, task, x[:m], y[:m])
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.5), (x, there, y), plan, generator=source,
                         as_published=plan.is_unsound, max_physical_batch=512)  # fmt: skip
-    _check_rule(training)
     for inputs, weights, targets in training:
         if training.step(task.losses(model(inputs), targets) * weights) and progress is not None:
             progress(training.steps_done, len(plan.steps))
@@ -241,14 +244,6 @@ def _example_losses(model: nn.Module, task: Task, x: Tensor, y: Tensor) -> Float
     with torch.no_grad():
         found: Floats = np.nan_to_num(task.losses(model(x), y).double().numpy())
     return found
-
-
-def _check_rule(training: Training) -> None:
-    if is_adaptive(training.rule):
-        raise Unsupported(
-            f"rule={training.plan.rule!r} learns from releases, and a null example still changes it. Audit it by "
-            "replay and step."
-        )
 
 
 # --- the verdict ---------------------------------------------------------------------------------------

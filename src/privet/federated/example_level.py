@@ -15,7 +15,7 @@ from privet._files import make_folder
 from privet.accounting import Guarantee
 from privet.accounting.guarantee import Label
 from privet.errors import BudgetExceeded, InvalidValue
-from privet.federated.local_training import Losses
+from privet.federated.settings import Losses
 from privet.ledger import reading as ledger_reading
 from privet.ledger.account import guarantee_of, mark_uncertified
 from privet.ledger.file import LedgerFile

@@ -80,23 +80,21 @@ class Federated:
         chosen, about = description.read(place)
         plan = Plan.load(place / PLAN)
         seed, seeded = about["seed"], about["seed"] is not None
-        common: dict[str, Any] = {
-            "folder": place, "plan": plan, "settings": chosen, "metrics": metrics.read(place), "seed": seed,
-            "planned": planned_rounds(plan, chosen),
-        }  # fmt: skip
+        spent, standing, held = None, dict[int, dict[str, Any]](), plan.guarantee
         if plan.recipe.budget.unit == "client":
             reading = ledger_reading.read_ledger(place)
-            spent = None
-            if reading.ledger.steps:
+            rounds, notes = reading.ledger.steps, reading.notes
+            if rounds:
                 spent = mark_guarantee(guarantee_of(reading.ledger, plan), plan, seeded=seeded)
-            common["guarantee"] = mark_guarantee(plan.guarantee, plan, seeded=seeded)
-            return cls(rounds=reading.ledger.steps, spent=spent, standing={}, notes=reading.notes, **common)
-        kept = _checkpoint_extra(place)
-        standing, notes = read_standings(place, plan, kept["standing"], seeded=seeded)
-        common["guarantee"] = mark_guarantee(overall_guarantee(plan, standing), plan, seeded=seeded)
+        else:
+            kept = _checkpoint_extra(place)
+            standing, notes = read_standings(place, plan, kept["standing"], seeded=seeded)
+            rounds, spent, held = int(kept["round"]), worst_guarantee(plan, standing), overall_guarantee(plan, standing)
         return cls(
-            rounds=int(kept["round"]), spent=worst_guarantee(plan, standing), standing=standing, notes=notes, **common
-        )
+            folder=place, plan=plan, settings=chosen, metrics=metrics.read(place), seed=seed, rounds=rounds,
+            planned=planned_rounds(plan, chosen), guarantee=mark_guarantee(held, plan, seeded=seeded), spent=spent,
+            standing=standing, notes=notes,
+        )  # fmt: skip
 
 
 def federate(

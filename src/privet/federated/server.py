@@ -9,6 +9,7 @@ server changes nothing in what is charged, and no round is ever done again.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -231,13 +232,11 @@ def resume(
     kept = checkpoint.peek(folder) if (folder / checkpoint_format.NAME).exists() else None
     mark = None if kept is None else LedgerPosition(int(kept.extra["lines"]), str(kept.extra["digest"]))
     ledger = LedgerFile.open(folder, plan, at_least=mark)
-    try:
+    with ExitStack() as undo:
+        undo.callback(ledger.close)
         server = Server(model, optimizer, plan, clients=clients, out=folder, ledger=ledger, **options)
-        if kept is None:
-            return server, {}
-        checkpoint.load(folder, model=model, optimizer=optimizer)
-        bounded(server.rule).restore(kept.rule_state)
-        return server, dict(kept.extra["more"])
-    except BaseException:
-        ledger.close()
-        raise
+        if kept is not None:
+            checkpoint.load(folder, model=model, optimizer=optimizer)
+            bounded(server.rule).restore(kept.rule_state)
+        undo.pop_all()  # the server closes it
+    return server, {} if kept is None else dict(kept.extra["more"])

@@ -1,16 +1,17 @@
 """What a federation is made of, and its description on disk, `federation.json`, by which it goes on."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from privet import _check
 from privet._files import write_new
 from privet._text import shorten
 from privet.errors import InvalidValue
-from privet.federated.local_training import ALGORITHMS, LocalTraining
 from privet.ledger.reading import FEDERATION
 from privet.training.settings import given
 
@@ -20,7 +21,25 @@ READ = {  # what only one unit of privacy reads
     "client": ("algorithm", "local_epochs", "local_batch"),
     "example": ("local_steps", "sample"),
 }
+ALGORITHMS = ("fedavg", "fedsgd")
 RATES = {"fedavg": 1.0, "fedsgd": 0.1}  # of the server: FedAvg goes all the way, FedSGD follows a gradient
+
+Losses = Callable[[Any, Any], Tensor]  # (outputs, targets) -> one loss for each record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTraining:
+    """The work of a client in one round. FedSGD reads neither epochs, batch nor lr."""
+
+    algorithm: str = "fedavg"
+    epochs: int = 1
+    batch: int = 32
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check.one_of(ALGORITHMS, algorithm=self.algorithm)
+        _check.whole(local_epochs=self.epochs, local_batch=self.batch)
+        _check.positive(local_lr=self.lr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

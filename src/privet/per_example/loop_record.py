@@ -134,7 +134,7 @@ def _probe_loss(out: Any, rows: int, take: Callable[[Tensor], Tensor]) -> Tensor
 def recording(
     model: nn.Module, *, force: Mapping[str, str] | None = None, check: LoopCheck | None = None,
     named: Mapping[str, nn.Parameter] | None = None,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[LoopRecord]:  # fmt: skip
     """Watch the model's calls inside, until `clipped_sum(model, losses, ...)` takes what was seen.
 
     `named` are its trainable parameters, where they are known already.
@@ -149,7 +149,7 @@ def recording(
             track_parameters(list(watch.named.values()), watch),
             nullcontext() if check is None else check.follow_loop(),
         ):
-            yield
+            yield watch
         _finished[model] = watch
     finally:
         for hook in hooks:

@@ -72,22 +72,19 @@ def physical_batches(
     _check.whole(least=0, workers=workers)
     if physical is not None:
         _check.whole(physical=physical)
-    reader, pieces = _Reader(dataset), _Pieces(sampler, physical)
+    reader, pieces = _Reader(dataset), _cut_batches(sampler, physical)
     if workers == 0:
         return (reader[piece] for piece in pieces)
     return iter(DataLoader(reader, sampler=pieces, batch_size=None, num_workers=workers, collate_fn=_identity))
 
 
-class _Pieces:
-    def __init__(self, sampler: BatchSampler, physical: int | None) -> None:
-        self._sampler, self._physical = sampler, physical
-
-    def __iter__(self) -> Iterator[tuple[Tensor, bool]]:
-        for indices in self._sampler:
-            parts = (indices,) if self._physical is None else self._sampler.split(indices, self._physical)
-            for part in parts[:-1]:
-                yield part, False
-            yield parts[-1], True
+def _cut_batches(sampler: BatchSampler, physical: int | None) -> Iterator[tuple[Tensor, bool]]:
+    """The indices of each piece, and whether a step ends with it."""
+    for indices in sampler:
+        parts = (indices,) if physical is None else sampler.split(indices, physical)
+        for part in parts[:-1]:
+            yield part, False
+        yield parts[-1], True
 
 
 class _Reader(Dataset[PhysicalBatch[Any]]):

@@ -331,13 +331,11 @@ def _check_optimizer(found: object, names: object, model: nn.Module, optimizer: 
 
 def _same_groups(saved: object, groups: list[dict[str, Any]]) -> bool:
     """Whether the groups have the same parameters, and at least these settings (a scheduler adds some)."""
-    return (
-        isinstance(saved, list)
-        and len(saved) == len(groups)
-        and all(
-            isinstance(one, dict) and set(group) <= set(one) and one["params"] == group["params"]
-            for one, group in zip(saved, groups, strict=True)
-        )
+    if not isinstance(saved, list) or len(saved) != len(groups):
+        return False
+    return all(
+        isinstance(one, dict) and set(group) <= set(one) and one["params"] == group["params"]
+        for one, group in zip(saved, groups, strict=True)
     )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 from torch.optim import Optimizer
 
 from privet import _check
@@ -208,7 +207,7 @@ def check_batch(loss_fn: Any, batch: Sequence[Any], rows: int) -> None:
         raise InvalidValue(_wrong_count_message(f"batch={found} rows", rows))
 
 
-def check_losses(losses: Tensor, rows: int, outputs: "Sequence[Node] | None") -> None:
+def check_losses(losses: Tensor, rows: int, outputs: Sequence[Tensor] | None) -> None:
     if outputs is None:
         raise InvalidValue(
             "losses of this batch were used up by a `step` that failed. Its forward pass is not recorded any more. "
@@ -216,7 +215,8 @@ def check_losses(losses: Tensor, rows: int, outputs: "Sequence[Node] | None") ->
         )
     if losses.shape != (rows,):
         raise InvalidValue(_wrong_count_message(f"losses={tuple(losses.shape)}", rows))
-    if not outputs or not reaches_any([losses.grad_fn], set(outputs)):
+    ends = {t.grad_fn for t in outputs if t.grad_fn is not None}
+    if not reaches_any([losses.grad_fn], ends):
         raise InvalidValue(
             "losses do not come from a call of the model on the batch at hand. Its examples could not be clipped. "
             "Compute them in the loop, from model(x), with gradients on."

@@ -8,12 +8,10 @@ nine others, so that a long run is slower by 1 to 4 %.
 import secrets
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.assumptions import LoopFacts
@@ -34,18 +32,11 @@ class Watch:
 
     def __init__(self, model: nn.Module, named: Mapping[str, nn.Parameter], check: LoopCheck | None = None) -> None:
         self.check, self.thread = check, threading.get_ident()
-        self.outputs: list[Node] = []
-        self._context: AbstractContextManager[None] = recording(model, check=check, named=named)
-        self._context.__enter__()
-        outputs = self.outputs  # the hook must not hold this object: models are copied with their hooks
-        self._hook = model.register_forward_hook(
-            lambda _, __, out: outputs.extend(t.grad_fn for t in tensors_in(out) if t.grad_fn is not None)
-        )
+        self._context = recording(model, check=check, named=named)
+        self.outputs = self._context.__enter__().outputs  # of the model's calls
 
     def end(self, *, keep: bool) -> None:
         """Stop; what was seen is for `clipped_sum`, or for nobody."""
-        self.outputs.clear()
-        self._hook.remove()
         if keep:
             self._context.__exit__(None, None, None)
         else:

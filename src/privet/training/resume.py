@@ -8,7 +8,7 @@ What was charged after the last save stays charged and is never done again. Coin
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +74,19 @@ def resume(
             checkpoint is damaged or of another model, optimizer or scheduler. Then nothing is changed.
     """
     group: Group = options.get("group") or Group()
-    with _checkpoint_folder(out, group) as folder:
+    with _checkpoint_folder(out, group) as folder, ExitStack() as undo:
         kept = checkpoint.peek(folder) if (folder / checkpoint_format.NAME).exists() else None
         mark = None if kept is None else _ledger_position(out, kept, plan)
         ledger = _open_ledger(out, plan, mark, group)
-        try:
-            training = Training(model, optimizer, dataset, plan, out=out, ledger=ledger, **options)
-            if kept is not None:
-                _check_same(out, training, kept)
-                checkpoint.load(folder, model=_unsharded_part(model), optimizer=optimizer, scheduler=scheduler)
-                _restore_states(training, kept)
-                training.accept_state()
-        except BaseException:
-            if ledger is not None:
-                ledger.close()
-            raise
+        if ledger is not None:
+            undo.callback(ledger.close)
+        training = Training(model, optimizer, dataset, plan, out=out, ledger=ledger, **options)
+        if kept is not None:
+            _check_same(out, training, kept)
+            checkpoint.load(folder, model=_unsharded_part(model), optimizer=optimizer, scheduler=scheduler)
+            _restore_states(training, kept)
+            training.accept_state()
+        undo.pop_all()  # the training closes it
     return training
 
 

@@ -12,12 +12,11 @@ from bad_updates import READABLE, SECRET, UNREADABLE
 from privet import plan
 from privet.clipping.rule import clipping_rule
 from privet.errors import InvalidValue, Unsupported
-from privet.federated.clients import InProcess, Worker
+from privet.federated.clients import InProcess, Worker, local_update
 from privet.federated.clipped_updates import Update, clipped_updates
-from privet.federated.local_training import LocalTraining, local_update
 from privet.federated.partition import partition
 from privet.federated.server import Server, resume, save
-from privet.federated.settings import Settings
+from privet.federated.settings import LocalTraining, Settings
 from privet.ledger.reading import read_ledger
 from privet.noise.randomness import Randomness, seeded
 from privet.planning import Plan
