@@ -13,7 +13,7 @@ from privet._files import write_new
 from privet._text import shorten
 from privet.errors import InvalidValue
 from privet.ledger.reading import FEDERATION
-from privet.training.settings import given
+from privet.training.settings import drop_none
 
 NAME = FEDERATION
 FORMAT, VERSION = "privet-federation", 1
@@ -71,11 +71,11 @@ class Settings:
     def __post_init__(self) -> None:
         _check.whole(clients=self.clients, local_steps=self.local_steps)
         _check.whole(least=0, split_seed=self.split_seed)
-        _check.whole(**given(self, "rounds", "evaluate_every"))
+        _check.whole(**drop_none(self, "rounds", "evaluate_every"))
         _check.one_of(ALGORITHMS, algorithm=self.algorithm)
         _check.rate(sample=self.sample)
-        _check.positive(**given(self, "lr"))
-        _check.fraction(**given(self, "momentum"))
+        _check.positive(**drop_none(self, "lr"))
+        _check.fraction(**drop_none(self, "momentum"))
         if not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
             raise InvalidValue(f"dropout={self.dropout!r} must be from 0 to 1. It is a probability.")
         self.local  # noqa: B018  raises if one of the local ones cannot be
@@ -100,7 +100,7 @@ class Settings:
         for key in table:
             if key not in known:
                 raise InvalidValue(f"{shorten(str(key))} is not known.{_check.suggestion(key, known)}")
-        return cls(**given(table))
+        return cls(**drop_none(table))
 
 
 def unused_settings(unit: str, algorithm: str | None) -> dict[str, str]:

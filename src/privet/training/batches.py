@@ -3,6 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -42,12 +43,9 @@ class Batches:
         """The plan's own sampler from a step on, of this rank's part: raises if dataset and plan do not fit."""
         plan, records = self._plan, count_records(self._dataset)
         check_unit(plan, records, self._users)
-        chosen: BatchSampler
-        if self._users is None:
-            chosen = sampler(plan, records=records, start=start, generator=generator)
-        else:
-            chosen = user_sampler(plan, users=self._users, start=start, generator=generator)
-        chosen = self._part.rebind(chosen)
+        users = self._users
+        make = partial(sampler, records=records) if users is None else partial(user_sampler, users=users)
+        chosen: BatchSampler = self._part.rebind(make(plan, start=start, generator=generator))
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
     def load(self, generator: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:

@@ -121,10 +121,9 @@ class EarlyStopping:
 class Interrupt:
     """Whether the process was asked to end: SIGINT (Ctrl-C) or SIGTERM. The second time it ends at once."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    asked = False
 
-    def _request_stop(self, number: int, _: object) -> None:
+    def __call__(self, *_: object) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
@@ -137,7 +136,7 @@ def catch_interrupts() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield made
         return
-    before = {number: signal.signal(number, made._request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, made) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield made
     finally:

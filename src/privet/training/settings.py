@@ -69,13 +69,13 @@ class Settings:
         for name in ("train", "fresh"):
             object.__setattr__(self, name, _check_patterns(name, getattr(self, name), self.weights))
         _check.whole(
-            **given(self, "views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve")
+            **drop_none(self, "views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve")
         )
         _check.whole(least=0, workers=self.workers)
-        _check.positive(**given(self, "lr"))
-        _check.fraction(**given(self, "momentum"))
-        _check.non_negative(**given(self, "weight_decay"))
-        _check.between(0, 1, **given(self, "average"))
+        _check.positive(**drop_none(self, "lr"))
+        _check.fraction(**drop_none(self, "momentum"))
+        _check.non_negative(**drop_none(self, "weight_decay"))
+        _check.between(0, 1, **drop_none(self, "average"))
         _check.one_of(KEEP, keep=self.keep)
         check_dataset(self.dataset_name)
         if self.stop_at is not None:
@@ -91,16 +91,18 @@ class Settings:
                 where = f" {_ELSEWHERE[key]}" if key in _ELSEWHERE else hint
                 raise InvalidValue(f"training.{shorten(str(key))} is not known.{where}")
         try:
-            return cls(**given(table))
+            return cls(**drop_none(table))
         except InvalidValue as error:
             raise InvalidValue(f"training.{error}") from None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, what is not given left out: `Settings.of(settings.as_dict()) == settings`."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in given(asdict(self)).items()}
+        return {
+            key: list(value) if isinstance(value, tuple) else value for key, value in drop_none(asdict(self)).items()
+        }
 
 
-def given(settings: Any, *names: str) -> dict[str, Any]:
+def drop_none(settings: Any, *names: str) -> dict[str, Any]:
     """What is not None in a table, or in the fields of these names."""
     found = {name: getattr(settings, name) for name in names} if names else settings
     return {name: value for name, value in found.items() if value is not None}
