@@ -16,9 +16,8 @@ from privet.errors import InvalidValue
 from privet.ledger import account
 from privet.noise.randomness import Randomness
 from privet.noise.release import releaser_for
-from privet.training.batches import Batches
 from privet.training.checks import check_start, resolve_rule
-from privet.training.distributed import Standing, join_run, make_account
+from privet.training.distributed import Batches, Standing, join_run, make_account
 from privet.training.loop_watch import LoopGuard
 from privet.training.weights import Weights
 
