@@ -292,7 +292,7 @@ class Minimum:
 
 
 def minimise(
-    evaluate: Evaluate, start: Tensor, *, iterations: int, enough: "float | Tensor" = 0.0, history: int = HISTORY,
+    evaluate: Evaluate, start: Tensor, *, iterations: int, enough: "float | Tensor" = 0.0,
     frames: Sequence[int] = (),
 ) -> Minimum:  # fmt: skip
     """The minimum of each of N functions of D numbers from `start` (N, D), by L-BFGS with a weak Wolfe line search.
@@ -309,7 +309,7 @@ def minimise(
     tensor([[ 3.0000, -1.0000],
             [ 0.5000,  2.0000]])
     """
-    state = _State(evaluate, start, history)
+    state = _State(evaluate, start)
     limit = torch.as_tensor(enough, dtype=start.dtype).expand(len(start))
     found = {0: start.clone()} if 0 in frames else {}
     found |= {number: start.clone() for number in frames if number > 0}
@@ -330,13 +330,13 @@ def minimise(
 class _State:
     """All problems, each somewhere in its line search along its own direction."""
 
-    def __init__(self, evaluate: Evaluate, start: Tensor, history: int) -> None:
+    def __init__(self, evaluate: Evaluate, start: Tensor) -> None:
         self.evaluate, size = evaluate, len(start)
         self.points = start.clone()
         self.values, self.slopes = evaluate(self.points, torch.arange(size))
-        self.steps = start.new_zeros(history, *start.shape)  # s of the past, newest last
-        self.turns = start.new_zeros(history, *start.shape)  # y
-        self.weights = start.new_zeros(history, size)  # 1 / (s y); 0 where there is no past
+        self.steps = start.new_zeros(HISTORY, *start.shape)  # s of the past, newest last
+        self.turns = start.new_zeros(HISTORY, *start.shape)  # y
+        self.weights = start.new_zeros(HISTORY, size)  # 1 / (s y); 0 where there is no past
         self.scales = start.new_ones(size)
         self.iterations = torch.zeros(size, dtype=torch.int64)
         self.evaluations = torch.ones(size, dtype=torch.int64)

@@ -32,9 +32,7 @@ class NeighbouringPair:
     without: Records
 
 
-def neighbouring_pairs(
-    *, relation: Relation = "zero-out", clip: float = 1.0, size: int = SIZE
-) -> tuple[NeighbouringPair, ...]:
+def neighbouring_pairs(*, relation: Relation = "zero-out", clip: float = 1.0) -> tuple[NeighbouringPair, ...]:
     """Every canary in every batch, for gradients clipped near `clip`. Under zero-out the canary becomes a null record.
 
     Under add-remove the canary is left out.
@@ -44,7 +42,6 @@ def neighbouring_pairs(
     (30, 'aligned canary, normal batch', torch.Size([12, 128]))
     """
     _check.positive(clip=clip)
-    _check.whole(least=2, size=size)
     if relation == "replace":
         raise Unsupported(
             "relation='replace' has no neighbouring datasets here. They remove an example, or set it to null. Give "
@@ -53,7 +50,7 @@ def neighbouring_pairs(
     found = []
     for canary in CANARIES:
         for batch in BATCHES:
-            x, y = _make_batch(batch, size - 1, clip)
+            x, y = _make_batch(batch, SIZE - 1, clip)
             cx, cy = _make_canary(canary, clip)
             with_ = torch.cat([x, cx[None]]), torch.cat([y, cy[None]])
             null = torch.cat([x, torch.zeros_like(cx)[None]]), torch.cat([y, torch.zeros(1)])

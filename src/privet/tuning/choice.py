@@ -18,9 +18,9 @@ from privet.training.checks import count_records
 from privet.training.evaluation import Scores, evaluate
 
 
-def exact_scores(model: nn.Module, task: Task, judges: Any, device: torch.device | None = None) -> Scores:
+def exact_scores(model: nn.Module, task: Task, judges: Any) -> Scores:
     """What the model does on the records that judge; they are public, or what is done with it is private."""
-    return evaluate(model, replace(task, held_out=judges), device=device)
+    return evaluate(model, replace(task, held_out=judges))
 
 
 def correct_counts(model: nn.Module, task: Task, judges: Any) -> int:
