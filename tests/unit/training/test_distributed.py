@@ -19,7 +19,7 @@ from privet.noise import gaussian
 from privet.noise import release as engine_release
 from privet.noise.gaussian import std_per_rank
 from privet.noise.randomness import seeded
-from privet.training import batches, distributed
+from privet.training import distributed
 from privet.training.loop_watch import LoopGuard
 from privet.training.processes import checksum, group
 from privet.training.resume import resume, save
@@ -174,7 +174,7 @@ def test_a_part_that_is_lent_is_alone_in_its_piece_and_every_record_is_in_one_pa
 
     for size in (2, 3, 5):
         for most in (None, 1, 2, 3):
-            parts = [batches.Part(on, most).rebind(Whole()) for on in on_ranks(size, lambda g: g)]
+            parts = [distributed.Part(on, most).rebind(Whole()) for on in on_ranks(size, lambda g: g)]
             for n, pieces in enumerate(zip(*parts, strict=True)):
                 cut = [piece.split(most) if most else (piece,) for piece in pieces]
                 assert len({len(c) for c in cut}) == 1
@@ -312,8 +312,8 @@ def test_weights_that_come_apart_stop_every_rank(monkeypatch):
 
 
 def test_samples_that_come_apart_stop_every_rank_before_noise(monkeypatch, drawn):
-    coins = batches.coins
-    monkeypatch.setattr(batches, "coins", lambda gen, g, n: (coins(gen, g, n), seeded(g.rank))[1])
+    coins = distributed.coins
+    monkeypatch.setattr(distributed, "coins", lambda gen, g, n: (coins(gen, g, n), seeded(g.rank))[1])
     told = on_ranks(2, lambda g: run(a_training(g)))
     assert all("sample is not the same on all ranks at step 0" in str(error) for error in told)
     assert not drawn
