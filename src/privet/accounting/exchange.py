@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from privet import _check
-from privet._files import read_file, read_json, write_file
+from privet._files import parse_json, read_text, write_file
 from privet.accounting.dp_events import (
     KEYS,
     LedgerBuilder,
@@ -55,10 +55,10 @@ def read(path: str | Path) -> Ledger:
         InvalidValue: the file is missing or broken; one line names the file and the place in it.
         Unsupported: the file holds a mechanism that no accountant here covers.
     """
-    text = _read_text(Path(path))
     try:
+        text = _read_text(Path(path))
         if text.lstrip()[:1] in ("{", "["):
-            return _from_json(_parse_json(text))
+            return _from_json(parse_json(text, "is not a JSON number. Noise and rates must be finite."))
         return _from_csv(text)
     except RecursionError:
         raise InvalidValue(f"{path}: nested too deeply. Write repeated steps with a count.") from None
@@ -77,36 +77,15 @@ def write(ledger: Ledger, path: str | Path) -> None:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        if path.is_dir():
-            raise InvalidValue("is a directory. Give a JSON or CSV file.")
-        data = read_file(path, most=MOST_BYTES, advice="Write repeated steps once with a count.")
-    except FileNotFoundError:
-        raise InvalidValue(f"{path}: there is no such file.") from None
-    except PrivetError as error:
-        raise InvalidValue(f"{path}: {error}") from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise InvalidValue(f"{path!s}: cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidValue(f"{path}: byte {error.start} is not text. Give a JSON or CSV file in UTF-8.") from None
+    if path.is_dir():
+        raise InvalidValue("is a directory. Give a JSON or CSV file.")
+    wanted = "Give a JSON or CSV file in UTF-8."
+    text = read_text(path, most=MOST_BYTES, advice="Write repeated steps once with a count.", wanted=wanted)
     if "\0" in text:
-        raise InvalidValue(f"{path}: byte {data.index(0)} is not text. Give a JSON or CSV file in UTF-8.")
+        raise InvalidValue(f"byte {text.encode().index(0)} is not text. {wanted}")
     if not text.strip():
-        raise InvalidValue(f"{path}: is empty. Give a JSON or CSV file.")
+        raise InvalidValue("is empty. Give a JSON or CSV file.")
     return text
-
-
-def _parse_json(text: str) -> Any:
-    try:
-        return read_json(text, "is not a JSON number. Noise and rates must be finite.")
-    except json.JSONDecodeError as error:
-        raise InvalidValue(f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}.") from None
-    except PrivetError:
-        raise
-    except ValueError as error:  # an integer of more than 4300 digits
-        raise InvalidValue(f"not JSON that can be read: {str(error).split(';')[0]}.") from None
 
 
 def _from_json(value: Any) -> Ledger:

@@ -148,7 +148,7 @@ def plan_of(source: str | None) -> "Plan | None":
     if source is None:
         return None
     from privet.planning import Plan
-    from privet.planning.plan_file import is_plan
+    from privet.planning.plan import is_plan
 
     return Plan.load(source) if is_plan(Path(source)) else None
 

@@ -201,7 +201,7 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
     """
     from privet.planning import Plan, plan
     from privet.planning.noise_swap import Swap, swap
-    from privet.planning.plan_file import is_plan
+    from privet.planning.plan import is_plan
     from privet.planning.pricing import PricedRecipe
 
     with warnings_as_lines():

@@ -94,7 +94,7 @@ def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | N
 def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
     from privet.planning import Plan, Recipe
     from privet.planning.compare import method_recipes, unique_name
-    from privet.planning.plan_file import is_plan
+    from privet.planning.plan import is_plan
 
     named: dict[str, Plan | Recipe] = {}
     for file in files:
@@ -309,8 +309,8 @@ def _frontier(file: Path | None, flags: dict[str, Any], grid: dict[str, Any]) ->
 def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe":
     """The recipe in a plan or a TOML file, with the flags on top; the grid stands in for what the file leaves out."""
     from privet.planning import Plan, Recipe
-    from privet.planning.plan_file import is_plan
-    from privet.planning.recipe_file import override
+    from privet.planning.plan import is_plan
+    from privet.planning.recipe import override
 
     first = {"batch": grid["batches"], "steps": grid["steps"], "epochs": grid["epochs"]}
     given = flags | {key: values[0] for key, values in first.items() if values}

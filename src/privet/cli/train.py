@@ -174,7 +174,7 @@ def _plan(
 def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], where: "Where") -> int | None:
     """The size of the task, for a recipe that names none; it is public unless the relation says otherwise."""
     from privet.data.task import task
-    from privet.planning.recipe_file import read_table
+    from privet.planning.recipe import read_table
     from privet.training.settings import Settings
 
     try:

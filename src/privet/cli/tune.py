@@ -119,7 +119,7 @@ def _space(tried: tuple[str, ...]) -> dict[str, str]:
 def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """The keywords of the plan: those of the file, and the flags, which win."""
     from privet.errors import PrivetError
-    from privet.planning.recipe_file import override, read_table
+    from privet.planning.recipe import override, read_table
 
     try:
         table = {} if recipe is None else read_table(recipe)

@@ -26,7 +26,7 @@ from privet.ledger import reading as ledger_reading
 from privet.ledger.format import Header, check_dataset, header_line, make_header
 from privet.ledger.runs import OneRun, common_protection, read_runs, refuse_tuned, refuse_unproven, select_dataset
 from privet.planning import Plan
-from privet.planning.plan_file import content_digest
+from privet.planning.plan import content_digest
 
 NAME, LOCK = "budget.json", "budget.lock"
 FORMAT, VERSION = "privet-budget", 1

@@ -23,7 +23,7 @@ from privet.ledger.runs import OneRun, compose_runs, find_run_folders, read, sel
 from privet.ledger.total import NAME as BUDGET
 from privet.ledger.total import read as budget_of
 from privet.planning import METHODS, Plan, Recipe, plan
-from privet.planning.plan_file import plan_text
+from privet.planning.plan import plan_text
 from privet.web import answers, work
 from privet.web.answers import guarantee_answer
 from privet.web.guard import Door, Guard
