@@ -34,6 +34,7 @@ RENAMED = {
 }  # fmt: skip
 
 
+Lines = list[tuple[str, str]]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -316,6 +317,12 @@ def say_written(*files: Path | None, as_json: bool) -> None:
     for file in files:
         if file is not None and not as_json:
             click.echo(f"wrote {file}")
+
+
+def print_lines(lines: Lines, width: int = 10) -> None:
+    """What is said below an answer: a word, and what it is about."""
+    for name, text in lines:
+        click.echo(f"  {name:<{width}}{text}")
 
 
 def print_object(value: dict[str, Any]) -> None:

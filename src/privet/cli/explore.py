@@ -226,18 +226,18 @@ def _best_object(found: "SearchResult", seconds: float, out: Path | None) -> dic
 
 
 def _print_best(found: "SearchResult", seconds: float) -> None:
-    from privet.cli.plan import described, print_lines
+    from privet.cli.plan import WIDTH, describe_plan
 
     certified = sum(trial.certified for trial in found.trials)
     click.echo(str(found.plan.guarantee))
-    print_lines([
+    common.print_lines([
         ("found", ", ".join(f"{name.replace('_', '-')} {value:.6g}" for name, value in found.values.items())),
         ("utility", f"{found.utility.utility:.4f} (estimate)"),
-        *described(found.plan),
+        *describe_plan(found.plan),
         ("candidates", f"{len(found.trials)}, of which {certified} certified; {seconds:.1f} s"),
         *(("note", f"{name.replace('_', '-')} is at its limit: the best value may lie beyond it")
           for name in found.edges),
-    ])  # fmt: skip
+    ], WIDTH)  # fmt: skip
     _print_trials(found.trials)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet._text import format_outward
-from privet.cli.common import PATH, free_folder, integer, number, print_object, progress_bar
+from privet.cli.common import PATH, free_folder, integer, number, print_lines, print_object, progress_bar
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -136,8 +136,7 @@ def _print(found: "Federated", more: list[int], *, as_json: bool) -> None:
         f"the federation {said}: {found.rounds} of {found.planned} rounds of {found.settings.task}, "
         f"{found.settings.clients} clients"
     )
-    for name, text in _lines(found, spread, outlook):
-        click.echo(f"  {name:<10}{text}")
+    print_lines(_lines(found, spread, outlook))
 
 
 def _lines(

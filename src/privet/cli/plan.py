@@ -31,6 +31,7 @@ OPTIMIZE = (
            "steps=100..5000. Default: rho-noise,rho-clip."),
     option("--most", type=integer, help="Largest number of candidates. Default: 150."),
 )  # fmt: skip
+WIDTH = 18  # of the words below a plan
 _EXPLORE = ("batches", "more", "within", "plot")
 _OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 
@@ -162,11 +163,11 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         proven = format_outward(closed.certified.epsilon, up=True)
         lines.append(("closed form", f"noise multiplier {closed.scale:.6g}; its condition {verdict} here: certified "
                       f"epsilon {proven}"))  # fmt: skip
-    lines += described(found)
-    print_lines([*lines, ("time", f"{seconds:.3f} s")])
+    lines += describe_plan(found)
+    common.print_lines([*lines, ("time", f"{seconds:.3f} s")], WIDTH)
 
 
-def described(found: "Plan") -> list[tuple[str, str]]:
+def describe_plan(found: "Plan") -> list[tuple[str, str]]:
     recipe, steps = found.recipe, found.steps
     shape = shorten(steps.noise, 60)
     shape = shape if shape == "constant" else f"{format_bound(found.scale, up=True)} x {shape}"
@@ -177,8 +178,3 @@ def described(found: "Plan") -> list[tuple[str, str]]:
         ("training", f"{len(steps)} steps, expected batch size {found.batch:.6g}, {recipe.size:,} "
          f"{recipe.budget.unit}s ({len(steps) * steps[0].rate:.4g} epochs){each}"),
     ]  # fmt: skip
-
-
-def print_lines(lines: list[tuple[str, str]]) -> None:
-    for name, text in lines:
-        click.echo(f"  {name:<18}{text}")

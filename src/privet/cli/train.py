@@ -218,8 +218,7 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
     planned = len(run.plan.steps)
     said = "had finished already" if was_over else "finished" if run.is_over else "stopped"
     click.echo(f"the run {said}: {run.steps} of {planned} steps on {run.settings.task}")
-    for name, text in _lines(run):
-        click.echo(f"  {name:<10}{text}")
+    common.print_lines(_lines(run))
 
 
 def _lines(run: "Run") -> list[tuple[str, str]]:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import PATH, GroupedCommand, grouped, number, print_object, progress_bar, warnings_as_lines
+from privet.cli.common import (
+    PATH,
+    GroupedCommand,
+    grouped,
+    number,
+    print_lines,
+    print_object,
+    progress_bar,
+    warnings_as_lines,
+)
 from privet.cli.recipe_options import JSON, budget_options, option, shape_options, with_shapes
 from privet.cli.train import training_options
 from privet.errors import InvalidValue
@@ -195,8 +204,7 @@ def _print(found: "Tuned", task: str) -> None:
     scored = [(trial.score, trial.candidate) for trial in found.trials or () if trial.score is not None]
     for score, candidate in sorted(scored, key=lambda row: -row[0] if found.higher_is_better else row[0])[:MOST_SHOWN]:
         click.echo(f"  {found.measure} {score:.4f}  {format_candidate(candidate)}")
-    for name, text in _lines(found):
-        click.echo(f"  {name:<10}{text}")
+    print_lines(_lines(found))
 
 
 def _lines(found: "Tuned") -> list[tuple[str, str]]:
