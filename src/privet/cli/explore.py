@@ -63,7 +63,7 @@ def compare_command(
     _check_question(files, methods, plot, flags)
     profile = profile_of(flags)
     with common.warnings_as_lines():
-        found = _compared(_named(files, methods, flags), profile)
+        found = _compare(_load_plans(files, methods, flags), profile)
     seconds = time.perf_counter() - start
     if as_json:
         common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
@@ -91,7 +91,7 @@ def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | N
         check_plot(plot, option="--plot", plans=len(files) + len(words_of("--methods", methods) if methods else []))
 
 
-def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
+def _load_plans(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
     from privet.planning import Plan, Recipe
     from privet.planning.compare import method_recipes, unique_name
     from privet.planning.plan import is_plan
@@ -107,7 +107,7 @@ def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) 
     return named
 
 
-def _compared(named: "dict[str, Plan | Recipe]", profile: Any) -> "Comparison":
+def _compare(named: "dict[str, Plan | Recipe]", profile: Any) -> "Comparison":
     """The comparison; on a terminal, standard error shows which plan is being made."""
     from privet.planning import Plan, plan
     from privet.planning.compare import compare
@@ -147,10 +147,10 @@ def _print(found: "Comparison") -> None:
 
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
     lines = [
-        ("epsilon of the plan", [_labelled(row.plan.guarantee) for row in rows]),
+        ("epsilon of the plan", [_with_label(row.plan.guarantee) for row in rows]),
         ("  certified interval", [_interval(row.plan.certified) for row in rows]),
-        ("  CLT (gdp)", [_labelled(row.clt) for row in rows]),
-        ("  Rényi (rdp)", [_labelled(row.renyi) for row in rows]),
+        ("  CLT (gdp)", [_with_label(row.clt) for row in rows]),
+        ("  Rényi (rdp)", [_with_label(row.renyi) for row in rows]),
         ("noise multiplier", [span(*row.noise, digits=5) for row in rows]),
         ("clipping norm", [span(*row.clip, digits=5) for row in rows]),
         ("noise std (noise x clip)", [span(*row.noise_std, digits=5) for row in rows]),
@@ -163,7 +163,7 @@ def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
     return [*lines, ("delta", deltas)]
 
 
-def _labelled(guarantee: "Guarantee | None") -> str:
+def _with_label(guarantee: "Guarantee | None") -> str:
     return NOTHING if guarantee is None else f"{_epsilon(guarantee)} {guarantee.label}"
 
 

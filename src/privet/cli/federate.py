@@ -79,12 +79,12 @@ def federate_command(
                 )
             found = resume_federation(resume, rounds=rounds, where=where, tell=tell)
         else:
-            found = _begun(plan_file, out, seed, flags, where=where, tell=tell)
+            found = _begin(plan_file, out, seed, flags, where=where, tell=tell)
     _print(found, extra, as_json=as_json)
     return 0 if found.is_over else 130
 
 
-def _begun(
+def _begin(
     plan_file: Path | None, out: Path | None, seed: int | None, flags: dict[str, Any], **how: Any
 ) -> "Federated":
     from privet.federated.federate import federate

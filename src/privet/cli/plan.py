@@ -10,7 +10,7 @@ import click
 from privet import _check
 from privet._text import format_bound, format_outward, shorten
 from privet.cli import common
-from privet.cli.common import PATH, grouped, integer, number, span
+from privet.cli.common import PATH, integer, number, option_group, span
 from privet.cli.recipe_options import JSON, option, plan_options, profile_options, recipe_in, value_or_list, with_shapes
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ _OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 @click.command("plan", cls=common.GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
 @click.argument("recipe", required=False, type=PATH)
 @plan_options(lists=True)
-@partial(grouped, options=EXPLORE, heading="Explore (with --explore)")
-@partial(grouped, options=OPTIMIZE, heading="Optimize (with --optimize)")
+@partial(option_group, options=EXPLORE, heading="Explore (with --explore)")
+@partial(option_group, options=OPTIMIZE, heading="Optimize (with --optimize)")
 @profile_options
 @click.option("--out", type=PATH, metavar="FILE", help="Write the plan (JSON).")
 @JSON

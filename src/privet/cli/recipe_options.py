@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from privet._registry import parse_number as number_of
-from privet.cli.common import Command, Option, adjacency_of, grouped, integer, number
+from privet.cli.common import Command, Option, adjacency_of, integer, number, option_group
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -111,21 +111,21 @@ JSON = option("--json", "as_json", is_flag=True, help="One JSON object on standa
 
 def budget_options(command: Command) -> Command:
     """The options that describe a budget and a run."""
-    command = grouped(command, (*RHO, CLIP), "Method, clipping and noise")
-    return grouped(grouped(command, _sampling(), "Data, sampling and steps"), BUDGET, "Budget")
+    command = option_group(command, (*RHO, CLIP), "Method, clipping and noise")
+    return option_group(option_group(command, _sampling(), "Data, sampling and steps"), BUDGET, "Budget")
 
 
 def shape_options(command: Command) -> Command:
-    return grouped(command, SHAPES, "Method, clipping and noise")
+    return option_group(command, SHAPES, "Method, clipping and noise")
 
 
 def plan_options(*, lists: bool = False) -> Callable[[Command], Command]:
     """All options that are keys of a recipe."""
 
     def decorate(command: Command) -> Command:
-        command = shape_options(grouped(command, SOLVING, "What is solved for"))
-        command = grouped(command, (*RHO, CLIP), "Method, clipping and noise")
-        return grouped(grouped(command, _sampling(lists=lists), "Data, sampling and steps"), BUDGET, "Budget")
+        command = shape_options(option_group(command, SOLVING, "What is solved for"))
+        command = option_group(command, (*RHO, CLIP), "Method, clipping and noise")
+        return option_group(option_group(command, _sampling(lists=lists), "Data, sampling and steps"), BUDGET, "Budget")
 
     return decorate
 
@@ -164,7 +164,7 @@ def recipe_in(file: Path | None, given: dict[str, Any]) -> "Recipe":
 
 
 def profile_options(command: Command) -> Command:
-    return grouped(command, PROFILE, "Utility estimate")
+    return option_group(command, PROFILE, "Utility estimate")
 
 
 def profile_of(flags: dict[str, Any]) -> "Profile":

@@ -9,18 +9,17 @@ import click
 
 from privet._registry import from_entry_point
 from privet.cli import common
-from privet.cli.common import PATH, Command, grouped, integer, number
+from privet.cli.common import PATH, Command, integer, number, option_group
 from privet.cli.recipe_options import JSON, option, plan_options, with_shapes, words_of
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
     from privet.data import Where
     from privet.planning import Plan
-    from privet.training.progress import Progress
     from privet.training.run import Run
 
 
-def _listed(_: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
+def _words(_: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
     return None if text is None else words_of(option.opts[0], text)
 
 
@@ -28,9 +27,9 @@ MODEL = (
     option("--task", metavar="NAME", help="Dataset and network: digits (default), mnist, ..., or my.module:task."),
     option("--model", metavar="NAME", help="Another network than the task's: cnn, ..., or my.module:Net."),
     option("--weights", metavar="FILE", help="Fine-tuning: initial weights from a safetensors file."),
-    option("--train", metavar="PATTERNS", callback=_listed, help="With --weights: the parameters to train, by patterns "
+    option("--train", metavar="PATTERNS", callback=_words, help="With --weights: the parameters to train, by patterns "
            "of their names: fc3.*,*.bias. Default: all."),
-    option("--fresh", metavar="PATTERNS", callback=_listed, help="With --weights: parameters not taken from the file, "
+    option("--fresh", metavar="PATTERNS", callback=_words, help="With --weights: parameters not taken from the file, "
            "such as the last layer for other classes. Default: none."),
     option("--dataset-name", metavar="NAME", help="Name of the dataset, such as people-2026: runs on the same data are "
            "found by it. Default: the name of a task of Privet's."),
@@ -67,8 +66,8 @@ RUNNING = (
 
 def training_options(command: Command) -> Command:
     """The options that are keys of a recipe's [training] table."""
-    command = grouped(command, RUNNING, "Batches, evaluation and checkpoints")
-    return grouped(grouped(command, OPTIMIZER, "Optimizer"), MODEL, "Dataset and model")
+    command = option_group(command, RUNNING, "Batches, evaluation and checkpoints")
+    return option_group(option_group(command, OPTIMIZER, "Optimizer"), MODEL, "Dataset and model")
 
 
 RUN = (
@@ -89,7 +88,7 @@ RUN = (
 
 @click.command("train", cls=common.GroupedCommand, short_help="Train a model with differential privacy.")
 @click.argument("recipe", required=False, type=PATH)
-@partial(grouped, options=RUN, heading="Run")
+@partial(option_group, options=RUN, heading="Run")
 @training_options
 @plan_options()
 @JSON
@@ -132,12 +131,18 @@ def train_command(
         given |= {"total_epsilon": total_epsilon, "ledger_dir": ledger_dir}
         _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
                 "A resumed run keeps its settings")  # fmt: skip
-        run, was_over = _resumed(resume, where, watcher, show_private=show_private or None)
+        from privet.training.run import Run
+        from privet.training.train import resume_run
+
+        found = Run.load(resume)
+        was_over = found.is_over
+        run = resume_run(found, show_private=show_private or None, where=where, watcher=watcher)
     else:
         from privet.training.train import train
 
         plan = _plan(recipe, plan_file, flags | {"as_published": as_published}, settings, where)
-        folder = out or _free(plan, settings, ledger_dir or Path("runs"))
+        name = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
+        folder = out or common.free_folder(ledger_dir or Path("runs"), name)
         run = train(
             plan, settings.pop("task"), out=folder, seed=seed, as_published=bool(as_published),
             secure=secure_noise, show_private=show_private, total_epsilon=total_epsilon, ledger_dir=ledger_dir,
@@ -189,21 +194,6 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
     if not isinstance(wanted, str):
         raise InvalidValue(f'{recipe}: training.task={wanted!r} must be a word. Write task = "digits", for example.')
     return task(wanted, where=where).size
-
-
-def _free(plan: "Plan", settings: dict[str, Any], root: Path) -> Path:
-    from privet.training.settings import Settings
-
-    spelling = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
-    return common.free_folder(root, spelling)
-
-
-def _resumed(folder: Path, where: "Where", watcher: "Progress", *, show_private: bool | None) -> "tuple[Run, bool]":
-    from privet.training.run import Run
-    from privet.training.train import resume_run
-
-    run = Run.load(folder)
-    return resume_run(run, show_private=show_private, where=where, watcher=watcher), run.is_over
 
 
 # --- what is said at the end ------------------------------------------------------------------------

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from privet import _check
-from privet.accounting import Guarantee, Ledger, Step, spent
+from privet.accounting import Guarantee, Ledger, Step
 from privet.accounting.mechanisms import MechanismSpec
-from privet.errors import BudgetExceeded, InvalidValue, PrivetError
+from privet.errors import BudgetExceeded, InvalidValue
 from privet.ledger.assumptions import NOT_RECORDED, LoopFacts
 from privet.ledger.file import LedgerFile
 from privet.ledger.format import LedgerPosition, check_dataset, make_header
 from privet.ledger.reading import read_ledger
 from privet.ledger.total import admit_run
 from privet.planning import Plan
-from privet.planning.pricing import PricedRecipe
+from privet.planning.pricing import PricedRecipe, price, try_price
 
 _KEY = object()
 
@@ -272,11 +272,7 @@ def check_left(number: int, plan: Plan) -> None:
 def guarantee_of(ledger: Ledger, plan: Plan) -> Guarantee:
     """What is proven of the steps in a ledger of one run of `plan`: by pld, else by the plan's own accountant."""
     budget = plan.recipe.budget
-    try:
-        return spent(ledger, budget.delta, relation=budget.relation, unit=budget.unit)
-    except PrivetError:
-        accountant = PricedRecipe(plan.recipe).accountant
-        return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+    return try_price(ledger, budget) or price(ledger, budget, PricedRecipe(plan.recipe).accountant)
 
 
 def mark_uncertified(guarantee: Guarantee, why: str) -> Guarantee:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from privet.accounting import Budget, Guarantee, spent
-from privet.errors import InvalidValue, PrivetError
+from privet.accounting import Budget, Guarantee
+from privet.errors import InvalidValue
 from privet.planning.methods import method
 from privet.planning.plan import Plan, plan
+from privet.planning.pricing import try_price
 from privet.planning.recipe import Recipe
 from privet.planning.utility import Profile, Utility, noise_std, utility
 
@@ -72,7 +73,14 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What a reader must know before drawing a conclusion, in sentences."""
-        said = [] if self.same_budget else [_different_budgets_note(self.rows)]
+        said = []
+        if not self.same_budget:
+            budgets = [(row.name, _row_budget(row)) for row in self.rows]
+            each = [
+                f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.relation}, per {b.unit}"
+                for name, b in budgets
+            ]
+            said.append(f"The budgets differ, so less noise is no merit: {'; '.join(each)}.")
         if len({row.plan.recipe.size for row in self.rows}) > 1:
             said.append("The sizes of the datasets differ, so the plans are for different tasks.")
         for row in self.rows:
@@ -141,16 +149,8 @@ def _compare_plan(name: str, one: Plan, profile: Profile) -> Row:
         raise InvalidValue(f"plans: {name}={one!r} must be a Plan or a Recipe. Use Plan.load or Recipe.load.")
     if one.is_unsound:
         return Row(name=name, plan=one, clt=None, renyi=None, utility=None)
-    beside = {key: _price_with(one, accountant) for key, accountant in BESIDE.items()}
+    beside = {key: try_price(one.ledger(), one.recipe.budget, accountant) for key, accountant in BESIDE.items()}
     return Row(name=name, plan=one, **beside, utility=utility(one, profile))
-
-
-def _price_with(one: Plan, accountant: str) -> Guarantee | None:
-    budget = one.recipe.budget
-    try:
-        return spent(one.ledger(), budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
-    except PrivetError:  # no theorem for this sampling or relation
-        return None
 
 
 def _plan_names(plans: "Sequence[Plan | Recipe]") -> list[str]:
@@ -177,9 +177,3 @@ def _row_budget(row: Row) -> Budget:
     """The plan's budget; what it costs, if epsilon was what it was asked for."""
     budget = row.plan.recipe.budget
     return replace(budget, epsilon=row.plan.guarantee.epsilon) if row.plan.recipe.solve == "epsilon" else budget
-
-
-def _different_budgets_note(rows: Sequence[Row]) -> str:
-    budgets = [(row.name, _row_budget(row)) for row in rows]
-    parts = [f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.relation}, per {b.unit}" for name, b in budgets]
-    return f"The budgets differ, so less noise is no merit: {'; '.join(parts)}."

@@ -19,7 +19,7 @@ from privet.errors import InvalidValue, PrivetError
 from privet.planning.clipping_rules import is_unsound
 from privet.planning.planned_steps import PlannedSteps
 from privet.planning.pricing import PricedRecipe
-from privet.planning.recipe import Recipe
+from privet.planning.recipe import Recipe, as_recipe
 from privet.planning.solve import solve
 
 FORMAT, VERSION = "privet-plan", 1
@@ -131,13 +131,7 @@ def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
     Raises:
         NoSolution: nothing meets it; names what blocks and the nearest value of each knob that does.
     """
-    if recipe is not None and given:
-        raise InvalidValue(
-            f"{next(iter(given))} cannot be given with a recipe. Use dataclasses.replace, or keywords alone."
-        )
-    if recipe is not None and not isinstance(recipe, Recipe):
-        raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
-    question = PricedRecipe(Recipe.of(**given) if recipe is None else recipe)
+    question = PricedRecipe(as_recipe(recipe, given))
     return _build_plan(question, solve(question), versions("privet", "numpy", "scipy"), warn=True)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from privet._registry import format_number
-from privet.accounting import Guarantee, Ledger, spent
+from privet.accounting import Budget, Guarantee, Ledger, spent
 from privet.accounting.accountant import warn_large_delta
 from privet.accounting.guarantee import LABELS, Label
 from privet.accounting.pld import accountant as pld
@@ -84,7 +84,10 @@ class PricedRecipe:
         if steps not in self._prices:
             found = self._guarantee_of_steps(steps, self.accountant)
             paper = row if self.recipe.as_published and self.recipe.accountant is None else None
-            self._prices[steps] = _weaken_label(found, paper, self.rule)
+            # under the weaker of the accountant's label and the method's
+            label: Label = "claimed" if is_unsound(self.rule) else "certified" if paper is None else paper.label
+            is_weaker = LABELS.index(label) > LABELS.index(found.label)
+            self._prices[steps] = replace(found, label=label, epsilon_lower=None) if is_weaker else found
         return self._prices[steps]
 
     def quick_upper_bound(self, steps: PlannedSteps) -> float:
@@ -115,38 +118,36 @@ class PricedRecipe:
         if self.recipe.tuning is None or is_unsound(self.rule):
             return None
         for accountant in ("pld", self.accountant):
-            try:
-                found = self._guarantee_of_ledger(steps.ledger(), accountant)
-            except PrivetError:
-                continue
-            if found.label == "certified":
+            found = try_price(steps.ledger(), self.recipe.budget, accountant)
+            if found is not None and found.label == "certified":
                 return found
         return None
 
     def _guarantee_of_steps(self, steps: PlannedSteps, accountant: str) -> Guarantee:
         budget, tuning = self.recipe.budget, self.recipe.tuning
         if tuning is None:
-            return self._guarantee_of_ledger(steps.ledger(), accountant)
+            return price(steps.ledger(), budget, accountant)
         if tuning.is_random:
             return private_selection(
                 steps.ledger(), budget.delta, law=tuning.trial_count_distribution, mean=tuning.runs,
                 relation=budget.relation, unit=budget.unit,
             )  # fmt: skip
-        found = self._guarantee_of_ledger(self.charged_ledger(steps), accountant)
+        found = price(self.charged_ledger(steps), budget, accountant)
         count = steps.length * (int(tuning.runs) if tuning.trial_count_distribution == "fixed" else 1)
         return replace(found, method=f"{found.method}, {tuning.name}", steps=count)
 
-    def _guarantee_of_ledger(self, ledger: Ledger, accountant: str) -> Guarantee:
-        budget = self.recipe.budget
-        return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+
+def price(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee:
+    """What a ledger costs at the delta of a budget, for its unit and neighbouring relation."""
+    return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
 
 
-def _weaken_label(found: Guarantee, row: Method | None, rule: str) -> Guarantee:
-    """The guarantee under the weaker of the accountant's label and the method's."""
-    label: Label = "claimed" if is_unsound(rule) else "certified" if row is None else row.label
-    if LABELS.index(label) <= LABELS.index(found.label):
-        return found
-    return replace(found, label=label, epsilon_lower=None)
+def try_price(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee | None:
+    """The same; None where no theorem covers a step, or the relation."""
+    try:
+        return price(ledger, budget, accountant)
+    except PrivetError:
+        return None
 
 
 def _resolve_shape(row: Method | None, recipe: Recipe, name: str, at: ScheduleContext) -> str:

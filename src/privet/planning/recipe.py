@@ -171,6 +171,19 @@ class Recipe:
         return kept | {"training": copy.deepcopy(dict(self.training))}
 
 
+def as_recipe(recipe: Recipe | None, given: Mapping[str, Any]) -> Recipe:
+    """A recipe, or that of the keywords of `Recipe.of`: one of the two is given."""
+    if recipe is None:
+        return Recipe.of(**given)
+    if given:
+        raise InvalidValue(
+            f"{next(iter(given))} cannot be given with a recipe. Use dataclasses.replace, or keywords alone."
+        )
+    if not isinstance(recipe, Recipe):
+        raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
+    return recipe
+
+
 def steps_in_epochs(epochs: float, rate: float) -> int:
     """T = ceil(epochs / rate), less a few roundings: 0.1 epochs of 60000 in batches of 100 are 60 steps, not 61.
 

@@ -7,6 +7,7 @@ that rise with them (all shapes here, but for a step or two where a schedule is 
 import contextlib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from privet.accounting import gdp
@@ -34,10 +35,16 @@ ROUGH = 0.05  # advice need not be exact, only true
 
 def solve(question: PricedRecipe) -> PlannedSteps:
     """The steps that answer the question, at most the budget's epsilon."""
-    if question.recipe.solve in ("steps", "batch"):
-        return (_solve_steps if question.recipe.solve == "steps" else _solve_batch)(question)
-    count, rate = _require_known(question.recipe.count), _require_known(question.recipe.base_rate)
-    if question.recipe.solve == "epsilon":
+    recipe = question.recipe
+    if recipe.solve == "steps":
+        rate = _require_known(recipe.base_rate)
+        most = MOST_STEPS if question.steps(scale=1.0, count=1, rate=rate).is_constant else MOST_SCHEDULED
+        return _solve_whole(question, lambda count: question.steps(scale=1.0, count=count, rate=rate), most, power=1.0)
+    if recipe.solve == "batch":
+        power = 2.0 if recipe.epochs is None else 1.0
+        return _solve_whole(question, partial(_steps_of_batch, question), recipe.size, power=power)
+    count, rate = _require_known(recipe.count), _require_known(recipe.base_rate)
+    if recipe.solve == "epsilon":
         return question.steps(scale=1.0, count=count, rate=rate)
     try:
         return question.steps(scale=solve_height(question, count=count, rate=rate), count=count, rate=rate)
@@ -45,32 +52,26 @@ def solve(question: PricedRecipe) -> PlannedSteps:
         raise _infeasible_error(question, error, scale=MOST_HEIGHT, count=count, rate=rate) from None
 
 
-def _solve_steps(question: PricedRecipe) -> PlannedSteps:
-    rate = _require_known(question.recipe.base_rate)
-    most = MOST_STEPS if question.steps(scale=1.0, count=1, rate=rate).is_constant else MOST_SCHEDULED
-
-    def make(count: int) -> PlannedSteps:
-        return question.steps(scale=1.0, count=count, rate=rate)
-
-    count = largest_affordable(lambda n: _cost(question, make, n), epsilon=question.recipe.budget.epsilon, most=most,
-                    start=_starting_guess(question, make, 1.0))  # fmt: skip
-    return make(count) if count else _raise_infeasible(question, make, scale=1.0, count=1, rate=rate)
+def _steps_of_batch(question: PricedRecipe, batch: int) -> PlannedSteps:
+    recipe, rate = question.recipe, batch / question.recipe.size
+    count = recipe.steps if recipe.epochs is None else steps_in_epochs(recipe.epochs, rate)
+    return question.steps(scale=1.0, count=_require_known(count), rate=rate)
 
 
-def _solve_batch(question: PricedRecipe) -> PlannedSteps:
-    recipe = question.recipe
-
-    def make(batch: int) -> PlannedSteps:
-        rate = batch / recipe.size
-        count = recipe.steps if recipe.epochs is None else steps_in_epochs(recipe.epochs, rate)
-        return question.steps(scale=1.0, count=_require_known(count), rate=rate)
-
-    batch = largest_affordable(lambda n: _cost(question, make, n), epsilon=recipe.budget.epsilon, most=recipe.size,
-                    start=_starting_guess(question, make, 2.0 if recipe.epochs is None else 1.0))  # fmt: skip
-    if batch:
-        return make(batch)
-    one = make(1)
-    return _raise_infeasible(question, make, scale=1.0, count=one.length, rate=one.rate)
+def _solve_whole(
+    question: PricedRecipe, make: Callable[[int], PlannedSteps], most: int, *, power: float
+) -> PlannedSteps:
+    """The steps of the largest number that fits; if even 1 is too many, an error with the reason and what would fit."""
+    epsilon = question.recipe.budget.epsilon
+    start = _starting_guess(question, make, power)
+    found = largest_affordable(lambda n: _cost(question, make, n), epsilon=epsilon, most=most, start=start)
+    if found:
+        return make(found)
+    one, size = make(1), question.recipe.size
+    cost = format_outward(question.cost(one).epsilon, up=True)  # a shape or accountant that refuses says why here
+    least = "1 step" if question.recipe.solve == "steps" else f"a batch of 1 of {size} over {one.length} steps"
+    error = NoSolution(f"epsilon={epsilon!r} cannot be reached: even {least} costs {cost}.")
+    raise _infeasible_error(question, error, scale=1.0, count=one.length, rate=one.rate)
 
 
 # --- noise ------------------------------------------------------------------------------------------
@@ -80,22 +81,22 @@ def solve_height(question: PricedRecipe, *, count: int, rate: float) -> float:
     unit = question.steps(scale=1.0, count=count, rate=rate)
     ledger = question.charged_ledger(unit)
 
-    def priced(height: float) -> float:
+    def price(height: float) -> float:
         return question.cost(question.steps(scale=height, count=count, rate=rate)).epsilon
 
     if question.has_claim or accountant in CHEAP:
-        return calibrate(priced, epsilon=budget.epsilon, start=1.0, rtol=FINE)
+        return calibrate(price, epsilon=budget.epsilon, start=1.0, rtol=FINE)
     if accountant == "proactive":
         height = proactive_noise(epsilon=budget.epsilon, delta=budget.delta) / float(unit.noises.min())
-        return raise_until_met(priced, epsilon=budget.epsilon, height=height)
+        return raise_until_met(price, epsilon=budget.epsilon, height=height)
     start = clt_height(ledger, epsilon=budget.epsilon, delta=budget.delta)
     if accountant == "gdp" and unit.sampling.name == "poisson":
-        return raise_until_met(priced, epsilon=budget.epsilon, height=start)
+        return raise_until_met(price, epsilon=budget.epsilon, height=start)
     if accountant != "pld" or unit.sampling.name == "truncated-poisson":
-        return calibrate(priced, epsilon=budget.epsilon, start=start)
+        return calibrate(price, epsilon=budget.epsilon, start=start)
     refuse_unsupported(Pld(), ledger, relation=budget.relation, accountant="pld")
     height = calibrate(pld_epsilon_at(ledger, budget.delta), epsilon=budget.epsilon, start=start)
-    return raise_until_met(priced, epsilon=budget.epsilon, height=height)
+    return raise_until_met(price, epsilon=budget.epsilon, height=height)
 
 
 # --- whole numbers ----------------------------------------------------------------------------------
@@ -155,18 +156,6 @@ def _cost(question: PricedRecipe, make: Callable[[int], PlannedSteps], n: int) -
 
 
 # --- what is out of reach ---------------------------------------------------------------------------
-def _raise_infeasible(
-    question: PricedRecipe, make: Callable[[int], PlannedSteps], *, scale: float, count: int, rate: float
-) -> PlannedSteps:
-    """Even one step, or one record: raise with the reason and what would fit."""
-    knob, epsilon = question.recipe.solve, question.recipe.budget.epsilon
-    found = question.cost(make(1)).epsilon  # a shape or accountant that refuses says why here
-    size = question.recipe.size
-    least = "1 step" if knob == "steps" else f"a batch of 1 of {size} over {count} steps"
-    error = NoSolution(f"epsilon={epsilon!r} cannot be reached: even {least} costs {format_outward(found, up=True)}.")
-    raise _infeasible_error(question, error, scale=scale, count=count, rate=rate)
-
-
 def _infeasible_error(
     question: PricedRecipe, error: NoSolution, *, scale: float, count: int, rate: float
 ) -> NoSolution:
