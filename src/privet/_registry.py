@@ -15,6 +15,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from privet._check import suggestion
@@ -65,6 +66,7 @@ def import_published(module: str) -> Any:
     return importlib.import_module(f"privet.published.{module}")
 
 
+@dataclass(eq=False)
 class Registry(Generic[T]):
     """Makers by name, in the order they were registered.
 
@@ -74,18 +76,14 @@ class Registry(Generic[T]):
     package's own names as they are listed; of these, a module of `privet.published` registers what is not there yet.
     """
 
-    def __init__(
-        self, kind: str, *, needs: tuple[str, ...] = (), own: bool = True, group: str = "", order: tuple[str, ...] = (),
-        published: str = "",
-    ) -> None:  # fmt: skip
-        self.kind = kind
-        self.needs = needs
-        self.own = own
-        self.group = group
-        self.order = order
-        self.published = published
-        self._makers: dict[str, Maker[T]] = {}
-        self._ours: frozenset[Any] = frozenset()
+    kind: str
+    needs: tuple[str, ...] = ()
+    own: bool = True
+    group: str = ""
+    order: tuple[str, ...] = ()
+    published: str = ""
+    _makers: dict[str, Maker[T]] = field(default_factory=dict, init=False, repr=False)
+    _ours: frozenset[Any] = field(default=frozenset(), init=False, repr=False)
 
     def register(self, name: str) -> Callable[[Any], Any]:
         """Class decorator: makes the class available under `name`."""

@@ -112,9 +112,7 @@ class _Honest(GaussianAccountant):
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         raise NotImplementedError
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        if not ledger:
-            return 0.0, 0.0
+    def upper(self, ledger: Ledger, delta: float) -> float:
         noise, rate, counts = distinct_steps(ledger)
         steps = counts.sum()
         found = []
@@ -124,7 +122,7 @@ class _Honest(GaussianAccountant):
             single = epsilons_of_mu(1 / noise, per_step / rate) * (1 + ROUNDING) + ROUNDING_NEAR_ZERO / noise
             left = delta * (1 - share) if share < 1 else 0.0
             found.append(self.total(amplified_epsilon(single, rate), counts, left))
-        return None, min(found) * (1 + ROUNDING)
+        return min(found) * (1 + ROUNDING)
 
 
 @register("basic")

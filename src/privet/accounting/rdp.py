@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
-from privet.accounting.accountant import GaussianAccountant, register, shuffled_unsupported_reason
+from privet.accounting.accountant import GaussianAccountant, register
 from privet.accounting.guarantee import Relation
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.pld.levels import LossLevels, loss_levels, sum_by_index
@@ -38,6 +38,7 @@ class Rdp(GaussianAccountant):
 
     orders: tuple[float, ...] | None = None
     conversion: Conversion = "new"
+    covers_shuffled = True
 
     def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.sampling.name == "fixed-size":
@@ -47,12 +48,10 @@ class Rdp(GaussianAccountant):
                     "Use relation='replace' or 'zero-out'."
                 )
             return None
-        if step.sampling.name == "shuffled":
-            return shuffled_unsupported_reason(relation)
         return super().unsupported_reason(step, relation)
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        return (None, epsilon(ledger, delta, orders=self.orders, conversion=self.conversion)) if ledger else (0.0, 0.0)
+    def upper(self, ledger: Ledger, delta: float) -> float:
+        return epsilon(ledger, delta, orders=self.orders, conversion=self.conversion)
 
 
 @register("moments")

@@ -163,13 +163,13 @@ def group_tradeoff(curve: Curve, size: int) -> Curve:
     if isinstance(curve, Gaussian):
         return Gaussian(mu=size * curve.mu, method=curve.method, label=curve.label)
 
-    def grouped(alpha: ArrayLike) -> Floats:
+    def compose(alpha: ArrayLike) -> Floats:
         a = _check_errors(alpha)
         for _ in range(size):
             a = 1 - curve(a)
         return 1 - a
 
-    return grouped
+    return compose
 
 
 def _check_errors(alpha: ArrayLike) -> Floats:

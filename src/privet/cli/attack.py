@@ -5,17 +5,8 @@ from typing import Any
 
 import click
 
-from privet.cli.common import (
-    PATH,
-    integer,
-    keep_for_report,
-    load,
-    number,
-    print_object,
-    progress,
-    say_written,
-    warnings_as_lines,
-)
+from privet.cli import common
+from privet.cli.common import PATH, integer, number
 from privet.cli.recipe_options import words_of
 from privet.errors import InvalidValue
 
@@ -81,20 +72,20 @@ def attack_command(
     from privet.data import Where
 
     options["where"] = Where(folder=data_dir)
-    with warnings_as_lines(), progress("attacking") as tell:
-        what = words_of("--method", methods) if methods is not None else load(plan_file, folder)
+    with common.warnings_as_lines(), common.progress("attacking") as tell:
+        what: Any = words_of("--method", methods) if methods is not None else common.load(plan_file, folder)
         found = _attack(what, task, options | {"progress": tell}, membership=membership)
-    print_object(found.as_dict()) if as_json else click.echo(str(found))
+    common.print_object(found.as_dict()) if as_json else click.echo(str(found))
     if folder is not None:
         from privet.reporting.evidence import store_attack
 
-        keep_for_report(lambda: store_attack(what, found), ": it is not private")
+        common.keep_for_report(lambda: store_attack(what, found), ": it is not private")
     if plot is not None:
         from privet.reporting.attack_figure import save_grid, save_roc
 
-        with warnings_as_lines():
+        with common.warnings_as_lines():
             save_roc(list(found.methods), plot) if membership else save_grid(found, plot)
-    say_written(plot, as_json=as_json)
+    common.say_written(plot, as_json=as_json)
 
 
 def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, is_run: bool) -> None:

@@ -5,16 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import (
-    PATH,
-    integer,
-    keep_for_report,
-    load,
-    number,
-    print_object,
-    progress,
-    warnings_as_lines,
-)
+from privet.cli import common
+from privet.cli.common import PATH, integer, number
 from privet.cli.recipe_options import JSON, option, words_of
 
 if TYPE_CHECKING:
@@ -68,17 +60,17 @@ def audit_command(
     if as_published and method is None:
         raise click.UsageError("--uncertified needs --method.")
     names = None if kinds is None else [_KINDS.get(kind, kind) for kind in words_of("--kind", kinds)]
-    with warnings_as_lines(), progress("auditing") as tell:
+    with common.warnings_as_lines(), common.progress("auditing") as tell:
         found = _audit(given[0], chosen[given[0]], kinds=names, as_published=as_published, progress=tell, **options)
     if as_json:
-        print_object(found.as_dict())
+        common.print_object(found.as_dict())
     else:
         click.echo(str(found))
     if folder is not None:
         from privet.reporting.evidence import store_audit
         from privet.training.run import Run
 
-        keep_for_report(lambda: store_audit(Run.load(folder), found, {"kinds": kinds} | options))
+        common.keep_for_report(lambda: store_audit(Run.load(folder), found, {"kinds": kinds} | options))
     return FOUND if fail_on_violation and found.verdict == "violation" else 0
 
 
@@ -93,9 +85,9 @@ def _audit(option: str, value: Any, *, task: str | None, seed: int | None, **opt
     elif option == "--control":
         broken_mechanisms.registry.maker(value)
     elif option == "--plan":
-        value = load(value, None)
+        value = common.load(value, None)
     else:
-        value = load(None, value)
+        value = common.load(None, value)
     if task is not None and option not in ("--plan", "--run"):
         raise click.UsageError("--task needs --plan or --run: one-run is a run of a plan.")
     return audit(

@@ -68,7 +68,11 @@ def doctor_command(
     if make is None and task is None and plan_file is None:
         if model is not None or fix:
             raise click.UsageError("--model and --fix need --task, or the address of a model.")
-        _print_machine(machine, as_json)
+        if as_json:
+            print_object(machine)
+            return 0
+        for name, value in machine.items():
+            click.echo(f"{name:<11} {'not installed' if value is None else value}")
         return 0
     from privet.planning import Plan
 
@@ -96,14 +100,6 @@ def _machine() -> dict[str, Any]:
 
         found |= {"threads": torch.get_num_threads(), "gpu": torch.cuda.is_available()}
     return found
-
-
-def _print_machine(machine: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_object(machine)
-        return
-    for name, value in machine.items():
-        click.echo(f"{name:<11} {'not installed' if value is None else value}")
 
 
 # --- a plug-in --------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
     """The ledger a user described, from a file or from the options."""
     from privet.accounting import Ledger, Step, exchange
     from privet.accounting.sampling import sampling as sampling_of
+    from privet.planning.recipe import steps_in_epochs
     from privet.schedules import schedule_values
 
     if source is not None:
@@ -150,7 +151,12 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
         return ledger
     rate = _rate_of(given["rate"], given["batch"], size)
     _check.rate(rate=rate)
-    steps = _steps_of(given["steps"], given["epochs"], rate)
+    steps, epochs = given["steps"], given["epochs"]
+    if (steps is None) == (epochs is None):
+        raise click.UsageError("Give --steps or --epochs: one of the two.")
+    if steps is None:
+        _check.positive(epochs=epochs)
+        steps = steps_in_epochs(epochs, rate)
     noise, shape = given["noise"], given["noise_schedule"]
     if noise is None and shape is None:
         raise click.UsageError("Give --noise-multiplier (or --noise-schedule, or --from FILE).")
@@ -179,15 +185,3 @@ def _rate_of(rate: float | None, batch: float | None, size: int | None) -> float
             f"batch={batch:g} must be at most size={size}. An example takes part at most once in a step."
         )
     return batch / size
-
-
-def _steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
-    if (steps is None) == (epochs is None):
-        raise click.UsageError("Give --steps or --epochs: one of the two.")
-    if steps is not None:
-        return steps
-    assert epochs is not None
-    _check.positive(epochs=epochs)
-    from privet.planning.recipe import steps_in_epochs
-
-    return steps_in_epochs(epochs, rate)

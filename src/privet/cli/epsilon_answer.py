@@ -155,7 +155,7 @@ def draw_curve(ledger: "Ledger", delta: float, accountant: str, relation: str, p
     if not ledger.steps:
         raise InvalidValue("steps=0: there is nothing to draw.")
     names = dict.fromkeys(([] if accountant == "all" else [accountant]) + list(BESIDE))
-    curves = _try_lines(names, path, partial(epsilon_curve, ledger, delta, relation=relation))
+    curves = _try_lines(names, path, partial(epsilon_curve, ledger, delta, relation=relation))  # type: ignore[arg-type]
     columns = ledger.columns()
     starts = np.concatenate(([0.0], np.cumsum(columns.count)[:-1]))
     save_epsilon(curves, path, delta=delta, noise=columns.noise, starts=starts)
@@ -165,7 +165,7 @@ def draw_tradeoff(ledger: "Ledger", relation: str, path: Path) -> None:
     from privet.accounting.tradeoff import tradeoff
     from privet.reporting.figures import save_tradeoff
 
-    curves = _try_lines(("pld", "gdp"), path, partial(tradeoff, ledger, relation=relation))
+    curves = _try_lines(("pld", "gdp"), path, partial(tradeoff, ledger, relation=relation))  # type: ignore[arg-type]
     if not curves:
         raise Unsupported(f"--tradeoff={str(path)!r}: no accountant has a trade-off curve for this ledger.")
     save_tradeoff(curves, path)

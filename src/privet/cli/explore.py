@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet._text import format_bound, format_outward, shorten
-from privet.cli import common
+from privet.cli import common, recipe_options
 from privet.cli.common import PATH, number, progress, span
 from privet.cli.epsilon_answer import terms
-from privet.cli.recipe_options import (
-    JSON,
-    UNCERTIFIED,
-    budget_options,
-    option,
-    profile_of,
-    profile_options,
-    recipe_in,
-    words_of,
-)
+from privet.cli.recipe_options import JSON, option, recipe_in, words_of
 
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
@@ -40,9 +31,9 @@ _FOUND = {  # what `--explore` varies or finds itself
 @click.command("compare", cls=common.GroupedCommand, short_help="Compare plans of one budget side by side.")
 @click.argument("files", nargs=-1, type=PATH)
 @option("--methods", metavar="NAMES", help="Methods with commas between them; see `privet list methods`.")
-@budget_options
-@UNCERTIFIED
-@profile_options
+@recipe_options.budget_options
+@recipe_options.UNCERTIFIED
+@recipe_options.profile_options
 @click.option("--plot", type=PATH, metavar="FILE", help="Draw the plans over the steps (.png, .svg, .pdf or .csv).")
 @JSON
 def compare_command(
@@ -61,7 +52,7 @@ def compare_command(
     """
     start = time.perf_counter()
     _check_question(files, methods, plot, flags)
-    profile = profile_of(flags)
+    profile = recipe_options.profile_of(flags)
     with common.warnings_as_lines():
         found = _compare(_load_plans(files, methods, flags), profile)
     seconds = time.perf_counter() - start
@@ -190,12 +181,18 @@ def print_best(
 
     start = time.perf_counter()
     limits, most = _limits(searched.pop("over") or OVER), searched.pop("most") or MOST
-    profile = profile_of(searched)
+    profile = recipe_options.profile_of(searched)
     with common.warnings_as_lines(), progress("searching") as tell:
         found = search(recipe_in(recipe, given), over=limits, profile=profile, most=most, progress=tell)
     seconds = time.perf_counter() - start
     if as_json:
-        common.print_object(_best_object(found, seconds, out))
+        common.print_object({
+            "found": dict(found.values), "at_the_edge": list(found.edges),
+            "guarantee": found.plan.guarantee.as_dict(), "utility": found.utility.as_dict(),
+            "recipe": found.recipe.as_dict(), "scale": found.plan.scale, "steps": len(found.plan.steps),
+            "batch": found.plan.batch, "hash": found.plan.hash, "trials": [trial.as_dict() for trial in found.trials],
+            "seconds": seconds, "out": None if out is None else str(out),
+        })  # fmt: skip
     else:
         _print_best(found, seconds)
     if out is not None:
@@ -213,16 +210,6 @@ def _limits(over: str) -> dict[str, tuple[float, float] | None]:
             raise click.UsageError(f"--over {word!r} must read name=least..largest, for example steps=100..5000.")
         found[name.replace("-", "_")] = (number(low), number(high)) if equals else None
     return found
-
-
-def _best_object(found: "SearchResult", seconds: float, out: Path | None) -> dict[str, Any]:
-    return {
-        "found": dict(found.values), "at_the_edge": list(found.edges), "guarantee": found.plan.guarantee.as_dict(),
-        "utility": found.utility.as_dict(), "recipe": found.recipe.as_dict(), "scale": found.plan.scale,
-        "steps": len(found.plan.steps), "batch": found.plan.batch, "hash": found.plan.hash,
-        "trials": [trial.as_dict() for trial in found.trials], "seconds": seconds,
-        "out": None if out is None else str(out),
-    }  # fmt: skip
 
 
 def _print_best(found: "SearchResult", seconds: float) -> None:

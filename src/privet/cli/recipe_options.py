@@ -175,8 +175,11 @@ def profile_of(flags: dict[str, Any]) -> "Profile":
     rest = {key: value for key in ("dimension", "half_life") if (value := flags.pop(key)) is not None}
     if text is None:
         return Profile(**rest)
-    norms = _numbers(text)
-    return Profile.load(Path(text), **rest) if norms is None else Profile(norms=norms, **rest)
+    try:
+        norms = tuple(float(number_of(part)) for part in text.split(","))
+    except ValueError:  # not numbers, so a file
+        return Profile.load(Path(text), **rest)
+    return Profile(norms=norms, **rest)
 
 
 def words_of(option: str, text: str) -> list[str]:
@@ -185,10 +188,3 @@ def words_of(option: str, text: str) -> list[str]:
     if not all(words):
         raise click.UsageError(f"{option}={text!r} has an empty name. Write names with commas between them.")
     return list(dict.fromkeys(words))
-
-
-def _numbers(text: str) -> tuple[float, ...] | None:
-    try:
-        return tuple(float(number_of(part)) for part in text.split(","))
-    except ValueError:
-        return None

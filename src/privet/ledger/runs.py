@@ -55,14 +55,9 @@ class OneRun:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What its guarantee assumes of its loop."""
-        return run_assumptions(self.reading, own_loop=self.own_loop)
-
-
-def run_assumptions(reading: Reading, *, own_loop: bool) -> tuple[str, ...]:
-    """What the guarantee of a run assumes; of a loop of the user's own of which nothing was written down, just that."""
-    if reading.loop is not None:
-        return reading.loop.assumptions()
-    return (NOT_RECORDED,) if own_loop else ()
+        if self.reading.loop is not None:
+            return self.reading.loop.assumptions()
+        return (NOT_RECORDED,) if self.own_loop else ()  # nothing was written down of a loop of the user's own
 
 
 # --- finding ----------------------------------------------------------------------------------------

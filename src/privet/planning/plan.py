@@ -136,10 +136,9 @@ def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
 
 
 def _build_plan(question: PricedRecipe, steps: PlannedSteps, made_by: Mapping[str, str], *, warn: bool) -> Plan:
-    guarantee = question.cost(steps, warn=warn)
-    proven = guarantee if question.proves(guarantee) else question.certified_guarantee(steps)
     return Plan(
-        recipe=question.recipe, steps=steps, guarantee=guarantee, certified=proven, versions=dict(made_by),
+        recipe=question.recipe, steps=steps, guarantee=question.cost(steps, warn=warn),
+        certified=question.certified_guarantee(steps), versions=dict(made_by),
         one_run=question.guarantee_of_one_run(steps),
     )  # fmt: skip
 

@@ -96,16 +96,14 @@ class PricedRecipe:
             return self.cost(steps).epsilon
         return pld.epsilon_bounds(loss_levels(self.charged_ledger(steps)), self.recipe.budget.delta, quick=True)[1]
 
-    def proves(self, guarantee: Guarantee) -> bool:
-        """Whether a price is already what `certified` would say."""
-        random = self.recipe.tuning is not None and self.recipe.tuning.is_random
-        return guarantee.label == "certified" and not self.has_claim and (random or self.accountant == "pld")
-
     def certified_guarantee(self, steps: PlannedSteps) -> Guarantee | None:
         """What is proven of the same steps, tuning included; None if no proof covers the rule, or no theorem.
 
-        By `pld`, or for a random number of runs by the one theorem there is.
+        By `pld`, or for a random number of runs by the one theorem there is; often it is the price already.
         """
+        cost, random = self.cost(steps), self.recipe.tuning is not None and self.recipe.tuning.is_random
+        if cost.label == "certified" and not self.has_claim and (random or self.accountant == "pld"):
+            return cost
         if is_unsound(self.rule):
             return None
         try:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet.accounting import Guarantee, epsilon_curve, registry
 from privet.accounting.accountant import refuse_unsupported
@@ -31,8 +30,8 @@ def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
     recipe = planned.recipe
     return {
         "guarantee": guarantee_answer(planned.guarantee),
-        "certified": None if planned.certified is None else guarantee_answer(planned.certified),
-        "beside": {"clt": _optional_guarantee(row.clt), "renyi": _optional_guarantee(row.renyi)},
+        "certified": guarantee_answer(planned.certified),
+        "beside": {"clt": guarantee_answer(row.clt), "renyi": guarantee_answer(row.renyi)},
         "unsound": planned.is_unsound, "rule": planned.rule, "over_budget": row.over_budget,
         "steps": len(planned.steps), "epochs": len(planned.steps) * float(planned.steps.rates[0]),
         "schedule": _schedule(planned, row), "utility": None if row.utility is None else row.utility.utility,
@@ -78,8 +77,10 @@ def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def guarantee_answer(guarantee: Guarantee) -> dict[str, Any]:
+def guarantee_answer(guarantee: Guarantee | None) -> dict[str, Any] | None:
     """A guarantee with its numbers spelled: an upper bound rounded up, a lower one down."""
+    if guarantee is None:
+        return None
     lower = guarantee.epsilon_lower
     return {
         "epsilon": guarantee.epsilon, "shown": format_outward(guarantee.epsilon, up=True), "lower": lower,
@@ -91,14 +92,10 @@ def guarantee_answer(guarantee: Guarantee) -> dict[str, Any]:
 
 
 # --- parts ------------------------------------------------------------------------------------------
-def _optional_guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
-    return None if guarantee is None else guarantee_answer(guarantee)
-
-
 def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
     count = len(planned.steps)
     places = np.unique(np.linspace(0, count - 1, min(POINTS, count)).round().astype(np.int64))
-    noises, clips = _values_at(planned.steps.noises, places), _values_at(planned.steps.clips, places)
+    noises, clips = planned.steps.noises[places], planned.steps.clips[places]
     return {
         "step": (places + 1).tolist(),
         "noise": noises.tolist(),
@@ -112,11 +109,6 @@ def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
 def _format_ends(ends: tuple[float, float]) -> list[str]:
     """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
     return [format_bound(value, up=True, digits=5) for value in ends]
-
-
-def _values_at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The values at these steps; a constant may be held once."""
-    return values[places] if len(values) > 1 else np.full(len(places), values[0])
 
 
 def _try_make(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> list[Any]:

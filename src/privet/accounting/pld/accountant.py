@@ -13,11 +13,10 @@ from privet.accounting.accountant import (
     refuse_unsupported,
     register,
     representative_steps,
-    shuffled_unsupported_reason,
     truncated_deltas,
 )
 from privet.accounting.guarantee import Relation
-from privet.accounting.ledger import Ledger, Step
+from privet.accounting.ledger import Ledger
 from privet.accounting.pld.fourier import spectrum
 from privet.accounting.pld.frequencies import EFFORTS
 from privet.accounting.pld.levels import LossLevels, bin_levels, loss_levels
@@ -91,10 +90,7 @@ WIDE = 1e-4  # relative width at which a better line is looked for
 class Pld(GaussianAccountant):
     """Certified interval for Poisson-sampled, whole-dataset and shuffled Gaussian steps."""
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        if step.sampling.name == "shuffled":
-            return shuffled_unsupported_reason(relation)
-        return super().unsupported_reason(step, relation)
+    covers_shuffled = True
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         lower, upper = epsilon_bounds(loss_levels(ledger), delta)
