@@ -9,19 +9,18 @@ import warnings
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from privet import _check
 from privet._registry import Registry
 from privet._text import one_line
 from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, Guarantee, Label, Relation, Unit, adjacency
-from privet.accounting.ledger import Ledger, Step
+from privet.accounting.ledger import Floats, Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.accounting.sampling import registry as samplings
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
-Floats = NDArray[np.float64]
 LEAST_NOISE = 1e-100  # its square, over any number of steps, is still a number
 
 

@@ -8,14 +8,11 @@ at most the delta that was asked for.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, register
 from privet.accounting.gdp import ROUNDING_NEAR_ZERO, epsilons_of_mu
-from privet.accounting.ledger import Ledger
-
-Floats = NDArray[np.float64]
+from privet.accounting.ledger import Floats, Ledger
 
 # The share of delta that goes to the steps, tried one by one: logits from -4 to 8. A fixed list, so that a costlier
 # ledger stays costlier. Any share is sound; over 288 settings (noise 0.5 to 500, rate 0.001 to 1, 1 to 100,000 steps,

@@ -6,15 +6,13 @@ A mechanism is mu-GDP if telling two neighbours apart is at least as hard as tel
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, epoch_noises, register
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger, Step
-
-Floats = NDArray[np.float64]
+from privet.accounting.ledger import Floats, Ledger, Step
 
 # Certified values are moved outward by this much of epsilon, plus this much of mu where epsilon itself is near 0.
 # The error measured against 80-digit arithmetic, mu from 1e-6 to 300 and delta from 1e-300 to 0.9, was 400 times less.

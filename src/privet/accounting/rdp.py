@@ -9,18 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, register
 from privet.accounting.guarantee import Relation
-from privet.accounting.ledger import Ledger, Step
+from privet.accounting.ledger import Floats, Ledger, Step
 from privet.accounting.pld.levels import LossLevels, loss_levels, sum_by_index
 from privet.accounting.pld.loss_moments import QuadratureTooCostly, tilted_moments
 from privet.errors import InvalidValue, NoSolution
 
-Floats = NDArray[np.float64]
 Conversion = Literal["new", "old"]
 
 ORDERS: tuple[float, ...] = tuple((1 + np.geomspace(0.02, 2e4, 56)).tolist())  # the search refines between these

@@ -12,6 +12,7 @@ import numpy as np
 from privet import _check
 from privet._files import AppendFile, check_own, lock_folder, make_folder, write_new
 from privet.accounting import Ledger, Step
+from privet.accounting.ledger import Floats
 from privet.errors import BudgetExceeded, InvalidValue
 from privet.ledger.assumptions import LoopFacts
 from privet.ledger.format import (
@@ -26,7 +27,6 @@ from privet.ledger.format import (
 )
 from privet.ledger.reading import NAME, Count, HighWaterMark, Reading, read_ledger, remove_high_water_mark
 from privet.planning import Plan
-from privet.planning.planned_steps import Floats
 
 
 class _Place(NamedTuple):

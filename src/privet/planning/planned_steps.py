@@ -5,15 +5,13 @@ from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet import _check
 from privet.accounting import Ledger, Step
+from privet.accounting.ledger import Floats
 from privet.accounting.sampling import POISSON, Sampling
 from privet.errors import InvalidValue
 from privet.schedules import Constant, schedule, schedule_values
-
-Floats = NDArray[np.float64]
 
 MOST_STEPS = 10**12
 MOST_SCHEDULED = 10**7  # one value is held for each

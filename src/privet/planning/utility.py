@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
 from privet import _check
 from privet._files import read_start
+from privet.accounting.ledger import Floats, Ints
 from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.planning.plan import Plan
 from privet.planning.planned_steps import PlannedSteps
 from privet.schedules import Table
-
-Floats = NDArray[np.float64]
 
 MOST_BLOCKS = 1024  # a longer run is summed up in so many stretches of equal length
 RATES = np.geomspace(1e-12, 1.0, 121)  # learning rates that are tried, over the largest that is stable
@@ -138,7 +136,7 @@ def estimate(
     return Utility(utility=1 - gap, gap=gap, kept=min(share, 1.0), noise_energy=energy)
 
 
-def noise_std(plan: Plan, at: NDArray[np.int64]) -> Floats:
+def noise_std(plan: Plan, at: Ints) -> Floats:
     """The standard deviation of the noise on the sum of gradients at some steps: noise * clip (twice for replace-one).
 
     >>> from privet.planning import plan

@@ -17,13 +17,12 @@ zeroed, added or removed is another mechanism under another relation, so the num
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, register, spent
-from privet.accounting.composition import Floats, amplified_epsilon, basic_composition, sum_of_squares, third_bound
+from privet.accounting.composition import amplified_epsilon, basic_composition, sum_of_squares, third_bound
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger, LedgerArrays, Step
+from privet.accounting.ledger import Bools, Floats, Ledger, LedgerArrays, Step
 
 # --- zCDP -------------------------------------------------------------------------------------------
 
@@ -109,7 +108,7 @@ def lemma_3_holds(rho: float, omega: float, delta: float) -> bool:
     return omega > 1 and -math.log(delta) <= (omega - 1) ** 2 * rho
 
 
-def lemma_4_holds(columns: LedgerArrays) -> NDArray[np.bool_]:
+def lemma_4_holds(columns: LedgerArrays) -> Bools:
     """Per run of the ledger: whether amplification is proven (or not needed, rate 1)."""
     rho = 0.5 * columns.noise**-2.0
     # log2 where the quoted lemma has log: the stricter reading, and implied by rho, rate <= 0.1 in either.

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
@@ -16,7 +15,7 @@ from privet.accounting.accountant import (
     truncated_deltas,
 )
 from privet.accounting.guarantee import Relation
-from privet.accounting.ledger import Ledger
+from privet.accounting.ledger import Floats, Ledger
 from privet.accounting.pld.fourier import spectrum
 from privet.accounting.pld.frequencies import EFFORTS
 from privet.accounting.pld.levels import LossLevels, bin_levels, loss_levels
@@ -80,8 +79,6 @@ def one_step_epsilon(rate: float, mu: float, delta: float) -> tuple[float, float
     low, high = (math.log1p(rate * math.expm1(e)) if e < 700 else e + math.log(rate) for e in inner)
     return max(0.0, low * (1 - OUTWARD)), max(0.0, high * (1 + OUTWARD))
 
-
-Floats = NDArray[np.float64]
 
 WIDE = 1e-4  # relative width at which a better line is looked for
 
