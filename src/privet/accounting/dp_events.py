@@ -16,10 +16,10 @@ KEYS = ("noise", "rate", "clip", "sampling", "count")
 
 
 class LedgerBuilder:
-    """Adds rows to a ledger."""
+    """Adds rows to its ledger."""
 
     def __init__(self) -> None:
-        self._ledger = Ledger()
+        self.ledger = Ledger()
         self._steps = 0
 
     def add_row(self, row: Any, place: str) -> None:
@@ -39,15 +39,12 @@ class LedgerBuilder:
         try:
             numbers = {k: require_number(k, v) for k, v in (("noise", noise), ("rate", rate), ("clip", clip))}
             step = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]
-            self._ledger.add(step, require_integer("count", count))
+            self.ledger.add(step, require_integer("count", count))
         except PrivetError as error:
             raise type(error)(f"{place}: {error}") from None
         self._steps += int(count)
         if self._steps > MOST_STEPS:
             raise InvalidValue(f"{place}: more than {MOST_STEPS:.0e} steps in all.")
-
-    def build(self) -> Ledger:
-        return self._ledger
 
 
 def require_number(name: str, value: Any) -> float:
@@ -191,10 +188,10 @@ def _no_theorem_error(name: object) -> Unsupported:
 def from_event_json(event: Mapping[str, Any]) -> Ledger:
     """The ledger of an event given as JSON; see `from_dp_event`."""
     scale = 0.5 if _contains_event(event, "SampledWithoutReplacementDpEvent") else 1.0
-    ledger = LedgerBuilder()
+    rows = LedgerBuilder()
     for place, count, release in _iter_releases(event, 1, "event"):
-        ledger.add(place, count=count, **{**release, "noise": scale * release["noise"]})
-    return ledger.build()
+        rows.add(place, count=count, **{**release, "noise": scale * release["noise"]})
+    return rows.ledger
 
 
 def _contains_event(value: Any, name: str) -> bool:

@@ -105,7 +105,7 @@ def _from_json(value: Any) -> Ledger:
 
 def _from_csv(text: str) -> Ledger:
     lines = csv.reader(io.StringIO(text), strict=True)
-    ledger = LedgerBuilder()
+    rows = LedgerBuilder()
     place = "line 1"
     try:
         header = [name.strip().lower() for name in next(lines)]
@@ -117,10 +117,10 @@ def _from_csv(text: str) -> Ledger:
             if len(cells) != len(header):
                 raise InvalidValue(f"{place}: {len(cells)} values under {len(header)} columns.")
             named = zip(header, cells, strict=True)
-            ledger.add_row({name: _parse_cell(name, cell, place) for name, cell in named}, place)
+            rows.add_row({name: _parse_cell(name, cell, place) for name, cell in named}, place)
     except csv.Error as error:
         raise InvalidValue(f"line {lines.line_num}: not CSV: {error}.") from None
-    return ledger.build()
+    return rows.ledger
 
 
 def _check_columns(header: Sequence[str]) -> None:
@@ -154,10 +154,10 @@ def from_json(value: Mapping[str, Any]) -> Ledger:
         raise InvalidValue(
             f"version={value.get('version')!r} must be {VERSION}. Read it with the Privet that wrote it."
         )
-    ledger = LedgerBuilder()
+    rows = LedgerBuilder()
     for number, row in enumerate(require_list(value.get("steps"), "steps")):
-        ledger.add_row(row, f"steps[{number}]")
-    return ledger.build()
+        rows.add_row(row, f"steps[{number}]")
+    return rows.ledger
 
 
 def to_json(ledger: Ledger) -> dict[str, Any]:
@@ -198,13 +198,13 @@ def from_opacus(state: Mapping[str, Any] | Sequence[Any]) -> Ledger:
         if mechanism not in MECHANISMS:
             raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(MECHANISMS)}.")
         state = state["history"]
-    ledger = LedgerBuilder()
+    rows = LedgerBuilder()
     for number, entry in enumerate(require_list(state, place)):
         here = f"{place}[{number}]"
         if isinstance(entry, (str, Mapping)) or not isinstance(entry, Sequence) or len(entry) != 3:
             raise InvalidValue(f"{here}: must be [noise multiplier, sample rate, steps].")
-        ledger.add(here, noise=entry[0], rate=entry[1], count=entry[2])
-    return ledger.build()
+        rows.add(here, noise=entry[0], rate=entry[1], count=entry[2])
+    return rows.ledger
 
 
 def to_opacus(ledger: Ledger, *, mechanism: str = "rdp") -> dict[str, Any]:

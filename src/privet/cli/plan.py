@@ -38,7 +38,7 @@ _OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 
 @click.command("plan", cls=common.GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
 @click.argument("recipe", required=False, type=PATH)
-@plan_options(lists=True)
+@partial(plan_options, lists=True)
 @partial(option_group, options=EXPLORE, heading="Explore (with --explore)")
 @partial(option_group, options=OPTIMIZE, heading="Optimize (with --optimize)")
 @profile_options

@@ -109,25 +109,19 @@ PROFILE = (
 JSON = option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 
 
-def budget_options(command: Command) -> Command:
+def budget_options(command: Command, *, lists: bool = False) -> Command:
     """The options that describe a budget and a run."""
     command = option_group(command, (*RHO, CLIP), "Method, clipping and noise")
-    return option_group(option_group(command, _sampling(), "Data, sampling and steps"), BUDGET, "Budget")
+    return option_group(option_group(command, _sampling(lists=lists), "Data, sampling and steps"), BUDGET, "Budget")
 
 
 def shape_options(command: Command) -> Command:
     return option_group(command, SHAPES, "Method, clipping and noise")
 
 
-def plan_options(*, lists: bool = False) -> Callable[[Command], Command]:
+def plan_options(command: Command, *, lists: bool = False) -> Command:
     """All options that are keys of a recipe."""
-
-    def decorate(command: Command) -> Command:
-        command = shape_options(option_group(command, SOLVING, "What is solved for"))
-        command = option_group(command, (*RHO, CLIP), "Method, clipping and noise")
-        return option_group(option_group(command, _sampling(lists=lists), "Data, sampling and steps"), BUDGET, "Budget")
-
-    return decorate
+    return budget_options(shape_options(option_group(command, SOLVING, "What is solved for")), lists=lists)
 
 
 def with_shapes(flags: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
     from privet.data import Where
+    from privet.ledger.total import Standing
     from privet.planning import Plan
     from privet.training.run import Run
 
@@ -90,7 +91,7 @@ RUN = (
 @click.argument("recipe", required=False, type=PATH)
 @partial(option_group, options=RUN, heading="Run")
 @training_options
-@plan_options()
+@plan_options
 @JSON
 def train_command(
     *, recipe: Path | None, named: str | None, plan_file: Path | None, resume: Path | None, out: Path | None,
@@ -219,7 +220,10 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
         found = [("guarantee", f"none: {run.why_none}"), ("claim", str(run.guarantee))]
     else:
         found += [("assumes", said) for said in list_assumptions(run.guarantee)]
-    found += _totals(run)
+    every, error = _standings(run)
+    found += [("total", f"cannot be computed: {error}")] if error else []
+    for one in every:
+        found += [("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)]
     if run.about["secure_noise"]:
         found.append(("noise", "secure: safe against floating-point attacks"))
     if run.seed is not None:
@@ -243,16 +247,14 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
     return [*found, ("next", f"privet {after if run.is_over else 'train --resume'} {run.folder}")]
 
 
-def _totals(run: "Run") -> list[tuple[str, str]]:
-    """Where the run's dataset stands; the run is done, whatever can be told."""
+def _standings(run: "Run") -> "tuple[list[Standing], PrivetError | None]":
+    """Where the run's dataset stands, or why that cannot be told: the run is done all the same."""
     from privet.ledger.total import read_standings
 
     try:
-        every = read_standings(run.folder, run.dataset)
+        return read_standings(run.folder, run.dataset), None
     except PrivetError as error:
-        return [("total", f"cannot be computed: {error}")]
-    rows = ([("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)] for one in every)
-    return [row for each in rows for row in each]
+        return [], error
 
 
 def _scores(run: "Run") -> str:
@@ -264,23 +266,16 @@ def _scores(run: "Run") -> str:
     return ", ".join(format_scores(run.scores)) + at
 
 
-def _totals_object(run: "Run") -> "list[dict[str, Any]] | None":
-    from privet.ledger.total import read_standings
-
-    try:
-        return [one.as_dict() for one in read_standings(run.folder, run.dataset)]
-    except PrivetError as error:
-        click.echo(f"privet: warning: the total cannot be computed: {error}", err=True)
-        return None
-
-
 def _object(run: "Run") -> dict[str, Any]:
+    every, error = _standings(run)
+    if error:
+        click.echo(f"privet: warning: the total cannot be computed: {error}", err=True)
     return {
         "folder": str(run.folder), "task": run.settings.task, "steps": run.steps, "planned": len(run.plan.steps),
         "over": run.is_over, "end": run.end, "private": run.noise_is_secret, "seed": run.seed,
         "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
         "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
         "changed": run.about["changed"], "weights": run.about["weights"], "plan": run.plan.hash,
-        "dataset": run.dataset, "totals": _totals_object(run),
+        "dataset": run.dataset, "totals": None if error else [one.as_dict() for one in every],
         "not_private": run.not_private, "secure_noise": run.about["secure_noise"], "notes": list(run.notes),
     }  # fmt: skip

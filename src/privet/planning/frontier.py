@@ -237,7 +237,7 @@ def _frontier_point(
         holds=None if closed is None else closed.epsilon <= base.budget.epsilon,
     )  # fmt: skip
     try:
-        steps = question.steps(scale=solve_height(question, count=count, rate=rate), count=count, rate=rate)
+        steps = question.own_steps(solve_height(question))
         guarantee = question.cost(steps)
     except PrivetError as error:
         why = "no noise reaches it: " if isinstance(error, NoSolution) else ""

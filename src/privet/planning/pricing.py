@@ -62,6 +62,12 @@ class PricedRecipe:
             batch=recipe.batch if isinstance(recipe.batch, str) else "constant", sampling=sampling(recipe.sampling),
         )  # fmt: skip
 
+    def own_steps(self, scale: float) -> PlannedSteps:
+        """The steps of the recipe's own number and rate, where it says both."""
+        assert self.recipe.count is not None
+        assert self.recipe.base_rate is not None
+        return self.steps(scale=scale, count=self.recipe.count, rate=self.recipe.base_rate)
+
     def charged_ledger(self, steps: PlannedSteps) -> Ledger:
         """The releases that are charged: those of one run, or of all trials where their number is fixed."""
         tuning, ledger = self.recipe.tuning, steps.ledger()

@@ -8,7 +8,6 @@ import contextlib
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from privet.accounting import gdp
 from privet.accounting.accountant import refuse_unsupported
@@ -29,7 +28,6 @@ from privet.planning.recipe import steps_in_epochs
 
 CHEAP = ("zcdp", "tcdp")  # formulas: as near the target as floating point can see costs nothing
 FINE = 1e-12
-Number = TypeVar("Number", int, float)
 ROUGH = 0.05  # advice need not be exact, only true
 
 
@@ -37,25 +35,27 @@ def solve(question: PricedRecipe) -> PlannedSteps:
     """The steps that answer the question, at most the budget's epsilon."""
     recipe = question.recipe
     if recipe.solve == "steps":
-        rate = _require_known(recipe.base_rate)
+        rate = recipe.base_rate
+        assert rate is not None
         most = MOST_STEPS if question.steps(scale=1.0, count=1, rate=rate).is_constant else MOST_SCHEDULED
         return _solve_whole(question, lambda count: question.steps(scale=1.0, count=count, rate=rate), most, power=1.0)
     if recipe.solve == "batch":
         power = 2.0 if recipe.epochs is None else 1.0
         return _solve_whole(question, partial(_steps_of_batch, question), recipe.size, power=power)
-    count, rate = _require_known(recipe.count), _require_known(recipe.base_rate)
+    steps = question.own_steps(1.0)
     if recipe.solve == "epsilon":
-        return question.steps(scale=1.0, count=count, rate=rate)
+        return steps
     try:
-        return question.steps(scale=solve_height(question, count=count, rate=rate), count=count, rate=rate)
+        return question.own_steps(solve_height(question))
     except NoSolution as error:
-        raise _infeasible_error(question, error, scale=MOST_HEIGHT, count=count, rate=rate) from None
+        raise _infeasible_error(question, error, scale=MOST_HEIGHT, count=steps.length, rate=steps.rate) from None
 
 
 def _steps_of_batch(question: PricedRecipe, batch: int) -> PlannedSteps:
     recipe, rate = question.recipe, batch / question.recipe.size
     count = recipe.steps if recipe.epochs is None else steps_in_epochs(recipe.epochs, rate)
-    return question.steps(scale=1.0, count=_require_known(count), rate=rate)
+    assert count is not None
+    return question.steps(scale=1.0, count=count, rate=rate)
 
 
 def _solve_whole(
@@ -75,14 +75,14 @@ def _solve_whole(
 
 
 # --- noise ------------------------------------------------------------------------------------------
-def solve_height(question: PricedRecipe, *, count: int, rate: float) -> float:
+def solve_height(question: PricedRecipe) -> float:
     """The height of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
     budget, accountant = question.recipe.budget, question.accountant
-    unit = question.steps(scale=1.0, count=count, rate=rate)
+    unit = question.own_steps(1.0)
     ledger = question.charged_ledger(unit)
 
     def price(height: float) -> float:
-        return question.cost(question.steps(scale=height, count=count, rate=rate)).epsilon
+        return question.cost(question.own_steps(height)).epsilon
 
     if question.has_claim or accountant in CHEAP:
         return calibrate(price, epsilon=budget.epsilon, start=1.0, rtol=FINE)
@@ -195,8 +195,3 @@ def _quick_noise(question: PricedRecipe, count: int, rate: float) -> str:
         epsilon=question.recipe.budget.epsilon, start=1.0, rtol=ROUGH,
     )  # fmt: skip
     return format_outward(question.steps(scale=height, count=count, rate=rate).scale, up=True)
-
-
-def _require_known(value: Number | None) -> Number:
-    assert value is not None  # the recipe was checked: all knobs but one are given
-    return value
