@@ -71,14 +71,14 @@ uncharged: issue_uncharged, mechanism_for: resolve_mechanism, account_of: make_a
 
 MODULES = table("""
 engine: per_example / clipping / noise / sampling, clipped: per_example/gradients, summing: clipping/clipped_sum
-share: per_example/forms, derived: per_example/derived_forms, rows: per_example/derived_forms or accounting/dp_events
+share: per_example/forms, derived: per_example/derived_forms, rows: per_example/derived_forms or accounting/exchange
 intercept: per_example/interception, tape: per_example/forward_record, recording: per_example/loop_record
 survey: per_example/trial_pass, analysis: per_example/batch_dims, knowledge: per_example/model_facts
 whole: per_example/example_by_example, apart: per_example/independence/model, shadow: per_example/independence/loop
 mirrors: per_example/independence/counterfactuals, state: per_example/independence/buffers, layer: per_example/layers
 broadcast: per_example/layers/elementwise, sweep: per_example/layers/recurrent_sweep, clip: clipping
 secure: noise/discrete, contribution: sampling/users, curves: schedules/shapes, given: schedules/shapes
-joined: schedules/shapes, curve: accounting/epsilon_curve, events: accounting/dp_events
+joined: schedules/shapes, curve: accounting/epsilon_curve, events: accounting/exchange
 one_step: accounting/pld/accountant, moments: accounting/pld/loss_moments or attacks/observing
 trapezoid: accounting/pld/loss_moments, aim: accounting/pld/saddle_point, crossing: accounting/pld/saddle_point
 gridding: accounting/pld/frequencies, question: planning/pricing, steps: planning/planned_steps or training/training
