@@ -16,12 +16,11 @@ from privet.accounting import Budget, Guarantee, Ledger, Step, compose_ledgers, 
 from privet.accounting.accountant import warn_large_delta
 from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
-from privet.planning.calibrate import calibrate, proactive_noise
+from privet.planning.calibrate import calibrate, largest_affordable, proactive_noise, solve_height
 from privet.planning.plan import Plan
 from privet.planning.planned_steps import MOST_STEPS, PlannedSteps
 from privet.planning.pricing import PricedRecipe, price, try_price
 from privet.planning.recipe import MOST_SIZE, Recipe, as_recipe, steps_in_epochs
-from privet.planning.solve import largest_affordable, solve_height
 
 BATCHES = (64, 256, 1024, 4096)
 STEPS = (300, 1000, 3000, 10_000, 30_000, 100_000)

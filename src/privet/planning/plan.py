@@ -16,11 +16,11 @@ from privet._files import MIB, parse_json, read_start, read_text, write_file
 from privet._text import shorten, versions
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
+from privet.planning.calibrate import solve
 from privet.planning.clipping_rules import is_unsound
 from privet.planning.planned_steps import PlannedSteps
 from privet.planning.pricing import PricedRecipe
 from privet.planning.recipe import Recipe, as_recipe
-from privet.planning.solve import solve
 
 FORMAT, VERSION = "privet-plan", 1
 MOST_BYTES = 64 * MIB
