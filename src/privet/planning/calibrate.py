@@ -1,6 +1,6 @@
 """Calibration: the height of a noise shape that meets a budget, and a recipe solved for one knob, given the others.
 
-The height is never above the budget, and within 1e-4 below. The search is a secant in log-log, kept inside a bracket and
+The height is never above the budget, and within 1e-4 below. The search is a secant in log-log, kept in a bracket and
 started from the extended central limit theorem. What it returns has been priced by the accountant itself: an estimate
 can cost time, never privacy.
 
