@@ -82,7 +82,7 @@ joined: schedules/shapes, curve: accounting/epsilon_curve, events: accounting/ex
 one_step: accounting/pld/accountant, moments: accounting/pld/loss_moments or attacks/observing
 trapezoid: accounting/pld/loss_moments, aim: accounting/pld/saddle_point, crossing: accounting/pld/saddle_point
 gridding: accounting/pld/frequencies, question: planning/pricing, steps: planning/planned_steps or training/training
-trials: planning/tuning_budget, ahead: planning/frontier, more: planning/frontier, swap: planning/noise_swap
+trials: planning/tuning_budget, ahead: planning/frontier, more: planning/frontier, swap: planning/compare
 ledger_file: ledger/file, ledger_lines: ledger/format, ledger_charges: ledger/format, ledger_reading: ledger/reading
 ledger_count: ledger/reading, gate: training/checks, averaging: training/weights, joint: training/distributed
 joint_release: noise/release, rounds: training/loop or federated/loop, parts: training/setup

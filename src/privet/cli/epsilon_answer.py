@@ -18,7 +18,7 @@ from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 if TYPE_CHECKING:
     from privet.accounting import Guarantee, Ledger
     from privet.ledger.runs import OneRun
-    from privet.planning.noise_swap import Swap
+    from privet.planning.compare import Swap
 
 BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accountant
 
@@ -191,7 +191,7 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
     A noise that is not certified may cost more than the budget: the last column says what it costs.
     """
     from privet.planning import Plan, plan
-    from privet.planning.noise_swap import Swap, swap
+    from privet.planning.compare import Swap, swap
     from privet.planning.plan import is_plan
     from privet.planning.pricing import PricedRecipe
 

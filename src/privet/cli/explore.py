@@ -250,7 +250,7 @@ def print_frontier(
     start = time.perf_counter()
     given = {name: value for name, value in flags.items() if value is not None}
     grid = {"batches": batches, "steps": given.pop("steps", None), "epochs": given.pop("epochs", None)}
-    lists = {name: [value] if isinstance(value, int | float) else value for name, value in grid.items()}
+    lists: dict[str, Any] = {name: [value] if isinstance(value, int | float) else value for name, value in grid.items()}
     if more is None and within is not None:
         raise click.UsageError("--within needs --more, the number of steps that it limits.")
     if more is not None:
@@ -269,8 +269,14 @@ def print_frontier(
         from privet.reporting.figures import check_path
 
         check_path(plot, option="--plot")
-    with common.warnings_as_lines():
-        found = _frontier(file, given, lists)
+    from privet.planning import ahead
+
+    with common.warnings_as_lines(), common.progress_bar("calibrating") as bar:
+        show = None if bar is None else lambda done, of: bar("calibrating", done, of)
+        if file is None:
+            found = ahead(**given, **lists, progress=show)
+        else:
+            found = ahead(_recipe(file, given, lists), **lists, progress=show)
     seconds = time.perf_counter() - start
     if as_json:
         common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
@@ -281,16 +287,6 @@ def print_frontier(
 
         save_frontier(found, plot)
     common.say_written(plot, as_json=as_json)
-
-
-def _frontier(file: Path | None, flags: dict[str, Any], grid: dict[str, Any]) -> "Frontier":
-    from privet.planning import ahead
-
-    with common.progress_bar("calibrating") as bar:
-        show = None if bar is None else lambda done, of: bar("calibrating", done, of)
-        if file is None:
-            return ahead(**flags, **grid, progress=show)
-        return ahead(_recipe(file, flags, grid), **grid, progress=show)
 
 
 def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe":

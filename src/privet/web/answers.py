@@ -14,7 +14,6 @@ from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, from_delta
 from privet.errors import NoSolution, PrivetError
 from privet.planning import Plan, Recipe, ahead, compare
 from privet.planning.compare import Row
-from privet.planning.frontier import Frontier
 from privet.web.questions import MOST_STEPS, recipe_to_command, recipe_to_toml
 
 POINTS = 240  # of a schedule
@@ -71,10 +70,16 @@ def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     count, batch = recipe.count or 1, float(recipe.batch)
     batches = sorted({min(recipe.size, max(1, round(batch * by))) for by in BATCHES})
     steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})
-    found = ahead(recipe, batches=batches, steps=steps)
-    return {
-        "batches": batches, "steps": steps, "cells": _frontier_points(found), "seconds": time.perf_counter() - start,
-    }  # fmt: skip
+    cells = [
+        {
+            "steps": cell.steps, "batch": cell.batch, "epochs": cell.epochs, "std": cell.std, "frontier": cell.frontier,
+            "noise": None if cell.noise is None else format_outward(cell.noise, up=True, digits=4),
+            "noise_last": None if cell.noise_last is None else format_outward(cell.noise_last, up=True, digits=4),
+            "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
+        }
+        for cell in ahead(recipe, batches=batches, steps=steps).cells
+    ]  # fmt: skip
+    return {"batches": batches, "steps": steps, "cells": cells, "seconds": time.perf_counter() - start}
 
 
 def guarantee_answer(guarantee: Guarantee | None) -> dict[str, Any] | None:
@@ -156,15 +161,3 @@ def _best_attacker(curve: Tradeoff | Gaussian) -> dict[str, Any]:
         "false_alarms": f"{100 * FALSE_ALARMS:g}",
         "hits": format_outward(100 * true_positive_rate(curve, FALSE_ALARMS), up=True, digits=3),
     }
-
-
-def _frontier_points(found: Frontier) -> list[dict[str, Any]]:
-    return [
-        {
-            "steps": cell.steps, "batch": cell.batch, "epochs": cell.epochs, "std": cell.std, "frontier": cell.frontier,
-            "noise": None if cell.noise is None else format_outward(cell.noise, up=True, digits=4),
-            "noise_last": None if cell.noise_last is None else format_outward(cell.noise_last, up=True, digits=4),
-            "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
-        }
-        for cell in found.cells
-    ]  # fmt: skip
