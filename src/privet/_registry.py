@@ -152,16 +152,15 @@ class Registry(Generic[T]):
         for key in known:
             if key not in options and parameters[key].default is inspect.Parameter.empty:
                 raise InvalidValue(f"{self.kind}={name!r} needs the option {key!r}. Write {name}:{key}=...")
-        return maker(**options) if name in self._makers else self._make_plugin(name, maker, options)
-
-    def _make_plugin(self, address: str, maker: Maker[T], options: Mapping[str, Any]) -> T:
         try:
             return maker(**options)
         except PrivetError:
             raise
         except Exception as error:  # a user's own class may fail in any way
+            if name in self._makers:
+                raise
             raise InvalidValue(
-                f"{self.kind}={address!r} cannot be made: {one_line(error)}. Change its options, or the class."
+                f"{self.kind}={name!r} cannot be made: {one_line(error)}. Change its options, or the class."
             ) from error
 
     def split(self, text: str) -> tuple[str, str]:

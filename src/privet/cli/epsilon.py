@@ -109,7 +109,7 @@ def epsilon_command(
         answer.print_json(answers, accountant, delta, figures, source)
     else:
         answer.print_answers(answers, accountant, ledger, delta)
-        answer.print_beside(source)
+        common.print_lines([] if source is None else source.lines)
     with common.warnings_as_lines():
         if curve is not None:
             answer.draw_curve(ledger, delta, accountant, relation, curve)

@@ -73,7 +73,7 @@ def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, sour
         f"[certified: pld, true value >= {format_outward(lower, up=False)}; {relation}]"
     )
     click.echo(f"  training  {_format_steps(ledger)}\n  time      {seconds:.3f} s")
-    print_beside(source)
+    print_lines([] if source is None else source.lines)
 
 
 def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delta: float) -> None:
@@ -87,10 +87,6 @@ def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delt
         ("interval", _interval(guarantee)), ("sampling", terms(guarantee)), ("training", _format_steps(ledger)),
         ("time", f"{seconds:.3f} s"),
     ])  # fmt: skip
-
-
-def print_beside(source: "Source | None") -> None:
-    print_lines([] if source is None else source.lines)
 
 
 def terms(guarantee: "Guarantee") -> str:

@@ -15,7 +15,7 @@ from privet.ledger.format import LedgerPosition, check_dataset, make_header
 from privet.ledger.reading import read_ledger
 from privet.ledger.total import admit_run
 from privet.planning import Plan
-from privet.planning.pricing import PricedRecipe, price, try_price
+from privet.planning.pricing import PricedRecipe, guarantee_for, try_guarantee
 
 _KEY = object()
 
@@ -268,7 +268,7 @@ def check_left(number: int, plan: Plan) -> None:
 def guarantee_of(ledger: Ledger, plan: Plan) -> Guarantee:
     """What is proven of the steps in a ledger of one run of `plan`: by pld, else by the plan's own accountant."""
     budget = plan.recipe.budget
-    return try_price(ledger, budget) or price(ledger, budget, PricedRecipe(plan.recipe).accountant)
+    return try_guarantee(ledger, budget) or guarantee_for(ledger, budget, PricedRecipe(plan.recipe).accountant)
 
 
 def mark_uncertified(guarantee: Guarantee, why: str) -> Guarantee:

@@ -234,22 +234,22 @@ def solve_height(question: PricedRecipe) -> float:
     unit = question.own_steps(1.0)
     ledger = question.charged_ledger(unit)
 
-    def price(height: float) -> float:
+    def cost(height: float) -> float:
         return question.cost(question.own_steps(height)).epsilon
 
     if question.has_claim or accountant in CHEAP:
-        return calibrate(price, epsilon=budget.epsilon, start=1.0, rtol=FINE)
+        return calibrate(cost, epsilon=budget.epsilon, start=1.0, rtol=FINE)
     if accountant == "proactive":
         height = proactive_noise(epsilon=budget.epsilon, delta=budget.delta) / float(unit.noises.min())
-        return raise_until_met(price, epsilon=budget.epsilon, height=height)
+        return raise_until_met(cost, epsilon=budget.epsilon, height=height)
     start = clt_height(ledger, epsilon=budget.epsilon, delta=budget.delta)
     if accountant == "gdp" and unit.sampling.name == "poisson":
-        return raise_until_met(price, epsilon=budget.epsilon, height=start)
+        return raise_until_met(cost, epsilon=budget.epsilon, height=start)
     if accountant != "pld" or unit.sampling.name == "truncated-poisson":
-        return calibrate(price, epsilon=budget.epsilon, start=start)
+        return calibrate(cost, epsilon=budget.epsilon, start=start)
     refuse_unsupported(Pld(), ledger, relation=budget.relation, accountant="pld")
     height = calibrate(pld_epsilon_at(ledger, budget.delta), epsilon=budget.epsilon, start=start)
-    return raise_until_met(price, epsilon=budget.epsilon, height=height)
+    return raise_until_met(cost, epsilon=budget.epsilon, height=height)
 
 
 # --- whole numbers ----------------------------------------------------------------------------------

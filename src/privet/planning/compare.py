@@ -15,7 +15,7 @@ from privet.accounting import Budget, Guarantee
 from privet.errors import InvalidValue, NoSolution, Unsupported
 from privet.planning.methods import method
 from privet.planning.plan import Plan, plan
-from privet.planning.pricing import PricedRecipe, try_price
+from privet.planning.pricing import PricedRecipe, try_guarantee
 from privet.planning.recipe import Recipe
 from privet.planning.utility import Profile, Utility, noise_std, utility
 
@@ -154,7 +154,7 @@ def _compare_plan(name: str, one: Plan, profile: Profile) -> Row:
         raise InvalidValue(f"plans: {name}={one!r} must be a Plan or a Recipe. Use Plan.load or Recipe.load.")
     if one.is_unsound:
         return Row(name=name, plan=one, clt=None, renyi=None, utility=None)
-    beside = {key: try_price(one.ledger(), one.recipe.budget, accountant) for key, accountant in BESIDE.items()}
+    beside = {key: try_guarantee(one.ledger(), one.recipe.budget, accountant) for key, accountant in BESIDE.items()}
     return Row(name=name, plan=one, **beside, utility=utility(one, profile))
 
 

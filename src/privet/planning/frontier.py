@@ -19,7 +19,7 @@ from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
 from privet.planning.calibrate import calibrate, largest_affordable, proactive_noise, solve_height
 from privet.planning.plan import Plan
 from privet.planning.planned_steps import MOST_STEPS, PlannedSteps
-from privet.planning.pricing import PricedRecipe, price, try_price
+from privet.planning.pricing import PricedRecipe, guarantee_for, try_guarantee
 from privet.planning.recipe import MOST_SIZE, Recipe, as_recipe, steps_in_epochs
 
 BATCHES = (64, 256, 1024, 4096)
@@ -262,7 +262,7 @@ def _closed_form_guarantee(question: PricedRecipe, count: int, rate: float, nois
     """What is certified at the closed form's noise; None where no theorem covers it, or several runs are charged."""
     ledger = Ledger()
     ledger.add(Step(noise=noise, rate=rate, sampling=question.recipe.sampling), count)  # type: ignore[arg-type]
-    return None if question.recipe.tuning is not None else try_price(ledger, question.recipe.budget)
+    return None if question.recipe.tuning is not None else try_guarantee(ledger, question.recipe.budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +351,7 @@ def _extended_guarantee(plan: Plan, rounds: int, noise: float | None = None) -> 
         last, further = plan.steps[-1], Ledger()
         further.add(last if noise is None else replace(last, noise=noise), rounds)
         ledger = compose_ledgers(ledger, further)
-    return price(ledger, plan.recipe.budget, "pld" if plan.certified is not None else plan.guarantee.method)
+    return guarantee_for(ledger, plan.recipe.budget, "pld" if plan.certified is not None else plan.guarantee.method)
 
 
 def _extension_cost(plan: Plan, rounds: int, within: float | None) -> ExtensionCost:

@@ -1,6 +1,6 @@
 """The steps of a plan: three shapes and three numbers that stand for every release, built when they are read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -103,6 +103,3 @@ class PlannedSteps(Sequence[Step]):
             noise=float(self.noises[index]), rate=float(self.rates[index]), clip=float(self.clips[index]),
             sampling=self.sampling,
         )  # fmt: skip
-
-    def __iter__(self) -> Iterator[Step]:
-        return (self[i] for i in range(self.length))

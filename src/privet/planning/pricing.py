@@ -122,7 +122,7 @@ class PricedRecipe:
         if self.recipe.tuning is None or is_unsound(self.rule):
             return None
         for accountant in ("pld", self.accountant):
-            found = try_price(steps.ledger(), self.recipe.budget, accountant)
+            found = try_guarantee(steps.ledger(), self.recipe.budget, accountant)
             if found is not None and found.label == "certified":
                 return found
         return None
@@ -130,26 +130,26 @@ class PricedRecipe:
     def _guarantee_of_steps(self, steps: PlannedSteps, accountant: str) -> Guarantee:
         budget, tuning = self.recipe.budget, self.recipe.tuning
         if tuning is None:
-            return price(steps.ledger(), budget, accountant)
+            return guarantee_for(steps.ledger(), budget, accountant)
         if tuning.is_random:
             return private_selection(
                 steps.ledger(), budget.delta, law=tuning.trial_count_distribution, mean=tuning.runs,
                 relation=budget.relation, unit=budget.unit,
             )  # fmt: skip
-        found = price(self.charged_ledger(steps), budget, accountant)
+        found = guarantee_for(self.charged_ledger(steps), budget, accountant)
         count = steps.length * (int(tuning.runs) if tuning.trial_count_distribution == "fixed" else 1)
         return replace(found, method=f"{found.method}, {tuning.name}", steps=count)
 
 
-def price(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee:
+def guarantee_for(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee:
     """What a ledger costs at the delta of a budget, for its unit and neighbouring relation."""
     return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
 
 
-def try_price(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee | None:
+def try_guarantee(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee | None:
     """The same; None where no theorem covers a step, or the relation."""
     try:
-        return price(ledger, budget, accountant)
+        return guarantee_for(ledger, budget, accountant)
     except PrivetError:
         return None
 

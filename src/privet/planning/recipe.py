@@ -136,7 +136,10 @@ class Recipe:
         1.6666666666666667e-06
         """
         given = {key: value for key, value in given.items() if value is not None}
-        check_keys(given, [*BUDGET, *(f.name for f in fields(cls))])
+        known = [*BUDGET, *(f.name for f in fields(cls))]
+        if unknown := [key for key in given if key not in known]:
+            hint = _check.suggestion(unknown[0].replace("-", "_"), known, cutoff=0.5)
+            raise InvalidValue(f"{shorten(unknown[0])!r} is not known in a recipe.{hint} Known: {', '.join(known)}.")
         budget = given.pop("budget", None)
         if budget is None:
             budget = take_budget(given)
@@ -335,14 +338,6 @@ def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- flat keywords ----------------------------------------------------------------------------------
-def check_keys(given: Mapping[str, Any], known: list[str]) -> None:
-    """Raise at the first key that a recipe does not have; the nearest one is named."""
-    for key in given:
-        if key not in known:
-            hint = _check.suggestion(key.replace("-", "_"), known, cutoff=0.5)
-            raise InvalidValue(f"{shorten(key)!r} is not known in a recipe.{hint} Known: {', '.join(known)}.")
-
-
 def require_size(given: Mapping[str, Any], unit: str = "example") -> Any:
     if given.get("size") is None:
         raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
