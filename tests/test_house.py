@@ -28,7 +28,7 @@ from privet.training.loop_watch import ALWAYS_CHECKED, LoopGuard
 
 SOURCE = Path(privet.__file__).parent
 SIZES = {  # files and lines of Python, of the product and of the papers; they may only fall, but for a new capability
-    SOURCE: (221, 40_580),
+    SOURCE: (214, 40_180),
     Path(privet_papers.__file__).parent: (45, 8_500),
 }
 CEILINGS = {"step": (110, 19, 48), "batch": (87, 20, 32)}  # calls, files, changes of file
