@@ -130,7 +130,7 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
     """(lower, upper) for the delta of `ledger` at `epsilon`, certified.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> ledger.extend(noise=[1.1] * 14063, rate=256 / 60000)
     >>> lower, upper = delta_at(ledger, 2.0)
     >>> f"{lower:.4g} {upper:.4g}"
     '0.0001191 0.0001191'
