@@ -164,7 +164,7 @@ def known_keywords(cls: type[T]) -> type[T]:
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @functools.wraps(init)
-    def checked(self: T, *args: object, **given: object) -> None:
+    def check(self: T, *args: object, **given: object) -> None:
         for key in given:
             if key not in known:
                 hint = suggestion(key, known)
@@ -173,7 +173,7 @@ def known_keywords(cls: type[T]) -> type[T]:
                 raise InvalidValue(f"{cls.__name__} has no keyword {key!r}.{hint} Known: {', '.join(known)}.")
         init(self, *args, **given)
 
-    cls.__init__ = checked  # type: ignore[assignment]
+    cls.__init__ = check  # type: ignore[assignment]
     return cls
 
 

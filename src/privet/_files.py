@@ -44,6 +44,41 @@ def read_file(path: Path, *, most: int, advice: str = "Give another file.") -> b
         return b"".join(pieces)
 
 
+def read_text(
+    path: Path, *, most: int, advice: str, wanted: str, missing: str = "there is no such file.",
+    encoding: str = "utf-8-sig",
+) -> str:  # fmt: skip
+    """The text of a file that a user named. `wanted` says what to give in place of one that cannot be read as text.
+
+    Raises:
+        InvalidValue: it is missing, no text, too long, or cannot be read; says so without its name.
+    """
+    try:
+        return read_file(path, most=most, advice=advice).decode(encoding)
+    except FileNotFoundError:
+        raise InvalidValue(missing) from None
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"byte {error.start} is not text. {wanted}") from None
+    except PrivetError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise InvalidValue(f"cannot be read: {getattr(error, 'strerror', None) or error}. {wanted}") from None
+
+
+def parse_json(text: str, refusal: str, *, torn: str = "", advice: str = "") -> Any:
+    """The value in a JSON text, or one line with the place where it is none; `torn` and `advice` say what to do."""
+    try:
+        return read_json(text, refusal)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise InvalidValue(f"{place}: not JSON: {error.msg}. {torn}".rstrip()) from None
+    except PrivetError:
+        raise
+    except ValueError as error:  # a whole number of more than 4300 digits
+        why = str(error).split(";")[0]
+        raise InvalidValue(f"not JSON that can be read: {why}. {advice}".rstrip()) from None
+
+
 def read_json(text: str | bytes, refusal: str = "is not a number JSON has.") -> Any:
     """The value in a JSON text; `NaN` and the like, which JSON has not, are refused with these words."""
 

@@ -15,6 +15,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from privet._check import suggestion
@@ -65,6 +66,7 @@ def import_published(module: str) -> Any:
     return importlib.import_module(f"privet.published.{module}")
 
 
+@dataclass(eq=False)
 class Registry(Generic[T]):
     """Makers by name, in the order they were registered.
 
@@ -74,18 +76,14 @@ class Registry(Generic[T]):
     package's own names as they are listed; of these, a module of `privet.published` registers what is not there yet.
     """
 
-    def __init__(
-        self, kind: str, *, needs: tuple[str, ...] = (), own: bool = True, group: str = "", order: tuple[str, ...] = (),
-        published: str = "",
-    ) -> None:  # fmt: skip
-        self.kind = kind
-        self.needs = needs
-        self.own = own
-        self.group = group
-        self.order = order
-        self.published = published
-        self._makers: dict[str, Maker[T]] = {}
-        self._ours: frozenset[Any] = frozenset()
+    kind: str
+    needs: tuple[str, ...] = ()
+    own: bool = True
+    group: str = ""
+    order: tuple[str, ...] = ()
+    published: str = ""
+    _makers: dict[str, Maker[T]] = field(default_factory=dict, init=False, repr=False)
+    _ours: frozenset[Any] = field(default=frozenset(), init=False, repr=False)
 
     def register(self, name: str) -> Callable[[Any], Any]:
         """Class decorator: makes the class available under `name`."""
@@ -154,16 +152,15 @@ class Registry(Generic[T]):
         for key in known:
             if key not in options and parameters[key].default is inspect.Parameter.empty:
                 raise InvalidValue(f"{self.kind}={name!r} needs the option {key!r}. Write {name}:{key}=...")
-        return maker(**options) if name in self._makers else self._make_plugin(name, maker, options)
-
-    def _make_plugin(self, address: str, maker: Maker[T], options: Mapping[str, Any]) -> T:
         try:
             return maker(**options)
         except PrivetError:
             raise
         except Exception as error:  # a user's own class may fail in any way
+            if name in self._makers:
+                raise
             raise InvalidValue(
-                f"{self.kind}={address!r} cannot be made: {one_line(error)}. Change its options, or the class."
+                f"{self.kind}={name!r} cannot be made: {one_line(error)}. Change its options, or the class."
             ) from error
 
     def split(self, text: str) -> tuple[str, str]:

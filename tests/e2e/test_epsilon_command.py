@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from privet.cli import epsilon, main
+from privet.planning.recipe import steps_in_epochs
 
 BASE = "epsilon --rate 256/60000 --noise 1.1 --steps 14063 --delta 1e-5"
 
@@ -86,7 +87,7 @@ def test_batch_size_and_epochs_say_the_same() -> None:
     ("epochs", "rate", "steps"), [(0.1, 100 / 60000, 60), (60, 256 / 60000, 14063), (1, 1.0, 1), (0.01, 1.0, 1)]
 )
 def test_epochs_are_rounded_up_to_whole_steps(epochs: float, rate: float, steps: int) -> None:
-    assert epsilon._steps_of(None, epochs, rate) == steps
+    assert steps_in_epochs(epochs, rate) == steps
 
 
 def test_a_schedule_multiplies_the_noise() -> None:

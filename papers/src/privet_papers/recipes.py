@@ -13,7 +13,7 @@ from typing import Any
 
 from privet import _check
 from privet.planning import Recipe
-from privet.planning.recipe_file import read_table
+from privet.planning.recipe import read_table
 from privet_papers.reproduce.results import all_of
 from privet_papers.reproduce.runner import scaled
 from privet_papers.reproduce.table_row import Paper, Row, Table

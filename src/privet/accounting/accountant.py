@@ -9,19 +9,18 @@ import warnings
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from privet import _check
 from privet._registry import Registry
 from privet._text import one_line
 from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, Guarantee, Label, Relation, Unit, adjacency
-from privet.accounting.ledger import Ledger, Step
+from privet.accounting.ledger import Floats, Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.accounting.sampling import registry as samplings
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
-Floats = NDArray[np.float64]
 LEAST_NOISE = 1e-100  # its square, over any number of steps, is still a number
 
 
@@ -187,22 +186,30 @@ def gaussian_unsupported_reason(step: Step, relation: Relation) -> str | None:
 
 
 class GaussianAccountant:
-    """What accountants of Poisson-sampled Gaussians share: what they refuse, and one label for all ledgers."""
+    """What accountants of Poisson-sampled Gaussians share: what they refuse, and one label for all ledgers.
+
+    Shuffled epochs without amplification are covered, if at all, where n is public and a record is blanked out.
+    """
 
     proven: Label = "certified"
+    covers_shuffled = False
 
     def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        return gaussian_unsupported_reason(step, relation)
+        if not self.covers_shuffled or step.sampling.name != "shuffled":
+            return gaussian_unsupported_reason(step, relation)
+        if relation == "zero-out":
+            return None
+        return f"shuffled batches have no theorem for {relation=}. Use relation='zero-out', or Poisson sampling."
+
+    def upper(self, ledger: Ledger, delta: float) -> float:
+        """The upper bound of a ledger that has steps, where there is no lower one."""
+        raise NotImplementedError
+
+    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
+        return (None, self.upper(ledger, delta)) if ledger else (0.0, 0.0)
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         return self.proven
-
-
-def shuffled_unsupported_reason(relation: Relation) -> str | None:
-    """Shuffled epochs without amplification are covered where n is public and a record is blanked out."""
-    if relation == "zero-out":
-        return None
-    return f"shuffled batches have no theorem for relation={relation!r}. Use relation='zero-out', or Poisson sampling."
 
 
 # --- truncated Poisson -------------------------------------------------------------------------------

@@ -8,14 +8,11 @@ at most the delta that was asked for.
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, register
 from privet.accounting.gdp import ROUNDING_NEAR_ZERO, epsilons_of_mu
-from privet.accounting.ledger import Ledger
-
-Floats = NDArray[np.float64]
+from privet.accounting.ledger import Floats, Ledger
 
 # The share of delta that goes to the steps, tried one by one: logits from -4 to 8. A fixed list, so that a costlier
 # ledger stays costlier. Any share is sound; over 288 settings (noise 0.5 to 500, rate 0.001 to 1, 1 to 100,000 steps,
@@ -112,9 +109,7 @@ class _Honest(GaussianAccountant):
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         raise NotImplementedError
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        if not ledger:
-            return 0.0, 0.0
+    def upper(self, ledger: Ledger, delta: float) -> float:
         noise, rate, counts = distinct_steps(ledger)
         steps = counts.sum()
         found = []
@@ -124,7 +119,7 @@ class _Honest(GaussianAccountant):
             single = epsilons_of_mu(1 / noise, per_step / rate) * (1 + ROUNDING) + ROUNDING_NEAR_ZERO / noise
             left = delta * (1 - share) if share < 1 else 0.0
             found.append(self.total(amplified_epsilon(single, rate), counts, left))
-        return None, min(found) * (1 + ROUNDING)
+        return min(found) * (1 + ROUNDING)
 
 
 @register("basic")

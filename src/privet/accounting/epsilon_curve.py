@@ -7,21 +7,17 @@ Neighbouring prefixes of a ledger differ little, so one line of integration and 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet import _check
 from privet.accounting.accountant import is_truncated, spent
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger
+from privet.accounting.ledger import Floats, Ints, Ledger
 from privet.accounting.pld.accountant import directed_epsilon, epsilon_bounds, is_hidden
 from privet.accounting.pld.fourier import spectra
 from privet.accounting.pld.levels import LossLevels, prefix_levels
 from privet.accounting.pld.loss_moments import DIRECTIONS, Direction, QuadratureTooCostly
 from privet.accounting.pld.saddle_point import invert_delta_bounds, saddle_point_line
 from privet.errors import InvalidValue
-
-Floats = NDArray[np.float64]
-Steps = NDArray[np.int64]
 
 SHORT = 16  # prefixes shorter than this share no line: each has its own
 EARLY = 4  # further points before the second evenly spaced one, where epsilon rises fastest
@@ -39,14 +35,14 @@ class EpsilonCurve:
     the earlier one: `step_points` has them as a line that may be drawn.
     """
 
-    steps: Steps
+    steps: Ints
     lower: Floats | None
     upper: Floats
     delta: float
     method: str
     label: Label
 
-    def step_points(self) -> tuple[Steps, Floats, Floats]:
+    def step_points(self) -> tuple[Ints, Floats, Floats]:
         """(steps, lower, upper): the corners of two staircases from step 0, between which the truth lies everywhere.
 
         >>> ledger = Ledger()
@@ -90,13 +86,13 @@ def epsilon_curve(
     return EpsilonCurve(steps=steps, lower=kept, upper=upper, delta=delta, method=accountant, label=last.label)
 
 
-def _curve_steps(total: int, points: int) -> Steps:
+def _curve_steps(total: int, points: int) -> Ints:
     even = np.linspace(1, total, min(points, total))
     early = np.geomspace(1, even[1], EARLY + 1) if 1 < len(even) < total else even[:1]
     return np.unique(np.concatenate((early, even)).round().astype(np.int64))
 
 
-def _pld_bounds(ledger: Ledger, delta: float, steps: Steps) -> tuple[Floats, Floats]:
+def _pld_bounds(ledger: Ledger, delta: float, steps: Ints) -> tuple[Floats, Floats]:
     rows = prefix_levels(ledger, steps)
     short = sum(row.steps < SHORT for row in rows)  # the first so many: each on its own
     found = np.empty((len(rows), 2))

@@ -6,15 +6,13 @@ A mechanism is mu-GDP if telling two neighbours apart is at least as hard as tel
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from privet import _check
-from privet.accounting.accountant import epoch_noises, gaussian_unsupported_reason, register
+from privet.accounting.accountant import GaussianAccountant, epoch_noises, register
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger, Step
-
-Floats = NDArray[np.float64]
+from privet.accounting.ledger import Floats, Ledger, Step
 
 # Certified values are moved outward by this much of epsilon, plus this much of mu where epsilon itself is near 0.
 # The error measured against 80-digit arithmetic, mu from 1e-6 to 300 and delta from 1e-300 to 0.9, was 400 times less.
@@ -117,7 +115,7 @@ def extended_clt_mu(ledger: Ledger) -> float:
 
 
 @register("gdp")
-class Gdp:
+class Gdp(GaussianAccountant):
     """The extended central limit theorem: `approximate`; `certified` where no step is Poisson-sampled.
 
     At rate 1 the composition is a Gaussian with mu^2 = sum_t 1/noise_t^2, exactly, so both bounds are known.
@@ -125,16 +123,14 @@ class Gdp:
     noisy, mu^2 = sum over epochs of max 1/noise_t^2: a bound (zero-out neighbours only) without a lower one.
     """
 
+    covers_shuffled = True
+
     def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        if step.sampling.name == "shuffled":
-            if relation == "zero-out":
-                return None
-            return f"relation={relation!r} with shuffled batches has no theorem here. Use relation='zero-out'."
-        if step.rate < 1 and step.noise < LEAST_SAMPLED_NOISE:
+        if step.sampling.name != "shuffled" and step.rate < 1 and step.noise < LEAST_SAMPLED_NOISE:
             return (
                 f"noise={step.noise:g} is below {LEAST_SAMPLED_NOISE:g}, where e^(1/noise^2) overflows. Use more noise."
             )
-        return gaussian_unsupported_reason(step, relation)
+        return super().unsupported_reason(step, relation)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         mu = extended_clt_mu(ledger)

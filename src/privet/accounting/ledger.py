@@ -12,6 +12,8 @@ from privet.accounting.sampling import POISSON, Sampling, sampling
 from privet.errors import InvalidValue, Unsupported
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +43,11 @@ class LedgerArrays:
 
     noise: Floats
     rate: Floats
-    count: NDArray[np.int64]
-    sampling_index: NDArray[np.int64]
+    count: Ints
+    sampling_index: Ints
     samplings: tuple[Sampling, ...]
 
-    def uses(self, name: str) -> NDArray[np.bool_]:
+    def uses(self, name: str) -> Bools:
         """Which runs of the ledger use the sampling called `name`."""
         return np.isin(self.sampling_index, [k for k, kind in enumerate(self.samplings) if kind.name == name])
 
@@ -165,7 +167,7 @@ class Ledger:
         return list(zip(self._noise, self._rate, self._clip, kinds, self._count, strict=True))
 
 
-def _refuse_bad(name: str, values: Floats, good: NDArray[np.bool_], rule: str) -> None:
+def _refuse_bad(name: str, values: Floats, good: Bools, rule: str) -> None:
     if not good.all():
         step = int(np.argmin(good))
         raise InvalidValue(f"{name}={float(values[step])!r} at step {step} {rule}.")

@@ -9,18 +9,16 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
-from privet.accounting.accountant import GaussianAccountant, register, shuffled_unsupported_reason
+from privet.accounting.accountant import GaussianAccountant, register
 from privet.accounting.guarantee import Relation
-from privet.accounting.ledger import Ledger, Step
+from privet.accounting.ledger import Floats, Ledger, Step
 from privet.accounting.pld.levels import LossLevels, loss_levels, sum_by_index
 from privet.accounting.pld.loss_moments import QuadratureTooCostly, tilted_moments
 from privet.errors import InvalidValue, NoSolution
 
-Floats = NDArray[np.float64]
 Conversion = Literal["new", "old"]
 
 ORDERS: tuple[float, ...] = tuple((1 + np.geomspace(0.02, 2e4, 56)).tolist())  # the search refines between these
@@ -38,6 +36,7 @@ class Rdp(GaussianAccountant):
 
     orders: tuple[float, ...] | None = None
     conversion: Conversion = "new"
+    covers_shuffled = True
 
     def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
         if step.sampling.name == "fixed-size":
@@ -47,12 +46,10 @@ class Rdp(GaussianAccountant):
                     "Use relation='replace' or 'zero-out'."
                 )
             return None
-        if step.sampling.name == "shuffled":
-            return shuffled_unsupported_reason(relation)
         return super().unsupported_reason(step, relation)
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        return (None, epsilon(ledger, delta, orders=self.orders, conversion=self.conversion)) if ledger else (0.0, 0.0)
+    def upper(self, ledger: Ledger, delta: float) -> float:
+        return epsilon(ledger, delta, orders=self.orders, conversion=self.conversion)
 
 
 @register("moments")

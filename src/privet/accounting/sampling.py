@@ -4,7 +4,6 @@ One spelling everywhere: `poisson`, `truncated-poisson:cap=400,size=60000`, `fix
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from privet import _check
 from privet._registry import Registry
@@ -78,15 +77,4 @@ def sampling(given: "str | Sampling") -> Sampling:
     if not isinstance(given, str):
         raise InvalidValue(f"sampling={given!r} must be a name such as 'poisson'.")
     name, text = registry.split(given)
-    return registry.make(name, **_parse_options(given, text))
-
-
-def _parse_options(given: str, text: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
-        key, _, value = part.partition("=")
-        try:
-            options[key.strip()] = int(value)
-        except ValueError:
-            raise InvalidValue(f"sampling={given!r}: {part!r} must read key=whole number.") from None
-    return options
+    return registry.make(name, **registry.options(name, text))

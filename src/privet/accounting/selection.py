@@ -153,17 +153,17 @@ def _geometric_epsilon(ledger: Ledger, delta: float, mean: float) -> float:
     found_charge = _minimize_over_orders(lambda b: geometric_charge(order=b, rdp=at(b), mean=mean), divergence)[1]
     charge = min(2 * math.log(mean), found_charge)  # at order 1, one run's divergence counts for nothing
 
-    def found(order: float) -> float:
+    def epsilon_at(order: float) -> float:
         rdp = geometric_rdp(order=order, rdp=at(order), charge=charge, mean=mean) * (1 + OUTWARD)
         return epsilon_from_rdp(order=order, rdp=rdp, delta=delta) if math.isfinite(rdp) else math.inf
 
-    return _require_finite(_minimize_over_orders(found, divergence)[1])
+    return _require_finite(_minimize_over_orders(epsilon_at, divergence)[1])
 
 
 def _poisson_epsilon(ledger: Ledger, delta: float, mean: float) -> float:
     at = cache(Divergence(ledger))
 
-    def found(order: float, chance: float = 0.0) -> float:
+    def epsilon_at(order: float, chance: float = 0.0) -> float:
         rdp = poisson_rdp(order=order, rdp=at(order), delta=chance, mean=mean) * (1 + OUTWARD)
         return epsilon_from_rdp(order=order, rdp=rdp, delta=delta) if math.isfinite(rdp) else math.inf
 
@@ -171,13 +171,13 @@ def _poisson_epsilon(ledger: Ledger, delta: float, mean: float) -> float:
         """(epsilon, place): the least over rising orders."""
         near = np.array([-math.log1p(-1 / order) * (1 - OUTWARD) for order in reversed(orders)])
         chances = delta_curve(ledger, near)[1][::-1].tolist()
-        return min((found(order, chances[k]), k) for k, order in enumerate(orders))
+        return min((epsilon_at(order, chances[k]), k) for k, order in enumerate(orders))
 
     # The chance rises with the order, so the least lies at or below the order that is best without it; and at or
     # above the first that costs less without its chance than that one costs with it.
-    top = _minimize_over_orders(found, Divergence(ledger))[0]
+    top = _minimize_over_orders(epsilon_at, Divergence(ledger))[0]
     least = best([top])[0]
-    low, high = next((a for a in ORDERS if a < top and found(a) < least), top) - 1, top - 1
+    low, high = next((a for a in ORDERS if a < top and epsilon_at(a) < least), top) - 1, top - 1
     for _ in range(ROUNDS if low < high else 0):
         grid = (1 + np.geomspace(low, high, GRID)).tolist()
         here, place = best(grid)

@@ -10,18 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from privet import _check
 from privet.accounting import gdp
 from privet.accounting.accountant import overflow_probability, refuse_unsupported, registry
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger
+from privet.accounting.ledger import Floats, Ledger
 from privet.accounting.pld import accountant as pld
 from privet.errors import InvalidValue, Unsupported
 
-Floats = NDArray[np.float64]
 Curve = Callable[[ArrayLike], Floats]
 
 POINTS = 64
@@ -163,13 +162,13 @@ def group_tradeoff(curve: Curve, size: int) -> Curve:
     if isinstance(curve, Gaussian):
         return Gaussian(mu=size * curve.mu, method=curve.method, label=curve.label)
 
-    def grouped(alpha: ArrayLike) -> Floats:
+    def compose(alpha: ArrayLike) -> Floats:
         a = _check_errors(alpha)
         for _ in range(size):
             a = 1 - curve(a)
         return 1 - a
 
-    return grouped
+    return compose
 
 
 def _check_errors(alpha: ArrayLike) -> Floats:

@@ -5,11 +5,13 @@ from typing import Any
 
 import click
 
-from privet.cli.common import PATH, integer, number, print_object, progress, say_written, warnings_as_lines
+from privet.cli import common
+from privet.cli.common import PATH, integer, number
 from privet.cli.recipe_options import words_of
-from privet.errors import InvalidValue, PrivetError
+from privet.errors import InvalidValue
 
 _LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
+_NAMES = ("attacks", "at_steps")
 _MEMBERSHIP = ("records", "shadows", "targets")
 
 
@@ -70,28 +72,20 @@ def attack_command(
     from privet.data import Where
 
     options["where"] = Where(folder=data_dir)
-    with warnings_as_lines(), progress("attacking") as tell:
-        what = _what(methods, plan_file, folder)
-        found = (_membership if membership else _leakage)(what, task, options, tell)
-    print_object(found.as_dict()) if as_json else click.echo(str(found))
+    with common.warnings_as_lines(), common.progress("attacking") as tell:
+        what: Any = words_of("--method", methods) if methods is not None else common.load(plan_file, folder)
+        found = _attack(what, task, options | {"progress": tell}, membership=membership)
+    common.print_object(found.as_dict()) if as_json else click.echo(str(found))
     if folder is not None:
-        _keep(what, found)
+        from privet.reporting.evidence import store_attack
+
+        common.keep_for_report(lambda: store_attack(what, found), ": it is not private")
     if plot is not None:
         from privet.reporting.figures import save_grid, save_roc
 
-        with warnings_as_lines():
+        with common.warnings_as_lines():
             save_roc(list(found.methods), plot) if membership else save_grid(found, plot)
-    say_written(plot, as_json=as_json)
-
-
-def _keep(run: Any, found: Any) -> None:
-    """Leave the outcomes in the run's folder, where `privet report` looks for them; a failure is only said."""
-    from privet.reporting.evidence import store_attack
-
-    try:
-        click.echo(f"privet: kept {store_attack(run, found)} for `privet report`: it is not private", err=True)
-    except PrivetError as error:
-        click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
+    common.say_written(plot, as_json=as_json)
 
 
 def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, is_run: bool) -> None:
@@ -106,29 +100,11 @@ def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, 
         idle |= {"model": "has no part in --run: a run has its own network"}
     for key, why in idle.items():
         if options[key] not in (None, False):
-            name = "--attack" if key == "attacks" else f"--{key.replace('_', '-')}"
-            raise click.UsageError(f"{name} {why}.")
+            raise click.UsageError(f"{_option_name(key)} {why}.")
 
 
-def _what(methods: str | None, plan_file: Path | None, folder: Path | None) -> Any:
-    from privet.planning import Plan
-    from privet.training.run import Run
-
-    if plan_file is not None:
-        return Plan.load(plan_file)
-    if folder is not None:
-        return Run.load(folder)
-    return None if methods is None else words_of("--method", methods)
-
-
-def _leakage(what: Any, task: str | None, options: dict[str, Any], tell: Any) -> Any:
-    from privet.attacks.attack import attack
-
-    given = {key: value for key, value in options.items() if value is not None and key not in _MEMBERSHIP}
-    for key, option in (("attacks", "--attack"), ("at_steps", "--at-steps")):
-        if key in given:
-            given[key] = _spellings(option, given[key])
-    return attack(what, task, progress=tell, **given)
+def _option_name(key: str) -> str:
+    return "--attack" if key == "attacks" else f"--{key.replace('_', '-')}"
 
 
 def _spellings(option: str, text: str) -> list[str]:
@@ -142,14 +118,19 @@ def _spellings(option: str, text: str) -> list[str]:
     return found
 
 
-def _membership(what: Any, task: str | None, options: dict[str, Any], tell: Any) -> Any:
+def _attack(what: Any, task: str | None, options: dict[str, Any], *, membership: bool) -> Any:
+    from privet.attacks.attack import attack
     from privet.attacks.membership import membership_inference
     from privet.training.run import Run
 
+    others = _LEAKAGE if membership else _MEMBERSHIP
+    given = {key: value for key, value in options.items() if value is not None and key not in others}
+    if not membership:
+        spellings = {key: _spellings(_option_name(key), given[key]) for key in given if key in _NAMES}
+        return attack(what, task, **given | spellings)
     if isinstance(what, Run):
         raise InvalidValue(
             "--run has no part in --membership. Shadow models are trained by its plan. Give --plan with the run's "
             "plan.json."
         )
-    given = {key: value for key, value in options.items() if value is not None and key not in _LEAKAGE}
-    return membership_inference(what, task, progress=tell, **given)
+    return membership_inference(what, task, **given)

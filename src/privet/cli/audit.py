@@ -1,14 +1,13 @@
 """`privet audit`: a claim tested by attack."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import PATH, integer, number, print_object, progress, warnings_as_lines
+from privet.cli import common
+from privet.cli.common import PATH, integer, number
 from privet.cli.recipe_options import JSON, option, words_of
-from privet.errors import PrivetError
 
 if TYPE_CHECKING:
     from privet.auditing import Audit
@@ -60,61 +59,38 @@ def audit_command(
         raise click.UsageError("Give one of --method, --control, --plan and --run.")
     if as_published and method is None:
         raise click.UsageError("--uncertified needs --method.")
-    asked = None if kinds is None else [_KINDS.get(kind, kind) for kind in words_of("--kind", kinds)]
-    with warnings_as_lines(), progress("auditing") as tell:
-        found = _audited(given[0], chosen[given[0]], asked, as_published=as_published, tell=tell, **options)
+    names = None if kinds is None else [_KINDS.get(kind, kind) for kind in words_of("--kind", kinds)]
+    with common.warnings_as_lines(), common.progress("auditing") as tell:
+        found = _audit(given[0], chosen[given[0]], kinds=names, as_published=as_published, progress=tell, **options)
     if as_json:
-        print_object(found.as_dict())
+        common.print_object(found.as_dict())
     else:
         click.echo(str(found))
     if folder is not None:
-        _keep(folder, found, {"kinds": kinds} | options)
+        from privet.reporting.evidence import store_audit
+        from privet.training.run import Run
+
+        common.keep_for_report(lambda: store_audit(Run.load(folder), found, {"kinds": kinds} | options))
     return FOUND if fail_on_violation and found.verdict == "violation" else 0
 
 
-def _audited(
-    option: str, value: Any, kinds: list[str] | None, *, as_published: bool, task: str | None, seed: int | None,
-    tell: "Callable[[str], None] | None", **options: Any,
-) -> "Audit":  # fmt: skip
-    from privet.auditing import audit
+def _audit(option: str, value: Any, *, task: str | None, seed: int | None, **options: Any) -> "Audit":
+    from privet.auditing import audit, broken_mechanisms
     from privet.data.task import task as task_of
     from privet.noise.randomness import Randomness
-
-    _check_name(option, value)
-    if task is not None and option not in ("--plan", "--run"):
-        raise click.UsageError("--task needs --plan or --run: one-run is a run of a plan.")
-    return audit(
-        _planned(option, value), kinds=kinds, as_published=as_published, progress=tell,
-        task=None if task is None else task_of(task), generator=None if seed is None else Randomness(seed), **options,
-    )  # fmt: skip
-
-
-def _keep(folder: Path, found: "Audit", options: dict[str, Any]) -> None:
-    """Leave the finding in the run's folder, where `privet report` looks for it; that it cannot be is no failure."""
-    from privet.reporting.evidence import store_audit
-    from privet.training.run import Run
-
-    try:
-        click.echo(f"privet: kept {store_audit(Run.load(folder), found, options)} for `privet report`", err=True)
-    except PrivetError as error:
-        click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
-
-
-def _check_name(option: str, value: Any) -> None:
-    """A method is looked for among methods, a control among controls: each has its own list."""
-    from privet.auditing import broken_mechanisms
     from privet.planning import method
 
-    if option == "--method":
+    if option == "--method":  # a method is looked for among methods, a control among controls: each has its own list
         method(value)
     elif option == "--control":
         broken_mechanisms.registry.maker(value)
-
-
-def _planned(option: str, value: Any) -> Any:
-    from privet.planning import Plan
-    from privet.training.run import Run
-
-    if option == "--plan":
-        return Plan.load(value)
-    return Run.load(value) if option == "--run" else value
+    elif option == "--plan":
+        value = common.load(value, None)
+    else:
+        value = common.load(None, value)
+    if task is not None and option not in ("--plan", "--run"):
+        raise click.UsageError("--task needs --plan or --run: one-run is a run of a plan.")
+    return audit(
+        value, task=None if task is None else task_of(task), generator=None if seed is None else Randomness(seed),
+        **options,
+    )  # fmt: skip

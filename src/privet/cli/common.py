@@ -34,6 +34,7 @@ RENAMED = {
 }  # fmt: skip
 
 
+Lines = list[tuple[str, str]]
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -92,7 +93,7 @@ class Commands(click.Group):
 
 
 class GroupedCommand(click.Command):
-    """A command whose help has a heading above each group of options; `grouped` says which belongs where."""
+    """A command whose help has a heading above each group of options; `option_group` says which belongs where."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
@@ -105,7 +106,7 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(records, col_max=34)
 
 
-def grouped(command: Command, options: "Sequence[Callable[[Command], Command]]", heading: str) -> Command:
+def option_group(command: Command, options: "Sequence[Callable[[Command], Command]]", heading: str) -> Command:
     """The command with these options, in this order, below one heading of its help."""
     for option in reversed(options):
         command = option(command)
@@ -264,9 +265,14 @@ def size_in_bytes(text: str) -> int:
     return int(size)
 
 
+def plain_name(name: str) -> str:
+    """Of a task's name what may stand in a file's."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name.split(":")[0])
+
+
 def free_folder(root: Path, name: str) -> Path:
-    """runs/digits, or runs/digits-2 if there is one; of a task's name what may stand in a file's."""
-    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name.split(":")[0])
+    """runs/digits, or runs/digits-2 if there is one."""
+    name = plain_name(name)
     tried = 1
     while (place := root / (name if tried == 1 else f"{name}-{tried}")).exists():
         tried += 1
@@ -316,6 +322,30 @@ def say_written(*files: Path | None, as_json: bool) -> None:
     for file in files:
         if file is not None and not as_json:
             click.echo(f"wrote {file}")
+
+
+def print_lines(lines: Lines, width: int = 10) -> None:
+    """What is said below an answer: a word, and what it is about."""
+    for name, text in lines:
+        click.echo(f"  {name:<{width}}{text}")
+
+
+def load(plan_file: Path | None, folder: Path | None) -> Any:
+    """The plan in a file, or else the run in a folder; None where neither is given."""
+    from privet.planning import Plan
+    from privet.training.run import Run
+
+    if plan_file is not None:
+        return Plan.load(plan_file)
+    return None if folder is None else Run.load(folder)
+
+
+def keep_for_report(store: Callable[[], Path], note: str = "") -> None:
+    """Leave what was found in the run's folder, where `privet report` looks for it; a failure is only said."""
+    try:
+        click.echo(f"privet: kept {store()} for `privet report`{note}", err=True)
+    except PrivetError as error:
+        click.echo(f"privet: warning: not kept for `privet report`: {error}", err=True)
 
 
 def print_object(value: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def demo_command(*, out: Path, quick: bool, as_json: bool) -> int:
         raise InvalidValue(f"--out={str(out)!r} cannot be made: {error.strerror}. Choose another.") from None
     runs = {}
     for number, name in enumerate((DYNAMIC, CONSTANT), start=1):
-        run = _trained(out / name, name, sizes["steps"], f"{number}. {name}: ")
+        run = _train(out / name, name, sizes["steps"], f"{number}. {name}: ")
         if not run.is_over:
             click.echo(f"privet: stopped at step {run.steps}; `privet demo --out {out}` goes on there", err=True)
             return 130
@@ -80,7 +80,7 @@ def _say(text: str) -> None:
 
 
 # --- training ---------------------------------------------------------------------------------------
-def _trained(folder: Path, name: str, steps: int, head: str) -> "Run":
+def _train(folder: Path, name: str, steps: int, head: str) -> "Run":
     from privet.planning import plan
     from privet.reporting.facts import ends
     from privet.training.progress import LiveProgress, LogProgress

@@ -68,14 +68,18 @@ def doctor_command(
     if make is None and task is None and plan_file is None:
         if model is not None or fix:
             raise click.UsageError("--model and --fix need --task, or the address of a model.")
-        _print_machine(machine, as_json)
+        if as_json:
+            print_object(machine)
+            return 0
+        for name, value in machine.items():
+            click.echo(f"{name:<11} {'not installed' if value is None else value}")
         return 0
     from privet.planning import Plan
 
     with warnings_as_lines():
         plan = None if plan_file is None else Plan.load(plan_file)
         case = _case(make, task, model, plan, data_dir)
-        report = _looked_at(case, plan, memory=memory, fix=fix, rounds=rounds)
+        report = _examine(case, plan, memory=memory, fix=fix, rounds=rounds)
     if as_json:
         print_object(machine | report.as_dict())
     else:
@@ -96,14 +100,6 @@ def _machine() -> dict[str, Any]:
 
         found |= {"threads": torch.get_num_threads(), "gpu": torch.cuda.is_available()}
     return found
-
-
-def _print_machine(machine: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_object(machine)
-        return
-    for name, value in machine.items():
-        click.echo(f"{name:<11} {'not installed' if value is None else value}")
 
 
 # --- a plug-in --------------------------------------------------------------------------------------
@@ -130,7 +126,7 @@ def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | N
         for option, given in {"--task": task, "--model": model, "--data-dir": folder}.items():
             if given is not None:
                 raise click.UsageError(f"{option} is for a task, and {make} makes its own model. Give one of them.")
-        return _made(make)
+        return _model_case(make)
     if plan is not None:
         task, model = task or _in_plan(plan, "task"), model or _in_plan(plan, "model")
     if task is None:
@@ -138,7 +134,7 @@ def _case(make: str | None, task: str | None, model: str | None, plan: "Plan | N
             if given is not None:
                 raise click.UsageError(f"{option} needs --task: the network is built for its dataset.")
         return Case()
-    return _of_task(task, model, folder, plan)
+    return _task_case(task, model, folder, plan)
 
 
 def _in_plan(plan: "Plan", key: str) -> str | None:
@@ -149,7 +145,7 @@ def _in_plan(plan: "Plan", key: str) -> str | None:
     return word
 
 
-def _of_task(spelling: str, network: str | None, folder: Path | None, plan: "Plan | None") -> "Case":
+def _task_case(spelling: str, network: str | None, folder: Path | None, plan: "Plan | None") -> "Case":
     from privet.data import Where, task
     from privet.diagnosis.estimate import random_rows
 
@@ -162,11 +158,11 @@ def _of_task(spelling: str, network: str | None, folder: Path | None, plan: "Pla
     return Case(
         task=spelling, name=network or own, model=model, loss_fn=found.losses, rows_of=rows_of, batch=rows_of(TRIAL),
         records=found.size, users=found.users, not_private=found.not_private,
-        findings=() if plan is None else _weighted(model, plan, {"task": spelling, "model": network}),
+        findings=() if plan is None else _load_weights(model, plan, {"task": spelling, "model": network}),
     )  # fmt: skip
 
 
-def _weighted(model: Any, plan: "Plan", flags: dict[str, Any]) -> "tuple[ModelIssue, ...]":
+def _load_weights(model: Any, plan: "Plan", flags: dict[str, Any]) -> "tuple[ModelIssue, ...]":
     """Put the plan's first weights in place and freeze what does not learn; what fails is a finding."""
     from privet.diagnosis.model_check import issue_from_error
     from privet.training.settings import Settings
@@ -180,7 +176,7 @@ def _weighted(model: Any, plan: "Plan", flags: dict[str, Any]) -> "tuple[ModelIs
     return ()
 
 
-def _made(address: str) -> "Case":
+def _model_case(address: str) -> "Case":
     from torch import nn
 
     from privet.diagnosis.estimate import repeat_rows
@@ -210,7 +206,7 @@ def _of_user(what: str, make: Any) -> Any:
 
 
 # --- the look ---------------------------------------------------------------------------------------
-def _looked_at(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> "Report":
+def _examine(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bool, rounds: int) -> "Report":
     from privet.diagnosis.model_check import examine_model, issue_from_error, sort_by_severity
     from privet.diagnosis.plan_check import examine_plan
     from privet.diagnosis.replace_layers import replace_layers
@@ -235,14 +231,14 @@ def _looked_at(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bo
             plan, records=case.records, users=case.users, rows=case.rows, parameters=case.parameters
         )
     if checkup is not None and checkup.explanation is not None:
-        estimated, limit = _estimated(case, plan, findings, memory=memory, rounds=rounds)
+        estimated, limit = _estimate(case, plan, findings, memory=memory, rounds=rounds)
     return Report(
         case=case, plan=plan, findings=sort_by_severity(findings), changes=changes, is_fixed=fix, checkup=checkup,
         estimate=estimated, limit=limit,
     )  # fmt: skip
 
 
-def _estimated(
+def _estimate(
     case: "Case", plan: "Plan | None", findings: "list[ModelIssue]", *, memory: int | None, rounds: int
 ) -> "tuple[Estimate | None, int | None]":
     """The estimate for the model as training would take it; what fails is a finding."""

@@ -9,14 +9,11 @@ from privet import _check
 from privet.cli import common
 from privet.cli import epsilon_answer as answer
 from privet.cli.common import PATH, integer, number
-from privet.cli.epsilon_answer import Beside, One, several_of
 from privet.cli.recipe_options import JSON, option, words_of
 from privet.errors import InvalidValue, Unsupported
 
 if TYPE_CHECKING:
     from privet.accounting import Ledger
-    from privet.ledger.runs import OneRun
-    from privet.planning import Plan
 
 
 @click.command("epsilon", cls=common.GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
@@ -80,48 +77,39 @@ def epsilon_command(
         names = words_of("--same-epsilon-by", same_epsilon_by)
         answer.answer_same_epsilon(Path(sources[0]), names, as_json=as_json)
         return
-    several = several_of((*sources, *more), dataset_name)
-    source = sources[0] if sources else None
-    run = run_of(source) if several is None else None
-    planned = plan_of(source) if run is None and several is None else None
-    if delta is None and at is None:  # a plan or a run has its own
-        own = several.planned if several is not None else run.header if run is not None else None
-        delta = own.delta if own is not None else planned.recipe.budget.delta if planned is not None else None
+    source = answer.find_source((*sources, *more), dataset_name)
+    if source is not None and delta is None and at is None:  # a plan or a run has its own
+        delta = source.delta
     figures = {name: path for name, path in (("curve", curve), ("tradeoff", tradeoff)) if path is not None}
     _check_question(delta=delta, at=at, accountant=accountant, figures=bool(figures))
     for name, path in figures.items():
         check_path(path, option=f"--{name}")
-    beside: Beside | None = several or (None if run is None else One(run=run))
-    if several is not None:
+    if source is not None:
         _check_nothing_beside(steps)
-        _check_relation(relation, several.planned.relation, "runs")
-        ledger = several.ledger()
-        relation, unit = several.planned.relation, several.planned.unit
-        size = size or max(one.header.size for one in several.runs)
-    elif run is not None:
-        ledger, relation, unit = spent_ledger(run, source, relation, steps), run.header.relation, run.header.unit
-        size = size or run.header.size
-    elif planned is not None:
-        ledger = planned_ledger(planned, source, relation, steps)
-        relation, unit = planned.guarantee.relation, planned.guarantee.unit
-        size = size or planned.recipe.size
+        if relation is not None and relation != source.relation:
+            raise Unsupported(
+                f"--relation={relation!r} is not the {source.kind}'s, {source.relation!r}. Its noise was calibrated "
+                "for that. Leave it out."
+            )
+        ledger, relation, unit, size = source.ledger(), source.relation, source.unit, size or source.size
     else:
-        ledger = ledger_of(source, size, steps)
+        ledger = ledger_of(sources[0] if sources else None, size, steps)
         fixed_size = any(kind.name == "fixed-size" for kind in ledger.columns().samplings)
         relation, unit = relation or ("replace" if fixed_size else "zero-out"), "example"
     if at is not None:
-        answer.answer_delta(ledger, at, relation, as_json, beside)
+        answer.answer_delta(ledger, at, relation, as_json, source)
         return
     assert delta is not None
     with common.warnings_as_lines():
         answers = answer.answers_of(
-            ledger, delta, accountant, relation, size, unit, () if beside is None else beside.assumptions
-        )
+            ledger, delta, accountant, () if source is None else source.assumptions, relation=relation, size=size,
+            unit=unit,
+        )  # fmt: skip
     if as_json:
-        answer.print_json(answers, accountant, delta, figures, beside)
+        answer.print_json(answers, accountant, delta, figures, source)
     else:
         answer.print_answers(answers, accountant, ledger, delta)
-        answer.print_beside(beside)
+        common.print_lines([] if source is None else source.lines)
     with common.warnings_as_lines():
         if curve is not None:
             answer.draw_curve(ledger, delta, accountant, relation, curve)
@@ -142,61 +130,6 @@ def _check_question(*, delta: float | None, at: float | None, accountant: str, f
         raise click.UsageError("--epsilon is answered by --accountant pld only, and without --curve or --tradeoff.")
 
 
-# --- where the ledger is found -----------------------------------------------------------------------
-def plan_of(source: str | None) -> "Plan | None":
-    """The plan in a file, if it says that it is one; else the file is some other kind of ledger."""
-    if source is None:
-        return None
-    from privet.planning import Plan
-    from privet.planning.plan_file import is_plan
-
-    return Plan.load(source) if is_plan(Path(source)) else None
-
-
-def planned_ledger(planned: "Plan", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
-    """The ledger of a plan; refused if no proof covers its clipping rule, or another relation is asked for."""
-    _check_nothing_beside(given)
-    _check_relation(relation, planned.guarantee.relation, "plan")
-    if planned.is_unsound:
-        raise Unsupported(
-            f"{source}: no accountant covers method={planned.recipe.method!r} as published: its clipping rule "
-            f"{planned.rule!r} does not bound the sensitivity. Plan without --uncertified."
-        )
-    if planned.recipe.tuning is not None:
-        raise Unsupported(
-            f"{source}: its guarantee is for {planned.recipe.tuning.name} together: {planned.guarantee}. "
-            "`privet plan` shows it, and what one run costs."
-        )
-    return planned.ledger()
-
-
-def run_of(source: str | None) -> "OneRun | None":
-    """What a run has spent, if the source is the folder or the ledger of one; it may be going on."""
-    if source is None:
-        return None
-    from privet.ledger.reading import is_run
-    from privet.ledger.runs import read
-
-    return read(source) if is_run(Path(source)) else None
-
-
-def spent_ledger(run: "OneRun", source: str | None, relation: str | None, given: dict[str, Any]) -> "Ledger":
-    """The ledger of a run; refused if its noise hides nothing, or another relation is asked for."""
-    _check_nothing_beside(given)
-    from privet.ledger.runs import refuse_unproven
-
-    _check_relation(relation, run.header.relation, "run")
-    refuse_unproven(str(source), run.reading)
-    return run.reading.ledger
-
-
-def _check_relation(relation: str | None, own: str, source: str) -> None:
-    if relation is not None and relation != own:
-        raise Unsupported(
-            f"--relation={relation!r} is not the {source}'s, {own!r}. Its noise was calibrated for that. Leave it out."
-        )
-
-
 def _check_nothing_beside(given: dict[str, Any], option: str = "--from", why: str = "the file says it") -> None:
     for name, value in given.items():
         if value is not None and (name, value) != ("sampling", "poisson"):
@@ -205,7 +138,10 @@ def _check_nothing_beside(given: dict[str, Any], option: str = "--from", why: st
 
 def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "Ledger":
     """The ledger a user described, from a file or from the options."""
-    from privet.accounting import Ledger, exchange
+    from privet.accounting import Ledger, Step, exchange
+    from privet.accounting.sampling import sampling as sampling_of
+    from privet.planning.recipe import steps_in_epochs
+    from privet.schedules import schedule_values
 
     if source is not None:
         _check_nothing_beside(given)
@@ -215,28 +151,24 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
         return ledger
     rate = _rate_of(given["rate"], given["batch"], size)
     _check.rate(rate=rate)
-    steps = _steps_of(given["steps"], given["epochs"], rate)
+    steps, epochs = given["steps"], given["epochs"]
+    if (steps is None) == (epochs is None):
+        raise click.UsageError("Give --steps or --epochs: one of the two.")
+    if steps is None:
+        _check.positive(epochs=epochs)
+        steps = steps_in_epochs(epochs, rate)
     noise, shape = given["noise"], given["noise_schedule"]
     if noise is None and shape is None:
         raise click.UsageError("Give --noise-multiplier (or --noise-schedule, or --from FILE).")
     if noise is not None:
         _check.positive(noise=noise)
-    ledger = Ledger()
-    _charge(ledger, 1.0 if noise is None else noise, shape, steps, rate, given["sampling"])
-    return ledger
-
-
-def _charge(ledger: "Ledger", noise: float, shape: str | None, steps: int, rate: float, sampling: str) -> None:
-    from privet.accounting import Step
-    from privet.accounting.sampling import sampling as sampling_of
-    from privet.schedules import schedule_values
-
-    chosen = sampling_of(sampling)
+    ledger, height, sampling = Ledger(), 1.0 if noise is None else noise, sampling_of(given["sampling"])
     if shape is None:
-        ledger.add(Step(noise=noise, rate=rate, sampling=chosen), steps)
-        return
-    common.check_scheduled(steps)
-    ledger.extend(noise=noise * schedule_values(shape, steps), rate=rate, sampling=chosen)
+        ledger.add(Step(noise=height, rate=rate, sampling=sampling), steps)
+    else:
+        common.check_scheduled(steps)
+        ledger.extend(noise=height * schedule_values(shape, steps), rate=rate, sampling=sampling)
+    return ledger
 
 
 def _rate_of(rate: float | None, batch: float | None, size: int | None) -> float:
@@ -253,15 +185,3 @@ def _rate_of(rate: float | None, batch: float | None, size: int | None) -> float
             f"batch={batch:g} must be at most size={size}. An example takes part at most once in a step."
         )
     return batch / size
-
-
-def _steps_of(steps: int | None, epochs: float | None, rate: float) -> int:
-    if (steps is None) == (epochs is None):
-        raise click.UsageError("Give --steps or --epochs: one of the two.")
-    if steps is not None:
-        return steps
-    assert epochs is not None
-    _check.positive(epochs=epochs)
-    from privet.planning.recipe import steps_in_epochs
-
-    return steps_in_epochs(epochs, rate)

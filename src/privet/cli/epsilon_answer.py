@@ -2,59 +2,49 @@
 
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from privet._text import format_bound, format_outward
-from privet.cli.common import print_object, print_table, warnings_as_lines
+from privet.cli.common import Lines, print_lines, print_object, print_table, warnings_as_lines
 from privet.cli.recipe_options import recipe_in
 from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 
 if TYPE_CHECKING:
-    from privet.accounting import EpsilonCurve, Guarantee, Ledger
+    from privet.accounting import Guarantee, Ledger
     from privet.ledger.runs import OneRun
-    from privet.planning.noise_swap import Swap
+    from privet.planning.compare import Swap
 
 BESIDE = ("pld", "gdp", "rdp")  # what a figure shows beside the chosen accountant
 
 Answer = tuple[str, "Guarantee | str", float]  # name, guarantee or why it is refused, seconds
-Lines = list[tuple[str, str]]
 _SAME = "  {:<12} {:<12} {:>16} {:>8}   {}"
 
 
 def answers_of(
-    ledger: "Ledger", delta: float, accountant: str, relation: str, size: int | None, unit: str,
-    assumptions: tuple[str, ...] = (),
-) -> list[Answer]:  # fmt: skip
-    """What each accountant says, with what is assumed."""
-    found = _answers(ledger, delta, accountant, {"relation": relation, "size": size, "unit": unit})
-    return [
-        (name, one if isinstance(one, str) else replace(one, assumptions=assumptions), seconds)
-        for name, one, seconds in found
-    ]
-
-
-def _answers(ledger: "Ledger", delta: float, accountant: str, asked: dict[str, Any]) -> list[Answer]:
+    ledger: "Ledger", delta: float, accountant: str, assumptions: tuple[str, ...], **asked: Any
+) -> list[Answer]:
+    """What the accountant, or each of `all`, says, with what is assumed; `asked` is the rest that `spent` takes."""
     from privet.accounting import registry, spent
     from privet.accounting.guarantee import LABELS
 
-    if accountant != "all":
-        start = time.perf_counter()
-        found = spent(ledger, delta, accountant=accountant, **asked)
-        return [(accountant, found, time.perf_counter() - start)]
-    answers: list[Answer] = []
-    for name in registry.names():
+    def answer(name: str) -> Answer:
         start = time.perf_counter()
         try:
-            answer: Guarantee | str = spent(ledger, delta, accountant=name, **asked)
+            found: Guarantee | str = replace(spent(ledger, delta, accountant=name, **asked), assumptions=assumptions)
         except PrivetError as error:
-            answer = " ".join(str(error).split()).partition("does not cover this ledger: ")[2] or str(error)
-        answers.append((name, answer, time.perf_counter() - start))
-    if all(isinstance(answer, str) for _, answer, _ in answers):
+            if accountant != "all":
+                raise
+            found = " ".join(str(error).split()).partition("does not cover this ledger: ")[2] or str(error)
+        return name, found, time.perf_counter() - start
+
+    answers = [answer(name) for name in (registry.names() if accountant == "all" else [accountant])]
+    if all(isinstance(found, str) for _, found, _ in answers):
         raise Unsupported(f"no accountant covers this ledger. {answers[0][1]}")
 
     def rank(answer: Answer) -> tuple[int, int, float]:
@@ -64,7 +54,7 @@ def _answers(ledger: "Ledger", delta: float, accountant: str, asked: dict[str, A
     return sorted(answers, key=rank)  # certified first and the tightest of them on top; what refused comes last
 
 
-def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, beside: "Beside | None") -> None:
+def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, source: "Source | None") -> None:
     from privet.accounting import delta_at
 
     start = time.perf_counter()
@@ -76,14 +66,14 @@ def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, besi
             "delta": upper, "delta_lower": lower, "epsilon": at, "label": "certified", "method": "pld",
             "relation": relation, "steps": ledger.steps, "seconds": seconds,
         }  # fmt: skip
-        print_object(found | ({} if beside is None else beside.as_dict()))
+        print_object(found | ({} if source is None else source.beside))
         return
     click.echo(
         f"delta <= {format_outward(upper, up=True)} at epsilon {format_bound(at, up=True)} "
         f"[certified: pld, true value >= {format_outward(lower, up=False)}; {relation}]"
     )
-    click.echo(f"  training  {_described(ledger)}\n  time      {seconds:.3f} s")
-    print_beside(beside)
+    click.echo(f"  training  {_format_steps(ledger)}\n  time      {seconds:.3f} s")
+    print_lines([] if source is None else source.lines)
 
 
 def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delta: float) -> None:
@@ -93,15 +83,10 @@ def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delt
     _, guarantee, seconds = answers[0]
     assert not isinstance(guarantee, str)
     click.echo(str(guarantee))
-    click.echo(f"  interval  {_interval(guarantee)}")
-    click.echo(f"  sampling  {terms(guarantee)}")
-    click.echo(f"  training  {_described(ledger)}")
-    click.echo(f"  time      {seconds:.3f} s")
-
-
-def print_beside(beside: "Beside | None") -> None:
-    for name, text in () if beside is None else beside.lines():
-        click.echo(f"  {name:<10}{text}")
+    print_lines([
+        ("interval", _interval(guarantee)), ("sampling", terms(guarantee)), ("training", _format_steps(ledger)),
+        ("time", f"{seconds:.3f} s"),
+    ])  # fmt: skip
 
 
 def terms(guarantee: "Guarantee") -> str:
@@ -118,7 +103,7 @@ def _interval(guarantee: "Guarantee") -> str:
     return f"{lower} to {upper} ({guarantee.label}, relative width {guarantee.width:.1e})"
 
 
-def _described(ledger: "Ledger") -> str:
+def _format_steps(ledger: "Ledger") -> str:
     columns = ledger.columns()
     if not ledger.steps:
         return "no step"
@@ -140,13 +125,13 @@ def _print_table(answers: list[Answer], ledger: "Ledger", delta: float) -> None:
         rows.append([name, found.label, lower, upper, f"{seconds:.3f}", MEANING[found.label]])
     print_table(
         ("method", "label", "lower", "epsilon", "seconds", "what the label means"), rows, left=2, width=120,
-        title=f"epsilon at delta {format_bound(delta, up=True)} after {_described(ledger)}",
+        title=f"epsilon at delta {format_bound(delta, up=True)} after {_format_steps(ledger)}",
     )  # fmt: skip
     click.echo(f"  sampling  {terms(next(found for _, found, _ in answers if not isinstance(found, str)))}")
 
 
 def print_json(
-    answers: list[Answer], accountant: str, delta: float, figures: dict[str, Path], beside: "Beside | None"
+    answers: list[Answer], accountant: str, delta: float, figures: dict[str, Path], source: "Source | None"
 ) -> None:
     rows: list[dict[str, Any]] = []
     for name, found, seconds in answers:
@@ -154,7 +139,7 @@ def print_json(
         rows.append(said | {"seconds": seconds})
     drawn = {name: str(path) for name, path in figures.items()}
     first = rows[0] if accountant != "all" else {"delta": delta, "accountants": rows}
-    print_object(first | drawn | ({} if beside is None else beside.as_dict()))
+    print_object(first | drawn | ({} if source is None else source.beside))
 
 
 def draw_curve(ledger: "Ledger", delta: float, accountant: str, relation: str, path: Path) -> None:
@@ -165,14 +150,8 @@ def draw_curve(ledger: "Ledger", delta: float, accountant: str, relation: str, p
 
     if not ledger.steps:
         raise InvalidValue("steps=0: there is nothing to draw.")
-    curves: list[EpsilonCurve] = []
-    for name in dict.fromkeys(([] if accountant == "all" else [accountant]) + list(BESIDE)):
-        try:
-            curves.append(epsilon_curve(ledger, delta, accountant=name, relation=relation))  # type: ignore[arg-type]
-        except MissingExtra:
-            raise
-        except PrivetError as error:
-            warnings.warn(f"{path} has no line for {name}: {error}", stacklevel=1)
+    names = dict.fromkeys(([] if accountant == "all" else [accountant]) + list(BESIDE))
+    curves = _try_lines(names, path, partial(epsilon_curve, ledger, delta, relation=relation))  # type: ignore[arg-type]
     columns = ledger.columns()
     starts = np.concatenate(([0.0], np.cumsum(columns.count)[:-1]))
     save_epsilon(curves, path, delta=delta, noise=columns.noise, starts=starts)
@@ -182,15 +161,23 @@ def draw_tradeoff(ledger: "Ledger", relation: str, path: Path) -> None:
     from privet.accounting.tradeoff import tradeoff
     from privet.reporting.figures import save_tradeoff
 
-    curves = []
-    for name in ("pld", "gdp"):
-        try:
-            curves.append(tradeoff(ledger, accountant=name, relation=relation))  # type: ignore[arg-type]
-        except PrivetError as error:
-            warnings.warn(f"{path} has no line for {name}: {error}", stacklevel=1)
+    curves = _try_lines(("pld", "gdp"), path, partial(tradeoff, ledger, relation=relation))  # type: ignore[arg-type]
     if not curves:
         raise Unsupported(f"--tradeoff={str(path)!r}: no accountant has a trade-off curve for this ledger.")
     save_tradeoff(curves, path)
+
+
+def _try_lines(names: Iterable[str], path: Path, make: Callable[..., Any]) -> list[Any]:
+    """A line of a figure by each accountant; one that has none is told of."""
+    found = []
+    for name in names:
+        try:
+            found.append(make(accountant=name))
+        except MissingExtra:
+            raise
+        except PrivetError as error:
+            warnings.warn(f"{path} has no line for {name}: {error}", stacklevel=1)
+    return found
 
 
 # --- --same-epsilon-by ------------------------------------------------------------------------------
@@ -200,8 +187,8 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
     A noise that is not certified may cost more than the budget: the last column says what it costs.
     """
     from privet.planning import Plan, plan
-    from privet.planning.noise_swap import Swap, swap
-    from privet.planning.plan_file import is_plan
+    from privet.planning.compare import Swap, swap
+    from privet.planning.plan import is_plan
     from privet.planning.pricing import PricedRecipe
 
     with warnings_as_lines():
@@ -231,81 +218,130 @@ def _proven(row: "Swap") -> str:
     return found if not row.excess else f"{found}  OVER BUDGET by {share} %"
 
 
-# --- runs ------------------------------------------------------------------------------------------
+# --- where the steps come from ----------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
-class One:
+class Source:
+    """A plan, a run or several: its steps, whom they protect, and what goes with the figure, in lines and in JSON."""
+
+    kind: str
+    delta: float
+    relation: str
+    unit: str
+    size: int
+    ledger: "Callable[[], Ledger]"  # refused where no epsilon holds for it
+    assumptions: tuple[str, ...] = ()
+    lines: Lines = field(default_factory=list)
+    beside: dict[str, Any] = field(default_factory=dict)
+
+
+def find_source(sources: Sequence[str], dataset: str | None) -> Source | None:
+    """What these files and folders are; None where there is none, or the one is some other kind of ledger."""
+    from privet.ledger.reading import is_run
+    from privet.planning.plan import is_plan
+
+    if len(sources) > 1 or dataset is not None or any(_holds_runs(Path(source)) for source in sources):
+        return _several_runs(sources, dataset)
+    if not sources:
+        return None
+    return (
+        _one_run(sources[0]) if is_run(Path(sources[0])) else _plan(sources[0]) if is_plan(Path(sources[0])) else None
+    )
+
+
+def _plan(file: str) -> Source:
+    from privet.planning import Plan
+
+    plan = Plan.load(file)
+
+    def ledger() -> "Ledger":
+        if plan.is_unsound:
+            raise Unsupported(
+                f"{file}: no accountant covers method={plan.recipe.method!r} as published: its clipping rule "
+                f"{plan.rule!r} does not bound the sensitivity. Plan without --uncertified."
+            )
+        if plan.recipe.tuning is not None:
+            raise Unsupported(
+                f"{file}: its guarantee is for {plan.recipe.tuning.name} together: {plan.guarantee}. "
+                "`privet plan` shows it, and what one run costs."
+            )
+        return plan.ledger()
+
+    return Source(
+        kind="plan", delta=plan.recipe.budget.delta, relation=plan.guarantee.relation, unit=plan.guarantee.unit,
+        size=plan.recipe.size, ledger=ledger,
+    )  # fmt: skip
+
+
+def _one_run(place: str) -> Source:
     """One run, going on or not."""
+    from privet.ledger.runs import read, refuse_unproven
 
-    run: "OneRun"
+    run = read(place)
+    reading, header = run.reading, run.header
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return self.run.assumptions
+    def ledger() -> "Ledger":
+        refuse_unproven(place, reading)
+        return reading.ledger
 
-    def lines(self) -> Lines:
-        reading = self.run.reading
-        header, charged = reading.header, f"{reading.ledger.steps} of {reading.header.length} planned steps"
-        no_plan = "no epsilon of the whole plan is certified"
-        found = [
-            ("charged", f"{charged}; {no_plan if header.planned is None else f'the whole plan: {header.planned}'}")
-        ]
-        if header.together is not None:
-            found.append(("tuning", f"one run of several; all together: {header.together}"))
-        if reading.remark is not None:
-            found.append(("stopping", reading.remark))
-        return [*found, *(("torn", note) for note in reading.notes), *_assumed(self.assumptions)]
-
-    def as_dict(self) -> dict[str, Any]:
-        reading = self.run.reading
-        planned = None if reading.header.planned is None else reading.header.planned.as_dict()
-        return {
-            "planned_steps": reading.header.length, "planned": planned, "together": reading.header.together,
-            "stopping": reading.remark, "torn": list(reading.notes), "dataset": reading.header.dataset,
-            "assumptions": list(self.assumptions),
-        }  # fmt: skip
+    whole = "no epsilon of the whole plan is certified"
+    whole = whole if header.planned is None else f"the whole plan: {header.planned}"
+    lines = [("charged", f"{reading.ledger.steps} of {header.length} planned steps; {whole}")]
+    if header.together is not None:
+        lines.append(("tuning", f"one run of several; all together: {header.together}"))
+    if reading.remark is not None:
+        lines.append(("stopping", reading.remark))
+    lines += [("torn", note) for note in reading.notes]
+    beside = {
+        "planned_steps": header.length, "planned": None if header.planned is None else header.planned.as_dict(),
+        "together": header.together, "stopping": reading.remark, "torn": list(reading.notes),
+        "dataset": header.dataset, "assumptions": list(run.assumptions),
+    }  # fmt: skip
+    return Source(
+        kind="run", delta=header.delta, relation=header.relation, unit=header.unit, size=header.size, ledger=ledger,
+        assumptions=run.assumptions, lines=[*lines, *_assumption_lines(run.assumptions)], beside=beside,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Several:
-    """Runs on the same records. The figure beside is of what they charged; `planned` of all that they may charge."""
+def _several_runs(sources: Sequence[str], dataset: str | None) -> Source:
+    """The runs in these folders, those on one dataset. Their steps are what they charged, or the plan of one that its
+    outputs ended early; `planned` is what they may charge in all.
 
-    runs: "Sequence[OneRun]"
-    dataset: str | None
-    planned: "Guarantee"
+    Raises:
+        InvalidValue: they are on several datasets, and none was asked for; or one of them is no run.
+        Unsupported: one of them has no guarantee, or cannot be added up with the others.
+    """
+    from privet.accounting import compose_ledgers
+    from privet.ledger.reading import is_run
+    from privet.ledger.runs import combine_assumptions, compose_runs, find_runs, select_dataset, single_dataset
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        from privet.ledger.runs import combine_assumptions
-
-        return combine_assumptions(self.runs)
-
-    def ledger(self) -> "Ledger":
-        """What they charged; of a run that its outputs ended early, its plan."""
-        from privet.accounting import compose_ledgers
-
-        return compose_ledgers(*(run.spent for run in self.runs))
-
-    def lines(self) -> Lines:
-        on = "data without a name" if self.dataset is None else self.dataset
-        found = [("together", f"{len(self.runs)} runs on {on}; their whole plans: {self.planned}")]
-        found += [("run", f"{run.name}: {_state(run)}") for run in self.runs]
-        if any(run.reading.remark is not None and not run.stopped for run in self.runs):
-            remark = "holds if the moments to stop were fixed beforehand; if outputs decided them, the whole plans do"
-            found.append(("stopping", remark))
-        found += [("torn", f"{run.name}: {note}") for run in self.runs for note in run.reading.notes]
-        return [*found, *_assumed(self.assumptions)]
-
-    def as_dict(self) -> dict[str, Any]:
-        rows = [
-            {"name": run.name, "run": run.header.run, "dataset": run.header.dataset, "steps": run.reading.ledger.steps,
-             "planned_steps": run.header.length, "counted_with_its_plan": run.stopped,
-             "planned": None if run.header.planned is None else run.header.planned.as_dict()}
-            for run in self.runs
-        ]  # fmt: skip
-        return {
-            "dataset": self.dataset, "planned": self.planned.as_dict(), "runs": rows,
-            "assumptions": list(self.assumptions),
-        }  # fmt: skip
+    for source in sources:
+        if not is_run(Path(source)):
+            raise InvalidValue(
+                f"--from={source!r} is not the folder of a run. Only runs are added up. Give each of the others alone."
+            )
+    found = find_runs(sources)
+    chosen = single_dataset(found, dataset)
+    runs = select_dataset(found, chosen)
+    planned, assumptions = compose_runs(runs, planned=True), combine_assumptions(runs)
+    on = "data without a name" if chosen is None else chosen
+    lines = [("together", f"{len(runs)} runs on {on}; their whole plans: {planned}")]
+    lines += [("run", f"{run.name}: {_state(run)}") for run in runs]
+    if any(run.reading.remark is not None and not run.stopped for run in runs):
+        remark = "holds if the moments to stop were fixed beforehand; if outputs decided them, the whole plans do"
+        lines.append(("stopping", remark))
+    lines += [("torn", f"{run.name}: {note}") for run in runs for note in run.reading.notes]
+    rows = [
+        {"name": run.name, "run": run.header.run, "dataset": run.header.dataset, "steps": run.reading.ledger.steps,
+         "planned_steps": run.header.length, "counted_with_its_plan": run.stopped,
+         "planned": None if run.header.planned is None else run.header.planned.as_dict()}
+        for run in runs
+    ]  # fmt: skip
+    return Source(
+        kind="runs", delta=planned.delta, relation=planned.relation, unit=planned.unit,
+        size=max(run.header.size for run in runs), ledger=lambda: compose_ledgers(*(run.spent for run in runs)),
+        assumptions=assumptions, lines=[*lines, *_assumption_lines(assumptions)],
+        beside={"dataset": chosen, "planned": planned.as_dict(), "runs": rows, "assumptions": list(assumptions)},
+    )  # fmt: skip
 
 
 def _state(run: "OneRun") -> str:
@@ -317,36 +353,10 @@ def _state(run: "OneRun") -> str:
     return said
 
 
-def _assumed(assumptions: tuple[str, ...]) -> Lines:
+def _assumption_lines(assumptions: tuple[str, ...]) -> Lines:
     from privet.ledger.assumptions import NONE
 
     return [("assumes", said) for said in assumptions or (NONE,)]
-
-
-Beside = One | Several  # what goes with a figure
-
-
-def several_of(sources: Sequence[str], dataset: str | None) -> Several | None:
-    """The runs in these folders, those on one dataset; None where there is one source that is not a folder of runs.
-
-    Raises:
-        InvalidValue: they are on several datasets, and none was asked for; or one of them is no run.
-        Unsupported: one of them has no guarantee, or cannot be added up with the others.
-    """
-    from privet.ledger.reading import is_run
-    from privet.ledger.runs import compose_runs, find_runs, select_dataset, single_dataset
-
-    if len(sources) < 2 and dataset is None and not any(_holds_runs(Path(source)) for source in sources):
-        return None
-    for source in sources:
-        if not is_run(Path(source)):
-            raise InvalidValue(
-                f"--from={source!r} is not the folder of a run. Only runs are added up. Give each of the others alone."
-            )
-    found = find_runs(sources)
-    chosen = single_dataset(found, dataset)
-    runs = select_dataset(found, chosen)
-    return Several(runs=runs, dataset=chosen, planned=compose_runs(runs, planned=True))
 
 
 def _holds_runs(folder: Path) -> bool:

@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet._text import format_bound, format_outward, shorten
-from privet.cli import common
+from privet.cli import common, recipe_options
 from privet.cli.common import PATH, number, progress, span
 from privet.cli.epsilon_answer import terms
-from privet.cli.recipe_options import (
-    JSON,
-    UNCERTIFIED,
-    budget_options,
-    option,
-    profile_of,
-    profile_options,
-    recipe_in,
-    words_of,
-)
+from privet.cli.recipe_options import JSON, option, recipe_in, words_of
 
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
@@ -40,9 +31,9 @@ _FOUND = {  # what `--explore` varies or finds itself
 @click.command("compare", cls=common.GroupedCommand, short_help="Compare plans of one budget side by side.")
 @click.argument("files", nargs=-1, type=PATH)
 @option("--methods", metavar="NAMES", help="Methods with commas between them; see `privet list methods`.")
-@budget_options
-@UNCERTIFIED
-@profile_options
+@recipe_options.budget_options
+@recipe_options.UNCERTIFIED
+@recipe_options.profile_options
 @click.option("--plot", type=PATH, metavar="FILE", help="Draw the plans over the steps (.png, .svg, .pdf or .csv).")
 @JSON
 def compare_command(
@@ -61,9 +52,9 @@ def compare_command(
     """
     start = time.perf_counter()
     _check_question(files, methods, plot, flags)
-    profile = profile_of(flags)
+    profile = recipe_options.profile_of(flags)
     with common.warnings_as_lines():
-        found = _compared(_named(files, methods, flags), profile)
+        found = _compare(_load_plans(files, methods, flags), profile)
     seconds = time.perf_counter() - start
     if as_json:
         common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
@@ -91,10 +82,10 @@ def _check_question(files: tuple[Path, ...], methods: str | None, plot: Path | N
         check_plot(plot, option="--plot", plans=len(files) + len(words_of("--methods", methods) if methods else []))
 
 
-def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
+def _load_plans(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) -> "dict[str, Plan | Recipe]":
     from privet.planning import Plan, Recipe
     from privet.planning.compare import method_recipes, unique_name
-    from privet.planning.plan_file import is_plan
+    from privet.planning.plan import is_plan
 
     named: dict[str, Plan | Recipe] = {}
     for file in files:
@@ -107,7 +98,7 @@ def _named(files: tuple[Path, ...], methods: str | None, flags: dict[str, Any]) 
     return named
 
 
-def _compared(named: "dict[str, Plan | Recipe]", profile: Any) -> "Comparison":
+def _compare(named: "dict[str, Plan | Recipe]", profile: Any) -> "Comparison":
     """The comparison; on a terminal, standard error shows which plan is being made."""
     from privet.planning import Plan, plan
     from privet.planning.compare import compare
@@ -147,10 +138,10 @@ def _print(found: "Comparison") -> None:
 
 def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
     lines = [
-        ("epsilon of the plan", [_labelled(row.plan.guarantee) for row in rows]),
+        ("epsilon of the plan", [_with_label(row.plan.guarantee) for row in rows]),
         ("  certified interval", [_interval(row.plan.certified) for row in rows]),
-        ("  CLT (gdp)", [_labelled(row.clt) for row in rows]),
-        ("  Rényi (rdp)", [_labelled(row.renyi) for row in rows]),
+        ("  CLT (gdp)", [_with_label(row.clt) for row in rows]),
+        ("  Rényi (rdp)", [_with_label(row.renyi) for row in rows]),
         ("noise multiplier", [span(*row.noise, digits=5) for row in rows]),
         ("clipping norm", [span(*row.clip, digits=5) for row in rows]),
         ("noise std (noise x clip)", [span(*row.noise_std, digits=5) for row in rows]),
@@ -163,7 +154,7 @@ def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
     return [*lines, ("delta", deltas)]
 
 
-def _labelled(guarantee: "Guarantee | None") -> str:
+def _with_label(guarantee: "Guarantee | None") -> str:
     return NOTHING if guarantee is None else f"{_epsilon(guarantee)} {guarantee.label}"
 
 
@@ -190,12 +181,18 @@ def print_best(
 
     start = time.perf_counter()
     limits, most = _limits(searched.pop("over") or OVER), searched.pop("most") or MOST
-    profile = profile_of(searched)
+    profile = recipe_options.profile_of(searched)
     with common.warnings_as_lines(), progress("searching") as tell:
         found = search(recipe_in(recipe, given), over=limits, profile=profile, most=most, progress=tell)
     seconds = time.perf_counter() - start
     if as_json:
-        common.print_object(_best_object(found, seconds, out))
+        common.print_object({
+            "found": dict(found.values), "at_the_edge": list(found.edges),
+            "guarantee": found.plan.guarantee.as_dict(), "utility": found.utility.as_dict(),
+            "recipe": found.recipe.as_dict(), "scale": found.plan.scale, "steps": len(found.plan.steps),
+            "batch": found.plan.batch, "hash": found.plan.hash, "trials": [trial.as_dict() for trial in found.trials],
+            "seconds": seconds, "out": None if out is None else str(out),
+        })  # fmt: skip
     else:
         _print_best(found, seconds)
     if out is not None:
@@ -215,29 +212,19 @@ def _limits(over: str) -> dict[str, tuple[float, float] | None]:
     return found
 
 
-def _best_object(found: "SearchResult", seconds: float, out: Path | None) -> dict[str, Any]:
-    return {
-        "found": dict(found.values), "at_the_edge": list(found.edges), "guarantee": found.plan.guarantee.as_dict(),
-        "utility": found.utility.as_dict(), "recipe": found.recipe.as_dict(), "scale": found.plan.scale,
-        "steps": len(found.plan.steps), "batch": found.plan.batch, "hash": found.plan.hash,
-        "trials": [trial.as_dict() for trial in found.trials], "seconds": seconds,
-        "out": None if out is None else str(out),
-    }  # fmt: skip
-
-
 def _print_best(found: "SearchResult", seconds: float) -> None:
-    from privet.cli.plan import described, print_lines
+    from privet.cli.plan import WIDTH, describe_plan
 
     certified = sum(trial.certified for trial in found.trials)
     click.echo(str(found.plan.guarantee))
-    print_lines([
+    common.print_lines([
         ("found", ", ".join(f"{name.replace('_', '-')} {value:.6g}" for name, value in found.values.items())),
         ("utility", f"{found.utility.utility:.4f} (estimate)"),
-        *described(found.plan),
+        *describe_plan(found.plan),
         ("candidates", f"{len(found.trials)}, of which {certified} certified; {seconds:.1f} s"),
         *(("note", f"{name.replace('_', '-')} is at its limit: the best value may lie beyond it")
           for name in found.edges),
-    ])  # fmt: skip
+    ], WIDTH)  # fmt: skip
     _print_trials(found.trials)
 
 
@@ -263,7 +250,7 @@ def print_frontier(
     start = time.perf_counter()
     given = {name: value for name, value in flags.items() if value is not None}
     grid = {"batches": batches, "steps": given.pop("steps", None), "epochs": given.pop("epochs", None)}
-    lists = {name: [value] if isinstance(value, int | float) else value for name, value in grid.items()}
+    lists: dict[str, Any] = {name: [value] if isinstance(value, int | float) else value for name, value in grid.items()}
     if more is None and within is not None:
         raise click.UsageError("--within needs --more, the number of steps that it limits.")
     if more is not None:
@@ -282,8 +269,14 @@ def print_frontier(
         from privet.reporting.figures import check_path
 
         check_path(plot, option="--plot")
-    with common.warnings_as_lines():
-        found = _frontier(file, given, lists)
+    from privet.planning import ahead
+
+    with common.warnings_as_lines(), common.progress_bar("calibrating") as bar:
+        show = None if bar is None else lambda done, of: bar("calibrating", done, of)
+        if file is None:
+            found = ahead(**given, **lists, progress=show)
+        else:
+            found = ahead(_recipe(file, given, lists), **lists, progress=show)
     seconds = time.perf_counter() - start
     if as_json:
         common.print_object(found.as_dict() | {"seconds": seconds, "plot": None if plot is None else str(plot)})
@@ -296,21 +289,11 @@ def print_frontier(
     common.say_written(plot, as_json=as_json)
 
 
-def _frontier(file: Path | None, flags: dict[str, Any], grid: dict[str, Any]) -> "Frontier":
-    from privet.planning import ahead
-
-    with common.progress_bar("calibrating") as bar:
-        show = None if bar is None else lambda done, of: bar("calibrating", done, of)
-        if file is None:
-            return ahead(**flags, **grid, progress=show)
-        return ahead(_recipe(file, flags, grid), **grid, progress=show)
-
-
 def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe":
     """The recipe in a plan or a TOML file, with the flags on top; the grid stands in for what the file leaves out."""
     from privet.planning import Plan, Recipe
-    from privet.planning.plan_file import is_plan
-    from privet.planning.recipe_file import override
+    from privet.planning.plan import is_plan
+    from privet.planning.recipe import override
 
     first = {"batch": grid["batches"], "steps": grid["steps"], "epochs": grid["epochs"]}
     given = flags | {key: values[0] for key, values in first.items() if values}

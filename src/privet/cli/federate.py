@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet._text import format_outward
-from privet.cli.common import PATH, free_folder, integer, number, print_object, progress_bar
+from privet.cli.common import PATH, free_folder, integer, number, print_lines, print_object, progress_bar
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ def federate_command(
                 )
             found = resume_federation(resume, rounds=rounds, where=where, tell=tell)
         else:
-            found = _begun(plan_file, out, seed, flags, where=where, tell=tell)
+            found = _begin(plan_file, out, seed, flags, where=where, tell=tell)
     _print(found, extra, as_json=as_json)
     return 0 if found.is_over else 130
 
 
-def _begun(
+def _begin(
     plan_file: Path | None, out: Path | None, seed: int | None, flags: dict[str, Any], **how: Any
 ) -> "Federated":
     from privet.federated.federate import federate
@@ -136,8 +136,7 @@ def _print(found: "Federated", more: list[int], *, as_json: bool) -> None:
         f"the federation {said}: {found.rounds} of {found.planned} rounds of {found.settings.task}, "
         f"{found.settings.clients} clients"
     )
-    for name, text in _lines(found, spread, outlook):
-        click.echo(f"  {name:<10}{text}")
+    print_lines(_lines(found, spread, outlook))
 
 
 def _lines(

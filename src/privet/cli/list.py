@@ -47,7 +47,11 @@ def list_command(what: str | None, name: str | None, show: str | None, steps: in
     if what == "methods":
         _list_methods(name, as_json)
     elif show is not None:
-        _show_schedule(show, steps, as_json)
+        from privet.schedules import schedule_values
+
+        check_scheduled(steps)
+        values = schedule_values(show, steps).tolist()
+        click.echo(json.dumps({"schedule": show, "values": values}) if as_json else "\n".join(map(repr, values)))
     else:
         lines = _lines(what)
         if as_json:
@@ -104,15 +108,6 @@ def _print_method(row: "Method") -> None:
     for name, line in lines.items():
         if line:
             click.echo(f"  {name:<13} {line}")
-
-
-# --- schedules --------------------------------------------------------------------------------------
-def _show_schedule(show: str, steps: int, as_json: bool) -> None:
-    from privet import schedules
-
-    check_scheduled(steps)
-    values = schedules.schedule_values(show, steps).tolist()
-    click.echo(json.dumps({"schedule": show, "values": values}) if as_json else "\n".join(map(repr, values)))
 
 
 # --- what is registered -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import click
 from privet import _check
 from privet._text import format_bound, format_outward, shorten
 from privet.cli import common
-from privet.cli.common import PATH, grouped, integer, number, span
+from privet.cli.common import PATH, integer, number, option_group, span
 from privet.cli.recipe_options import JSON, option, plan_options, profile_options, recipe_in, value_or_list, with_shapes
 
 if TYPE_CHECKING:
@@ -31,15 +31,16 @@ OPTIMIZE = (
            "steps=100..5000. Default: rho-noise,rho-clip."),
     option("--most", type=integer, help="Largest number of candidates. Default: 150."),
 )  # fmt: skip
+WIDTH = 18  # of the words below a plan
 _EXPLORE = ("batches", "more", "within", "plot")
 _OPTIMIZE = ("over", "most", "profile", "dimension", "half_life")
 
 
 @click.command("plan", cls=common.GroupedCommand, short_help="Find the noise multiplier that meets a privacy budget.")
 @click.argument("recipe", required=False, type=PATH)
-@plan_options(lists=True)
-@partial(grouped, options=EXPLORE, heading="Explore (with --explore)")
-@partial(grouped, options=OPTIMIZE, heading="Optimize (with --optimize)")
+@partial(plan_options, lists=True)
+@partial(option_group, options=EXPLORE, heading="Explore (with --explore)")
+@partial(option_group, options=OPTIMIZE, heading="Optimize (with --optimize)")
 @profile_options
 @click.option("--out", type=PATH, metavar="FILE", help="Write the plan (JSON).")
 @JSON
@@ -162,11 +163,11 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
         proven = format_outward(closed.certified.epsilon, up=True)
         lines.append(("closed form", f"noise multiplier {closed.scale:.6g}; its condition {verdict} here: certified "
                       f"epsilon {proven}"))  # fmt: skip
-    lines += described(found)
-    print_lines([*lines, ("time", f"{seconds:.3f} s")])
+    lines += describe_plan(found)
+    common.print_lines([*lines, ("time", f"{seconds:.3f} s")], WIDTH)
 
 
-def described(found: "Plan") -> list[tuple[str, str]]:
+def describe_plan(found: "Plan") -> list[tuple[str, str]]:
     recipe, steps = found.recipe, found.steps
     shape = shorten(steps.noise, 60)
     shape = shape if shape == "constant" else f"{format_bound(found.scale, up=True)} x {shape}"
@@ -177,8 +178,3 @@ def described(found: "Plan") -> list[tuple[str, str]]:
         ("training", f"{len(steps)} steps, expected batch size {found.batch:.6g}, {recipe.size:,} "
          f"{recipe.budget.unit}s ({len(steps) * steps[0].rate:.4g} epochs){each}"),
     ]  # fmt: skip
-
-
-def print_lines(lines: list[tuple[str, str]]) -> None:
-    for name, text in lines:
-        click.echo(f"  {name:<18}{text}")

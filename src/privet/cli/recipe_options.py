@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from privet._registry import parse_number as number_of
-from privet.cli.common import Command, Option, adjacency_of, grouped, integer, number
+from privet.cli.common import Command, Option, adjacency_of, integer, number, option_group
 from privet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -109,25 +109,19 @@ PROFILE = (
 JSON = option("--json", "as_json", is_flag=True, help="One JSON object on standard output, nothing else.")
 
 
-def budget_options(command: Command) -> Command:
+def budget_options(command: Command, *, lists: bool = False) -> Command:
     """The options that describe a budget and a run."""
-    command = grouped(command, (*RHO, CLIP), "Method, clipping and noise")
-    return grouped(grouped(command, _sampling(), "Data, sampling and steps"), BUDGET, "Budget")
+    command = option_group(command, (*RHO, CLIP), "Method, clipping and noise")
+    return option_group(option_group(command, _sampling(lists=lists), "Data, sampling and steps"), BUDGET, "Budget")
 
 
 def shape_options(command: Command) -> Command:
-    return grouped(command, SHAPES, "Method, clipping and noise")
+    return option_group(command, SHAPES, "Method, clipping and noise")
 
 
-def plan_options(*, lists: bool = False) -> Callable[[Command], Command]:
+def plan_options(command: Command, *, lists: bool = False) -> Command:
     """All options that are keys of a recipe."""
-
-    def decorate(command: Command) -> Command:
-        command = shape_options(grouped(command, SOLVING, "What is solved for"))
-        command = grouped(command, (*RHO, CLIP), "Method, clipping and noise")
-        return grouped(grouped(command, _sampling(lists=lists), "Data, sampling and steps"), BUDGET, "Budget")
-
-    return decorate
+    return budget_options(shape_options(option_group(command, SOLVING, "What is solved for")), lists=lists)
 
 
 def with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +158,7 @@ def recipe_in(file: Path | None, given: dict[str, Any]) -> "Recipe":
 
 
 def profile_options(command: Command) -> Command:
-    return grouped(command, PROFILE, "Utility estimate")
+    return option_group(command, PROFILE, "Utility estimate")
 
 
 def profile_of(flags: dict[str, Any]) -> "Profile":
@@ -175,8 +169,11 @@ def profile_of(flags: dict[str, Any]) -> "Profile":
     rest = {key: value for key in ("dimension", "half_life") if (value := flags.pop(key)) is not None}
     if text is None:
         return Profile(**rest)
-    norms = _numbers(text)
-    return Profile.load(Path(text), **rest) if norms is None else Profile(norms=norms, **rest)
+    try:
+        norms = tuple(float(number_of(part)) for part in text.split(","))
+    except ValueError:  # not numbers, so a file
+        return Profile.load(Path(text), **rest)
+    return Profile(norms=norms, **rest)
 
 
 def words_of(option: str, text: str) -> list[str]:
@@ -185,10 +182,3 @@ def words_of(option: str, text: str) -> list[str]:
     if not all(words):
         raise click.UsageError(f"{option}={text!r} has an empty name. Write names with commas between them.")
     return list(dict.fromkeys(words))
-
-
-def _numbers(text: str) -> tuple[float, ...] | None:
-    try:
-        return tuple(float(number_of(part)) for part in text.split(","))
-    except ValueError:
-        return None

@@ -9,18 +9,18 @@ import click
 
 from privet._registry import from_entry_point
 from privet.cli import common
-from privet.cli.common import PATH, Command, grouped, integer, number
+from privet.cli.common import PATH, Command, integer, number, option_group
 from privet.cli.recipe_options import JSON, option, plan_options, with_shapes, words_of
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
     from privet.data import Where
+    from privet.ledger.total import Standing
     from privet.planning import Plan
-    from privet.training.progress import Progress
     from privet.training.run import Run
 
 
-def _listed(_: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
+def _words(_: click.Context, option: click.Parameter, text: str | None) -> list[str] | None:
     return None if text is None else words_of(option.opts[0], text)
 
 
@@ -28,9 +28,9 @@ MODEL = (
     option("--task", metavar="NAME", help="Dataset and network: digits (default), mnist, ..., or my.module:task."),
     option("--model", metavar="NAME", help="Another network than the task's: cnn, ..., or my.module:Net."),
     option("--weights", metavar="FILE", help="Fine-tuning: initial weights from a safetensors file."),
-    option("--train", metavar="PATTERNS", callback=_listed, help="With --weights: the parameters to train, by patterns "
+    option("--train", metavar="PATTERNS", callback=_words, help="With --weights: the parameters to train, by patterns "
            "of their names: fc3.*,*.bias. Default: all."),
-    option("--fresh", metavar="PATTERNS", callback=_listed, help="With --weights: parameters not taken from the file, "
+    option("--fresh", metavar="PATTERNS", callback=_words, help="With --weights: parameters not taken from the file, "
            "such as the last layer for other classes. Default: none."),
     option("--dataset-name", metavar="NAME", help="Name of the dataset, such as people-2026: runs on the same data are "
            "found by it. Default: the name of a task of Privet's."),
@@ -67,8 +67,8 @@ RUNNING = (
 
 def training_options(command: Command) -> Command:
     """The options that are keys of a recipe's [training] table."""
-    command = grouped(command, RUNNING, "Batches, evaluation and checkpoints")
-    return grouped(grouped(command, OPTIMIZER, "Optimizer"), MODEL, "Dataset and model")
+    command = option_group(command, RUNNING, "Batches, evaluation and checkpoints")
+    return option_group(option_group(command, OPTIMIZER, "Optimizer"), MODEL, "Dataset and model")
 
 
 RUN = (
@@ -89,9 +89,9 @@ RUN = (
 
 @click.command("train", cls=common.GroupedCommand, short_help="Train a model with differential privacy.")
 @click.argument("recipe", required=False, type=PATH)
-@partial(grouped, options=RUN, heading="Run")
+@partial(option_group, options=RUN, heading="Run")
 @training_options
-@plan_options()
+@plan_options
 @JSON
 def train_command(
     *, recipe: Path | None, named: str | None, plan_file: Path | None, resume: Path | None, out: Path | None,
@@ -132,12 +132,18 @@ def train_command(
         given |= {"total_epsilon": total_epsilon, "ledger_dir": ledger_dir}
         _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
                 "A resumed run keeps its settings")  # fmt: skip
-        run, was_over = _resumed(resume, where, watcher, show_private=show_private or None)
+        from privet.training.run import Run
+        from privet.training.train import resume_run
+
+        found = Run.load(resume)
+        was_over = found.is_over
+        run = resume_run(found, show_private=show_private or None, where=where, watcher=watcher)
     else:
         from privet.training.train import train
 
         plan = _plan(recipe, plan_file, flags | {"as_published": as_published}, settings, where)
-        folder = out or _free(plan, settings, ledger_dir or Path("runs"))
+        name = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
+        folder = out or common.free_folder(ledger_dir or Path("runs"), name)
         run = train(
             plan, settings.pop("task"), out=folder, seed=seed, as_published=bool(as_published),
             secure=secure_noise, show_private=show_private, total_epsilon=total_epsilon, ledger_dir=ledger_dir,
@@ -174,7 +180,7 @@ def _plan(
 def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], where: "Where") -> int | None:
     """The size of the task, for a recipe that names none; it is public unless the relation says otherwise."""
     from privet.data.task import task
-    from privet.planning.recipe_file import read_table
+    from privet.planning.recipe import read_table
     from privet.training.settings import Settings
 
     try:
@@ -191,21 +197,6 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
     return task(wanted, where=where).size
 
 
-def _free(plan: "Plan", settings: dict[str, Any], root: Path) -> Path:
-    from privet.training.settings import Settings
-
-    spelling = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
-    return common.free_folder(root, spelling)
-
-
-def _resumed(folder: Path, where: "Where", watcher: "Progress", *, show_private: bool | None) -> "tuple[Run, bool]":
-    from privet.training.run import Run
-    from privet.training.train import resume_run
-
-    run = Run.load(folder)
-    return resume_run(run, show_private=show_private, where=where, watcher=watcher), run.is_over
-
-
 # --- what is said at the end ------------------------------------------------------------------------
 def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
     from privet.training.processes import group
@@ -218,8 +209,7 @@ def _print(run: "Run", *, as_json: bool, was_over: bool) -> None:
     planned = len(run.plan.steps)
     said = "had finished already" if was_over else "finished" if run.is_over else "stopped"
     click.echo(f"the run {said}: {run.steps} of {planned} steps on {run.settings.task}")
-    for name, text in _lines(run):
-        click.echo(f"  {name:<10}{text}")
+    common.print_lines(_lines(run))
 
 
 def _lines(run: "Run") -> list[tuple[str, str]]:
@@ -230,7 +220,10 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
         found = [("guarantee", f"none: {run.why_none}"), ("claim", str(run.guarantee))]
     else:
         found += [("assumes", said) for said in list_assumptions(run.guarantee)]
-    found += _totals(run)
+    every, error = _standings(run)
+    found += [("total", f"cannot be computed: {error}")] if error else []
+    for one in every:
+        found += [("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)]
     if run.about["secure_noise"]:
         found.append(("noise", "secure: safe against floating-point attacks"))
     if run.seed is not None:
@@ -254,16 +247,14 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
     return [*found, ("next", f"privet {after if run.is_over else 'train --resume'} {run.folder}")]
 
 
-def _totals(run: "Run") -> list[tuple[str, str]]:
-    """Where the run's dataset stands; the run is done, whatever can be told."""
+def _standings(run: "Run") -> "tuple[list[Standing], PrivetError | None]":
+    """Where the run's dataset stands, or why that cannot be told: the run is done all the same."""
     from privet.ledger.total import read_standings
 
     try:
-        every = read_standings(run.folder, run.dataset)
+        return read_standings(run.folder, run.dataset), None
     except PrivetError as error:
-        return [("total", f"cannot be computed: {error}")]
-    rows = ([("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)] for one in every)
-    return [row for each in rows for row in each]
+        return [], error
 
 
 def _scores(run: "Run") -> str:
@@ -275,23 +266,16 @@ def _scores(run: "Run") -> str:
     return ", ".join(format_scores(run.scores)) + at
 
 
-def _totals_object(run: "Run") -> "list[dict[str, Any]] | None":
-    from privet.ledger.total import read_standings
-
-    try:
-        return [one.as_dict() for one in read_standings(run.folder, run.dataset)]
-    except PrivetError as error:
-        click.echo(f"privet: warning: the total cannot be computed: {error}", err=True)
-        return None
-
-
 def _object(run: "Run") -> dict[str, Any]:
+    every, error = _standings(run)
+    if error:
+        click.echo(f"privet: warning: the total cannot be computed: {error}", err=True)
     return {
         "folder": str(run.folder), "task": run.settings.task, "steps": run.steps, "planned": len(run.plan.steps),
         "over": run.is_over, "end": run.end, "private": run.noise_is_secret, "seed": run.seed,
         "guarantee": run.guarantee.as_dict(), "spent": run.spent.as_dict(), "together": run.together,
         "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
         "changed": run.about["changed"], "weights": run.about["weights"], "plan": run.plan.hash,
-        "dataset": run.dataset, "totals": _totals_object(run),
+        "dataset": run.dataset, "totals": None if error else [one.as_dict() for one in every],
         "not_private": run.not_private, "secure_noise": run.about["secure_noise"], "notes": list(run.notes),
     }  # fmt: skip

@@ -1,14 +1,14 @@
 """`privet tune`: settings tried on a part of the training records, judged by another; charged if asked."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from privet.cli.common import PATH, GroupedCommand, grouped, number, print_object, progress_bar, warnings_as_lines
+from privet.cli import common
+from privet.cli.common import PATH, number, option_group, plain_name, print_lines, print_object
 from privet.cli.recipe_options import JSON, budget_options, option, shape_options, with_shapes
 from privet.cli.train import training_options
 from privet.errors import InvalidValue
@@ -42,9 +42,9 @@ TUNING = (
 )  # fmt: skip
 
 
-@click.command("tune", cls=GroupedCommand, short_help="Search hyperparameters; privately, if asked.")
+@click.command("tune", cls=common.GroupedCommand, short_help="Search hyperparameters; privately, if asked.")
 @click.argument("recipe", required=False, type=PATH)
-@partial(grouped, options=TUNING, heading="Tuning")
+@partial(option_group, options=TUNING, heading="Tuning")
 @training_options
 @budget_options
 @shape_options
@@ -76,31 +76,26 @@ def tune_command(
 
     settings = {field.name: flags.pop(field.name) for field in fields(Settings)}
     task = settings.pop("task")
-    given = _given(recipe, with_shapes(flags), {key: value for key, value in settings.items() if value is not None})
+    given = _keywords(recipe, with_shapes(flags), {key: value for key, value in settings.items() if value is not None})
     spelled = str(task or given["training"].get("task") or Settings().task)
     _check_plot(plot, charge)
-    with _told_how_to_go_on(), progress_bar("tuning") as bar, warnings_as_lines():
-        found = tune(
-            _space(tried), out=out or Path("runs") / f"tune-{_plain(spelled)}", task=spelled, charge=charge,
-            trials=trials, judges=JUDGES if judges is None else judges, public=public, seed=seed,
-            where=Where(folder=data_dir), watch=None if bar is None else _watch(bar),
-            tell=partial(click.echo, err=True) if bar is None else lambda _: None, **given,
-        )  # fmt: skip
+    try:
+        with common.progress_bar("tuning") as bar, common.warnings_as_lines():
+            found = tune(
+                _space(tried), out=out or Path("runs") / f"tune-{plain_name(spelled)}", task=spelled, charge=charge,
+                trials=trials, judges=JUDGES if judges is None else judges, public=public, seed=seed,
+                where=Where(folder=data_dir), watch=None if bar is None else _watch(bar),
+                tell=partial(click.echo, err=True) if bar is None else lambda _: None, **given,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        click.echo("stopped. The same command resumes it.", err=True)
+        raise
     if as_json:
         print_object(found.as_dict() | {"plot": None if plot is None else str(plot)})
     else:
         _print(found, spelled)
     if plot is not None:
         _plot(found, plot)
-
-
-@contextmanager
-def _told_how_to_go_on() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("stopped. The same command resumes it.", err=True)
-        raise
 
 
 def _space(tried: tuple[str, ...]) -> dict[str, str]:
@@ -116,10 +111,10 @@ def _space(tried: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+def _keywords(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """The keywords of the plan: those of the file, and the flags, which win."""
     from privet.errors import PrivetError
-    from privet.planning.recipe_file import override, read_table
+    from privet.planning.recipe import override, read_table
 
     try:
         table = {} if recipe is None else read_table(recipe)
@@ -135,10 +130,6 @@ def _given(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any])
     if not isinstance(own, Mapping):
         raise InvalidValue(f"training={own!r} must be a table. Write [training] and keys below it.")
     return given | {"training": {**own, **settings}}
-
-
-def _plain(spelling: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in spelling.split(":")[0])
 
 
 def _check_plot(plot: Path | None, charge: str | None) -> None:
@@ -195,8 +186,7 @@ def _print(found: "Tuned", task: str) -> None:
     scored = [(trial.score, trial.candidate) for trial in found.trials or () if trial.score is not None]
     for score, candidate in sorted(scored, key=lambda row: -row[0] if found.higher_is_better else row[0])[:MOST_SHOWN]:
         click.echo(f"  {found.measure} {score:.4f}  {format_candidate(candidate)}")
-    for name, text in _lines(found):
-        click.echo(f"  {name:<10}{text}")
+    print_lines(_lines(found))
 
 
 def _lines(found: "Tuned") -> list[tuple[str, str]]:

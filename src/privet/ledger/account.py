@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from privet import _check
-from privet.accounting import Guarantee, Ledger, Step, spent
+from privet.accounting import Guarantee, Ledger, Step
 from privet.accounting.mechanisms import MechanismSpec
-from privet.errors import BudgetExceeded, InvalidValue, PrivetError
+from privet.errors import BudgetExceeded, InvalidValue
 from privet.ledger.assumptions import NOT_RECORDED, LoopFacts
 from privet.ledger.file import LedgerFile
 from privet.ledger.format import LedgerPosition, check_dataset, make_header
 from privet.ledger.reading import read_ledger
 from privet.ledger.total import admit_run
 from privet.planning import Plan
-from privet.planning.pricing import PricedRecipe
+from privet.planning.pricing import PricedRecipe, guarantee_for, try_guarantee
 
 _KEY = object()
 
@@ -135,7 +135,7 @@ class InMemory:
         return None
 
     def charge(self, number: int, in_force: InForce = float) -> Charge:
-        check_left(number, self._plan)
+        step, charged = steps_to_charge(self._plan, number, in_force)
         if self._closed:
             raise InvalidValue("training is closed. Nothing can be charged. Make a new one.")
         if number != self.next_step:
@@ -143,7 +143,6 @@ class InMemory:
                 f"step={number} is not the plan's next one, {self.next_step}. It would cost what was not planned. "
                 "Do the plan's steps in their order, each once."
             )
-        step, charged = steps_to_charge(self._plan, number, in_force)
         self._ledger.add(charged)
         self.next_step = number + 1
         return issue(number, step, charged.clip)
@@ -179,7 +178,6 @@ class OnDisk:
         return self._file.position
 
     def charge(self, number: int, in_force: InForce = float) -> Charge:
-        check_left(number, self._plan)
         step, charged = steps_to_charge(self._plan, number, in_force)
         left = len(self._plan.steps) - number
         if self._reserve > 1 and number == self._file.next_step == self._file.charged:
@@ -202,7 +200,12 @@ class OnDisk:
 
 
 def steps_to_charge(plan: Plan, number: int, in_force: InForce) -> tuple[Step, Step]:
-    """A step as planned, and as it is charged: with the clip in force."""
+    """A step as planned, and as it is charged: with the clip in force.
+
+    Raises:
+        BudgetExceeded: all steps of the plan are charged.
+    """
+    check_left(number, plan)
     step = plan.steps[number]
     clip = in_force(step.clip)
     return step, step if clip == step.clip else replace(step, clip=clip)
@@ -229,9 +232,15 @@ def open_account(
             )
         return InMemory(plan)
     if ledger is None:
-        return OnDisk(
-            Path(out), _begin_ledger(plan, Path(out), reserve, seeded, covered, dataset), plan, reserve=reserve
-        )
+        given: dict[str, Any] = {"reserve": reserve, "seeded": seeded, "covered": covered, "dataset": dataset}
+        with admit_run(Path(out), make_header(plan, run="", **given)) as register:
+            begun = LedgerFile.create(out, plan, **given)
+            try:
+                register(begun.header)  # where there is a total for its records: both, or none
+            except BaseException:
+                begun.close()  # it is counted all the same: it lies in the folder
+                raise
+        return OnDisk(Path(out), begun, plan, reserve=reserve)
     sound = covered and not plan.is_unsound
     if (ledger.header.plan, ledger.header.seeded, ledger.header.sound) != (plan.hash, seeded, sound):
         raise InvalidValue(
@@ -248,19 +257,6 @@ def open_account(
     return OnDisk(Path(out), ledger, plan, reserve=min(reserve, ledger.header.reserve))
 
 
-def _begin_ledger(plan: Plan, out: Path, reserve: int, seeded: bool, covered: bool, dataset: str | None) -> LedgerFile:
-    """A new ledger, registered where there is a total for its records: both, or none."""
-    given: dict[str, Any] = {"reserve": reserve, "seeded": seeded, "covered": covered, "dataset": dataset}
-    with admit_run(out, make_header(plan, run="", **given)) as register:
-        ledger = LedgerFile.create(out, plan, **given)
-        try:
-            register(ledger.header)
-        except BaseException:
-            ledger.close()  # it is counted all the same: it lies in the folder
-            raise
-    return ledger
-
-
 def check_left(number: int, plan: Plan) -> None:
     """Raise once all steps of the plan are charged."""
     if number >= len(plan.steps):
@@ -272,11 +268,7 @@ def check_left(number: int, plan: Plan) -> None:
 def guarantee_of(ledger: Ledger, plan: Plan) -> Guarantee:
     """What is proven of the steps in a ledger of one run of `plan`: by pld, else by the plan's own accountant."""
     budget = plan.recipe.budget
-    try:
-        return spent(ledger, budget.delta, relation=budget.relation, unit=budget.unit)
-    except PrivetError:
-        accountant = PricedRecipe(plan.recipe).accountant
-        return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+    return try_guarantee(ledger, budget) or guarantee_for(ledger, budget, PricedRecipe(plan.recipe).accountant)
 
 
 def mark_uncertified(guarantee: Guarantee, why: str) -> Guarantee:

@@ -11,7 +11,8 @@ import numpy as np
 
 from privet import _check
 from privet._files import AppendFile, check_own, lock_folder, make_folder, write_new
-from privet.accounting import Ledger, Step
+from privet.accounting import Step
+from privet.accounting.ledger import Floats
 from privet.errors import BudgetExceeded, InvalidValue
 from privet.ledger.assumptions import LoopFacts
 from privet.ledger.format import (
@@ -26,7 +27,6 @@ from privet.ledger.format import (
 )
 from privet.ledger.reading import NAME, Count, HighWaterMark, Reading, read_ledger, remove_high_water_mark
 from privet.planning import Plan
-from privet.planning.planned_steps import Floats
 
 
 class _Place(NamedTuple):
@@ -271,16 +271,11 @@ def _check_plan(file: Path, reading: Reading, plan: Plan) -> None:
             f"{file}: is of another plan, {reading.header.plan}; this one is {plan.hash}. Its steps are not those that "
             "were charged. Resume with the plan the run began with."
         )
-    if not _ledgers_agree(reading.ledger, plan.ledger().first(reading.ledger.steps)):
+    one, other = reading.ledger.columns(), plan.ledger().first(reading.ledger.steps).columns()
+    if not all(  # up to how machines round a shape's exponentials
+        np.allclose(np.repeat(ours, one.count), np.repeat(planned, other.count), rtol=1e-12, atol=0)
+        for ours, planned in ((one.noise, other.noise), (one.rate, other.rate))
+    ):
         raise InvalidValue(
             f"{file}: charges other steps than its plan has. It was not made by Privet. Use a new folder."
         )
-
-
-def _ledgers_agree(ours: Ledger, planned: Ledger) -> bool:
-    """Whether two ledgers charge the same, up to how machines round a shape's exponentials."""
-    one, other = ours.columns(), planned.columns()
-    return all(
-        np.allclose(np.repeat(a, one.count), np.repeat(b, other.count), rtol=1e-12, atol=0)
-        for a, b in ((one.noise, other.noise), (one.rate, other.rate))
-    )

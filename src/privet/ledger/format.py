@@ -17,11 +17,12 @@ from privet import _check
 from privet._text import format_count, shorten
 from privet.accounting import Guarantee, Ledger
 from privet.accounting.guarantee import RELATIONS, UNITS, Relation, Unit
+from privet.accounting.ledger import Floats
 from privet.accounting.sampling import sampling
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger.assumptions import LoopFacts
 from privet.planning import Plan
-from privet.planning.planned_steps import MOST_STEPS, Floats, PlannedSteps
+from privet.planning.planned_steps import MOST_STEPS, PlannedSteps
 
 FORMAT, VERSION = "privet-run-ledger", 1
 MOST_RESERVED = 1000  # steps in one line: what a torn one costs

@@ -55,14 +55,9 @@ class OneRun:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What its guarantee assumes of its loop."""
-        return run_assumptions(self.reading, own_loop=self.own_loop)
-
-
-def run_assumptions(reading: Reading, *, own_loop: bool) -> tuple[str, ...]:
-    """What the guarantee of a run assumes; of a loop of the user's own of which nothing was written down, just that."""
-    if reading.loop is not None:
-        return reading.loop.assumptions()
-    return (NOT_RECORDED,) if own_loop else ()
+        if self.reading.loop is not None:
+            return self.reading.loop.assumptions()
+        return (NOT_RECORDED,) if self.own_loop else ()  # nothing was written down of a loop of the user's own
 
 
 # --- finding ----------------------------------------------------------------------------------------
@@ -130,8 +125,12 @@ def find_run_folders(root: Path) -> Iterator[Path]:
         for file, what in _OTHER.items():
             if file in files:
                 raise _not_counted_error(here, what)
-        for name in folders:
-            _check_link(here / name, root)
+        for place in (here / name for name in folders):
+            if place.is_symlink() and not place.resolve().is_relative_to(root.resolve()):
+                raise InvalidValue(
+                    f"{place}: is a link to {place.resolve()}. Runs behind it would not be counted. Move them here, or "
+                    "take it away."
+                )
         if ledger_reading.NAME in files:
             yield here
             continue
@@ -141,16 +140,6 @@ def find_run_folders(root: Path) -> Iterator[Path]:
                 f"{here}: has {left[0]} of a run, and no {ledger_reading.NAME}. What it spent cannot be determined. "
                 "Restore the ledger, or move the folder away and count its plan yourself."
             )
-
-
-def _check_link(place: Path, root: Path) -> None:
-    if not place.is_symlink():
-        return
-    target = place.resolve()
-    if not target.is_relative_to(root.resolve()):
-        raise InvalidValue(
-            f"{place}: is a link to {target}. Runs behind it would not be counted. Move them here, or take it away."
-        )
 
 
 def _raise_unreadable(error: OSError) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from privet import _check
-from privet._files import lock_folder, make_folder, write_new
+from privet._files import Descriptor, lock_folder, make_folder, write_new
 from privet._text import format_count, shorten
 from privet.accounting import Guarantee
 from privet.accounting.filter import Filter
@@ -26,7 +26,7 @@ from privet.ledger import reading as ledger_reading
 from privet.ledger.format import Header, check_dataset, header_line, make_header
 from privet.ledger.runs import OneRun, common_protection, read_runs, refuse_tuned, refuse_unproven, select_dataset
 from privet.planning import Plan
-from privet.planning.plan_file import content_digest
+from privet.planning.plan import content_digest
 
 NAME, LOCK = "budget.json", "budget.lock"
 FORMAT, VERSION = "privet-budget", 1
@@ -80,12 +80,15 @@ class Standing:
 
     @property
     def guarantee(self) -> Guarantee:
-        each = tuple(f"{run.name}: {said}" for run in self.runs for said in run.assumptions)
+        assumptions = [f"{run.name}: {said}" for run in self.runs for said in run.assumptions]
+        if self.total.earlier:
+            begun = f"the total was set after {format_count(len(self.total.earlier), 'run')} had begun"
+            assumptions.insert(0, f"{begun}: neither it nor their plans were chosen by what they had released")
         return Guarantee(
             epsilon=self.total.epsilon, epsilon_lower=None, delta=self.total.delta, label="certified",
             method=f"a filter of Renyi order {self.total.order:.4g}", relation=self.total.relation,
             unit=self.total.unit, sampling=" + ".join(sorted({str(run.header.steps["sampling"]) for run in self.runs})),
-            steps=sum(run.header.length for run in self.runs), assumptions=(*_total_assumptions(self.total), *each),
+            steps=sum(run.header.length for run in self.runs), assumptions=tuple(assumptions),
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
@@ -100,14 +103,6 @@ class Standing:
             f"{self.guarantee} for all runs on {self.total.dataset} in {self.folder}; {count} so far, whose plans "
             f"come to {format_outward(self.planned, up=True)}"
         )
-
-
-def _total_assumptions(total: Total) -> tuple[str, ...]:
-    """What a total assumes that was set after runs had begun."""
-    if not total.earlier:
-        return ()
-    begun = f"the total was set after {format_count(len(total.earlier), 'run')} had begun"
-    return (f"{begun}: neither it nor their plans were chosen by what they had released",)
 
 
 # --- what is asked ----------------------------------------------------------------------------------
@@ -226,10 +221,8 @@ def _folders_with_totals(out: Path) -> list[Path]:
     return [place for place in reversed((own, *own.parents)) if (place / NAME).exists()]
 
 
-@contextmanager
-def _hold_lock(place: Path) -> Iterator[bool]:
-    with closing(lock_folder(place, name=LOCK, patience=PATIENCE)):
-        yield True
+def _hold_lock(place: Path) -> "closing[Descriptor]":
+    return closing(lock_folder(place, name=LOCK, patience=PATIENCE))
 
 
 # --- the sum ----------------------------------------------------------------------------------------

@@ -1,4 +1,9 @@
-"""Plans side by side: what each adds, what each costs by three accountants, and an estimate of what each learns."""
+"""Plans side by side: what each adds, what each costs by three accountants, and an estimate of what each learns.
+
+And a plan beside its noise swap: the noise that another accountant allows at the same epsilon and delta, and what is
+proven of it. Bu et al. 2019 (section 3.2, Fig. 1) trade one accountant for another: at the (epsilon, delta) of the
+moments accountant, the central limit theorem allows less noise. What that really costs, the certified accountant says.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from privet.accounting import Budget, Guarantee, spent
-from privet.errors import InvalidValue, PrivetError
+from privet.accounting import Budget, Guarantee
+from privet.errors import InvalidValue, NoSolution, Unsupported
 from privet.planning.methods import method
 from privet.planning.plan import Plan, plan
+from privet.planning.pricing import PricedRecipe, try_guarantee
 from privet.planning.recipe import Recipe
 from privet.planning.utility import Profile, Utility, noise_std, utility
 
@@ -72,7 +78,14 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What a reader must know before drawing a conclusion, in sentences."""
-        said = [] if self.same_budget else [_different_budgets_note(self.rows)]
+        said = []
+        if not self.same_budget:
+            budgets = [(row.name, _row_budget(row)) for row in self.rows]
+            each = [
+                f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.relation}, per {b.unit}"
+                for name, b in budgets
+            ]
+            said.append(f"The budgets differ, so less noise is no merit: {'; '.join(each)}.")
         if len({row.plan.recipe.size for row in self.rows}) > 1:
             said.append("The sizes of the datasets differ, so the plans are for different tasks.")
         for row in self.rows:
@@ -141,16 +154,8 @@ def _compare_plan(name: str, one: Plan, profile: Profile) -> Row:
         raise InvalidValue(f"plans: {name}={one!r} must be a Plan or a Recipe. Use Plan.load or Recipe.load.")
     if one.is_unsound:
         return Row(name=name, plan=one, clt=None, renyi=None, utility=None)
-    beside = {key: _price_with(one, accountant) for key, accountant in BESIDE.items()}
+    beside = {key: try_guarantee(one.ledger(), one.recipe.budget, accountant) for key, accountant in BESIDE.items()}
     return Row(name=name, plan=one, **beside, utility=utility(one, profile))
-
-
-def _price_with(one: Plan, accountant: str) -> Guarantee | None:
-    budget = one.recipe.budget
-    try:
-        return spent(one.ledger(), budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
-    except PrivetError:  # no theorem for this sampling or relation
-        return None
 
 
 def _plan_names(plans: "Sequence[Plan | Recipe]") -> list[str]:
@@ -179,7 +184,68 @@ def _row_budget(row: Row) -> Budget:
     return replace(budget, epsilon=row.plan.guarantee.epsilon) if row.plan.recipe.solve == "epsilon" else budget
 
 
-def _different_budgets_note(rows: Sequence[Row]) -> str:
-    budgets = [(row.name, _row_budget(row)) for row in rows]
-    parts = [f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.relation}, per {b.unit}" for name, b in budgets]
-    return f"The budgets differ, so less noise is no merit: {'; '.join(parts)}."
+# --- noise swap -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """A plan, and the plan with the same shapes and steps whose noise another accountant allows."""
+
+    before: Plan
+    after: Plan
+
+    @property
+    def accountant(self) -> str:
+        """Who allows the noise of `after`."""
+        return PricedRecipe(self.after.recipe).accountant
+
+    @property
+    def ratio(self) -> float:
+        return self.after.scale / self.before.scale
+
+    @property
+    def excess(self) -> float | None:
+        """How far the certified epsilon after is above the epsilon both share, as a share of it; 0 if it is not.
+
+        None if nothing is certified.
+        """
+        after, shared = self.after, self.before.guarantee.epsilon
+        if after.certified is None:
+            return None
+        if after.guarantee.label == "certified":
+            return 0.0  # by its own proof, whatever the last digits of the other one
+        return max(0.0, after.certified.epsilon / shared - 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        proven = self.after.certified
+        return {
+            "accountant": self.accountant, "label": self.after.guarantee.label, "noise": self.after.scale,
+            "ratio": self.ratio, "guarantee": self.after.guarantee.as_dict(),
+            "certified": None if proven is None else proven.as_dict(), "over_budget": self.excess,
+        }  # fmt: skip
+
+
+def swap(before: Plan, *, accountant: str) -> Swap:
+    """The noise that `accountant` allows at the epsilon and delta of a plan, the shapes and steps unchanged.
+
+    Source: Bu et al. 2019, eq. (7) and (8), for a constant noise and the central limit theorem; any accountant here.
+
+    >>> moments = plan(delta=1e-5, size=60000, batch=256, epochs=20, noise=1.3, accountant="moments", solve="epsilon")
+    >>> found = swap(moments, accountant="gdp")
+    >>> round(moments.guarantee.epsilon, 2), round(found.after.scale, 2), found.after.guarantee.label
+    (1.35, 1.06, 'approximate')
+    """
+    if before.is_unsound:
+        raise Unsupported(
+            f"method={before.recipe.method!r} as published has no noise to swap: no accountant covers its clipping "
+            f"rule {before.rule!r}. Plan without as_published."
+        )
+    if not before.guarantee.epsilon:
+        raise NoSolution("epsilon=0 has no noise to swap: the plan costs nothing at its delta. Plan with less noise.")
+    recipe, steps = before.recipe, before.steps  # the noise is to be found: what was solved for is now given
+    by_rate = recipe.solve == "batch"
+    asked = replace(
+        recipe, budget=replace(recipe.budget, epsilon=before.guarantee.epsilon),
+        noise=recipe.noise if isinstance(recipe.noise, str) else None, batch=None if by_rate else recipe.batch,
+        rate=steps.rate if by_rate else recipe.rate, steps=steps.length, epochs=None, accountant=accountant,
+        solve="noise",
+    )  # fmt: skip
+    return Swap(before=before, after=plan(asked))

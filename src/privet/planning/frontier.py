@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 
 from privet import _check
-from privet.accounting import Budget, Guarantee, Ledger, Step, compose_ledgers, gdp, spent
+from privet.accounting import Budget, Guarantee, Ledger, Step, compose_ledgers, gdp
 from privet.accounting.accountant import warn_large_delta
 from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
-from privet.planning.calibrate import calibrate, proactive_noise
+from privet.planning.calibrate import calibrate, largest_affordable, proactive_noise, solve_height
 from privet.planning.plan import Plan
 from privet.planning.planned_steps import MOST_STEPS, PlannedSteps
-from privet.planning.pricing import PricedRecipe
-from privet.planning.recipe import MOST_SIZE, Recipe, steps_in_epochs
-from privet.planning.solve import largest_affordable, solve_height
+from privet.planning.pricing import PricedRecipe, guarantee_for, try_guarantee
+from privet.planning.recipe import MOST_SIZE, Recipe, as_recipe, steps_in_epochs
 
 BATCHES = (64, 256, 1024, 4096)
 STEPS = (300, 1000, 3000, 10_000, 30_000, 100_000)
@@ -162,12 +161,7 @@ def _base_recipe(
                     f"{name}={given[name]!r} does not apply here: it is what the exploration varies or finds. {hint}"
                 )
         return Recipe.of(**given, batch=1, steps=1)
-    if given:
-        raise InvalidValue(
-            f"{next(iter(given))} cannot be given with a recipe. Use dataclasses.replace, or keywords alone."
-        )
-    if not isinstance(recipe, Recipe):
-        raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
+    recipe = as_recipe(recipe, given)
     if recipe.solve != "noise":
         raise InvalidValue(
             f"solve={recipe.solve!r} asks for {recipe.solve}, but the exploration finds the noise. Leave it out."
@@ -242,7 +236,7 @@ def _frontier_point(
         holds=None if closed is None else closed.epsilon <= base.budget.epsilon,
     )  # fmt: skip
     try:
-        steps = question.steps(scale=solve_height(question, count=count, rate=rate), count=count, rate=rate)
+        steps = question.own_steps(solve_height(question))
         guarantee = question.cost(steps)
     except PrivetError as error:
         why = "no noise reaches it: " if isinstance(error, NoSolution) else ""
@@ -266,14 +260,9 @@ def _average_noise(steps: PlannedSteps, batch: float) -> tuple[float, float]:
 
 def _closed_form_guarantee(question: PricedRecipe, count: int, rate: float, noise: float) -> Guarantee | None:
     """What is certified at the closed form's noise; None where no theorem covers it, or several runs are charged."""
-    budget, ledger = question.recipe.budget, Ledger()
-    if question.recipe.tuning is not None:
-        return None
+    ledger = Ledger()
     ledger.add(Step(noise=noise, rate=rate, sampling=question.recipe.sampling), count)  # type: ignore[arg-type]
-    try:
-        return spent(ledger, budget.delta, relation=budget.relation, unit=budget.unit)
-    except PrivetError:
-        return None
+    return None if question.recipe.tuning is not None else try_guarantee(ledger, question.recipe.budget)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,13 +346,12 @@ def _extended_guarantee(plan: Plan, rounds: int, noise: float | None = None) -> 
 
     The rounds more are a run of their own: where batches are shuffled they begin with a new epoch.
     """
-    ledger, budget = plan.ledger(), plan.recipe.budget
+    ledger = plan.ledger()
     if rounds:
         last, further = plan.steps[-1], Ledger()
         further.add(last if noise is None else replace(last, noise=noise), rounds)
         ledger = compose_ledgers(ledger, further)
-    accountant = "pld" if plan.certified is not None else plan.guarantee.method
-    return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+    return guarantee_for(ledger, plan.recipe.budget, "pld" if plan.certified is not None else plan.guarantee.method)
 
 
 def _extension_cost(plan: Plan, rounds: int, within: float | None) -> ExtensionCost:

@@ -1,32 +1,31 @@
-"""A plan: every step's noise, rate and clip, and the guarantee that follows. Frozen, small on disk, checked on load."""
+"""A plan: every step's noise, rate and clip, and the guarantee that follows. Frozen, small on disk, checked on load.
 
+In a file it is JSON that is whole, of this version, unedited, and says what is recomputed.
+"""
+
+import hashlib
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from privet import _check
-from privet._files import write_file
+from privet._files import MIB, parse_json, read_start, read_text, write_file
 from privet._text import shorten, versions
 from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
+from privet.planning.calibrate import solve
 from privet.planning.clipping_rules import is_unsound
-from privet.planning.plan_file import (
-    AGAIN,
-    FORMAT,
-    VERSION,
-    check_stored_guarantee,
-    check_table,
-    content_digest,
-    get_table,
-    parse_plan_file,
-    plan_text,
-)
 from privet.planning.planned_steps import PlannedSteps
 from privet.planning.pricing import PricedRecipe
-from privet.planning.recipe import Recipe
-from privet.planning.solve import solve
+from privet.planning.recipe import Recipe, as_recipe
 
+FORMAT, VERSION = "privet-plan", 1
+MOST_BYTES = 64 * MIB
+AGREE = 1e-6  # how far a stored epsilon may be from the recomputed one: machines round exponentials differently
+AGAIN = "Make the plan again."
 _KEYS = ("format", "version", "recipe", "steps", "guarantee", "certified", "versions", "hash")
 _STEPS = ("length", "rate", "scale", "noise", "batch", "clip", "sampling")
 
@@ -132,21 +131,14 @@ def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
     Raises:
         NoSolution: nothing meets it; names what blocks and the nearest value of each knob that does.
     """
-    if recipe is not None and given:
-        raise InvalidValue(
-            f"{next(iter(given))} cannot be given with a recipe. Use dataclasses.replace, or keywords alone."
-        )
-    if recipe is not None and not isinstance(recipe, Recipe):
-        raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
-    question = PricedRecipe(Recipe.of(**given) if recipe is None else recipe)
+    question = PricedRecipe(as_recipe(recipe, given))
     return _build_plan(question, solve(question), versions("privet", "numpy", "scipy"), warn=True)
 
 
 def _build_plan(question: PricedRecipe, steps: PlannedSteps, made_by: Mapping[str, str], *, warn: bool) -> Plan:
-    guarantee = question.cost(steps, warn=warn)
-    proven = guarantee if question.proves(guarantee) else question.certified_guarantee(steps)
     return Plan(
-        recipe=question.recipe, steps=steps, guarantee=guarantee, certified=proven, versions=dict(made_by),
+        recipe=question.recipe, steps=steps, guarantee=question.cost(steps, warn=warn),
+        certified=question.certified_guarantee(steps), versions=dict(made_by),
         one_run=question.guarantee_of_one_run(steps),
     )  # fmt: skip
 
@@ -196,3 +188,75 @@ def _restore_steps(question: PricedRecipe, stored: Mapping[str, Any]) -> Planned
                 f"{shorten(str(value))}. {AGAIN}"
             )
     return made
+
+
+def plan_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file says of itself that it is a plan, whole or torn."""
+    return f'"format": "{FORMAT}"'.encode() in read_start(path, 200)
+
+
+def parse_plan_file(path: Path) -> Any:
+    """The JSON of a file, or one line that says what is wrong with it."""
+    text = read_text(
+        path, most=MOST_BYTES, advice=f"A plan keeps shapes, not lists. {AGAIN}", wanted="Give a plan in JSON.",
+        missing="there is no such file. Make one with `privet plan --out`.", encoding="utf-8",
+    )  # fmt: skip
+    numbers = f"is not a number JSON has. A plan's numbers are finite. {AGAIN}"
+    return parse_json(text, numbers, torn=f"The file is torn or edited. {AGAIN}", advice=AGAIN)
+
+
+def check_table(name: str, found: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    """Raise unless the table has these keys and no other."""
+    for key in keys:
+        if key not in found:
+            raise InvalidValue(f"{name} has no {key!r}. The file was edited or is of another version. {AGAIN}")
+    for key in found:
+        if key not in keys:
+            raise InvalidValue(f"{name} has {shorten(str(key))!r}, which is not known. The file was edited. {AGAIN}")
+
+
+def get_table(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    inner = found[key]
+    if not isinstance(inner, Mapping):
+        raise InvalidValue(f"{key} must be a table. The file was edited. {AGAIN}")
+    return inner
+
+
+def check_stored_guarantee(name: str, ours: Guarantee | None, stored: Any) -> Guarantee | None:
+    """The stored guarantee, if it says what was recomputed (`ours`)."""
+    if ours is None or stored is None:
+        if ours is not stored:
+            raise InvalidValue(f"{name}={shorten(str(stored))} does not follow from the steps: {ours}. {AGAIN}")
+        return None
+    if not isinstance(stored, Mapping):
+        raise InvalidValue(f"{name} must be a table. The file was edited. {AGAIN}")
+    fields = ours.to_file_table()
+    check_table(name, stored, tuple(fields))
+    for key, value in fields.items():
+        if not (_nearly_equal(value, stored[key]) if key in ("epsilon", "epsilon_lower") else value == stored[key]):
+            raise InvalidValue(
+                f"{name}.{key}={shorten(str(stored[key]))} does not follow from the steps, which give {value}. "
+                f"The plan was edited, or made by another version. {AGAIN}"
+            )
+    # The file's number is kept, for a plan has one hash on every machine; but none below what is proven to be spent.
+    if ours.epsilon_lower is not None and stored["epsilon"] < ours.epsilon_lower:
+        raise InvalidValue(
+            f"{name}.epsilon={stored['epsilon']} is below {ours.epsilon_lower}, which the steps spend at least. {AGAIN}"
+        )
+    return Guarantee(**stored)
+
+
+def _nearly_equal(ours: Any, stored: Any) -> bool:
+    if ours is None or stored is None or isinstance(stored, bool) or not isinstance(stored, (int, float)):
+        return ours is stored
+    return math.isclose(ours, stored, rel_tol=AGREE, abs_tol=1e-12)
+
+
+def content_digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of plain values, in one spelling."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

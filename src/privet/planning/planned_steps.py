@@ -1,19 +1,17 @@
 """The steps of a plan: three shapes and three numbers that stand for every release, built when they are read."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet import _check
 from privet.accounting import Ledger, Step
+from privet.accounting.ledger import Floats
 from privet.accounting.sampling import POISSON, Sampling
 from privet.errors import InvalidValue
 from privet.schedules import Constant, schedule, schedule_values
-
-Floats = NDArray[np.float64]
 
 MOST_STEPS = 10**12
 MOST_SCHEDULED = 10**7  # one value is held for each
@@ -105,6 +103,3 @@ class PlannedSteps(Sequence[Step]):
             noise=float(self.noises[index]), rate=float(self.rates[index]), clip=float(self.clips[index]),
             sampling=self.sampling,
         )  # fmt: skip
-
-    def __iter__(self) -> Iterator[Step]:
-        return (self[i] for i in range(self.length))

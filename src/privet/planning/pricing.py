@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from privet._registry import format_number
-from privet.accounting import Guarantee, Ledger, spent
+from privet.accounting import Budget, Guarantee, Ledger, spent
 from privet.accounting.accountant import warn_large_delta
 from privet.accounting.guarantee import LABELS, Label
 from privet.accounting.pld import accountant as pld
@@ -62,6 +62,12 @@ class PricedRecipe:
             batch=recipe.batch if isinstance(recipe.batch, str) else "constant", sampling=sampling(recipe.sampling),
         )  # fmt: skip
 
+    def own_steps(self, scale: float) -> PlannedSteps:
+        """The steps of the recipe's own number and rate, where it says both."""
+        assert self.recipe.count is not None
+        assert self.recipe.base_rate is not None
+        return self.steps(scale=scale, count=self.recipe.count, rate=self.recipe.base_rate)
+
     def charged_ledger(self, steps: PlannedSteps) -> Ledger:
         """The releases that are charged: those of one run, or of all trials where their number is fixed."""
         tuning, ledger = self.recipe.tuning, steps.ledger()
@@ -84,7 +90,10 @@ class PricedRecipe:
         if steps not in self._prices:
             found = self._guarantee_of_steps(steps, self.accountant)
             paper = row if self.recipe.as_published and self.recipe.accountant is None else None
-            self._prices[steps] = _weaken_label(found, paper, self.rule)
+            # under the weaker of the accountant's label and the method's
+            label: Label = "claimed" if is_unsound(self.rule) else "certified" if paper is None else paper.label
+            is_weaker = LABELS.index(label) > LABELS.index(found.label)
+            self._prices[steps] = replace(found, label=label, epsilon_lower=None) if is_weaker else found
         return self._prices[steps]
 
     def quick_upper_bound(self, steps: PlannedSteps) -> float:
@@ -93,16 +102,14 @@ class PricedRecipe:
             return self.cost(steps).epsilon
         return pld.epsilon_bounds(loss_levels(self.charged_ledger(steps)), self.recipe.budget.delta, quick=True)[1]
 
-    def proves(self, guarantee: Guarantee) -> bool:
-        """Whether a price is already what `certified` would say."""
-        random = self.recipe.tuning is not None and self.recipe.tuning.is_random
-        return guarantee.label == "certified" and not self.has_claim and (random or self.accountant == "pld")
-
     def certified_guarantee(self, steps: PlannedSteps) -> Guarantee | None:
         """What is proven of the same steps, tuning included; None if no proof covers the rule, or no theorem.
 
-        By `pld`, or for a random number of runs by the one theorem there is.
+        By `pld`, or for a random number of runs by the one theorem there is; often it is the price already.
         """
+        cost, random = self.cost(steps), self.recipe.tuning is not None and self.recipe.tuning.is_random
+        if cost.label == "certified" and not self.has_claim and (random or self.accountant == "pld"):
+            return cost
         if is_unsound(self.rule):
             return None
         try:
@@ -115,38 +122,36 @@ class PricedRecipe:
         if self.recipe.tuning is None or is_unsound(self.rule):
             return None
         for accountant in ("pld", self.accountant):
-            try:
-                found = self._guarantee_of_ledger(steps.ledger(), accountant)
-            except PrivetError:
-                continue
-            if found.label == "certified":
+            found = try_guarantee(steps.ledger(), self.recipe.budget, accountant)
+            if found is not None and found.label == "certified":
                 return found
         return None
 
     def _guarantee_of_steps(self, steps: PlannedSteps, accountant: str) -> Guarantee:
         budget, tuning = self.recipe.budget, self.recipe.tuning
         if tuning is None:
-            return self._guarantee_of_ledger(steps.ledger(), accountant)
+            return guarantee_for(steps.ledger(), budget, accountant)
         if tuning.is_random:
             return private_selection(
                 steps.ledger(), budget.delta, law=tuning.trial_count_distribution, mean=tuning.runs,
                 relation=budget.relation, unit=budget.unit,
             )  # fmt: skip
-        found = self._guarantee_of_ledger(self.charged_ledger(steps), accountant)
+        found = guarantee_for(self.charged_ledger(steps), budget, accountant)
         count = steps.length * (int(tuning.runs) if tuning.trial_count_distribution == "fixed" else 1)
         return replace(found, method=f"{found.method}, {tuning.name}", steps=count)
 
-    def _guarantee_of_ledger(self, ledger: Ledger, accountant: str) -> Guarantee:
-        budget = self.recipe.budget
-        return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+
+def guarantee_for(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee:
+    """What a ledger costs at the delta of a budget, for its unit and neighbouring relation."""
+    return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
 
 
-def _weaken_label(found: Guarantee, row: Method | None, rule: str) -> Guarantee:
-    """The guarantee under the weaker of the accountant's label and the method's."""
-    label: Label = "claimed" if is_unsound(rule) else "certified" if row is None else row.label
-    if LABELS.index(label) <= LABELS.index(found.label):
-        return found
-    return replace(found, label=label, epsilon_lower=None)
+def try_guarantee(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee | None:
+    """The same; None where no theorem covers a step, or the relation."""
+    try:
+        return guarantee_for(ledger, budget, accountant)
+    except PrivetError:
+        return None
 
 
 def _resolve_shape(row: Method | None, recipe: Recipe, name: str, at: ScheduleContext) -> str:

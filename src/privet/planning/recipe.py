@@ -17,13 +17,18 @@ task = "mnist"
 """
 
 import copy
+import json
 import math
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from privet import _check
+from privet._files import read_text
+from privet._registry import parse_value
+from privet._text import one_line, shorten
 from privet.accounting import Budget
 from privet.accounting.accountant import registry as accountants
 from privet.accounting.sampling import TruncatedPoisson
@@ -32,17 +37,6 @@ from privet.errors import InvalidValue, PrivetError
 from privet.planning.clipping_rules import check_rule
 from privet.planning.methods import method
 from privet.planning.planned_steps import MOST_STEPS
-from privet.planning.recipe_file import (
-    BUDGET,
-    GIVEN,
-    NO_LIMIT,
-    check_keys,
-    override,
-    read_table,
-    require_size,
-    take_budget,
-    to_plain_table,
-)
 from privet.planning.tuning_budget import TrialBudget, check_accountant, parse_trial_budget
 from privet.schedules import Constant, schedule, to_spec
 
@@ -50,6 +44,11 @@ Knob = Literal["noise", "steps", "batch", "epsilon"]
 KNOBS: tuple[str, ...] = get_args(Knob)
 Shape: TypeAlias = "float | str"  # a number, or the spelling of a schedule
 
+VERSION = 1  # of a file
+MOST_BYTES = 16 * 2**20
+BUDGET = ("epsilon", "delta", "unit", "relation")
+NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is what is asked for
+GIVEN = {"noise": ("noise",), "steps": ("steps", "epochs"), "batch": ("batch", "rate"), "epsilon": ("epsilon",)}
 MOST_SIZE = 10**12
 DEFAULT_BATCH = 256
 
@@ -137,7 +136,10 @@ class Recipe:
         1.6666666666666667e-06
         """
         given = {key: value for key, value in given.items() if value is not None}
-        check_keys(given, [*BUDGET, *(f.name for f in fields(cls))])
+        known = [*BUDGET, *(f.name for f in fields(cls))]
+        if unknown := [key for key in given if key not in known]:
+            hint = _check.suggestion(unknown[0].replace("-", "_"), known, cutoff=0.5)
+            raise InvalidValue(f"{shorten(unknown[0])!r} is not known in a recipe.{hint} Known: {', '.join(known)}.")
         budget = given.pop("budget", None)
         if budget is None:
             budget = take_budget(given)
@@ -170,6 +172,19 @@ class Recipe:
         rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "budget"}
         kept = {key: value for key, value in (budget | rest).items() if value is not None}
         return kept | {"training": copy.deepcopy(dict(self.training))}
+
+
+def as_recipe(recipe: Recipe | None, given: Mapping[str, Any]) -> Recipe:
+    """A recipe, or that of the keywords of `Recipe.of`: one of the two is given."""
+    if recipe is None:
+        return Recipe.of(**given)
+    if given:
+        raise InvalidValue(
+            f"{next(iter(given))} cannot be given with a recipe. Use dataclasses.replace, or keywords alone."
+        )
+    if not isinstance(recipe, Recipe):
+        raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.load for a file.")
+    return recipe
 
 
 def steps_in_epochs(epochs: float, rate: float) -> int:
@@ -269,3 +284,89 @@ def _check_sampling(recipe: Recipe) -> None:
 def _check_most(name: str, value: int, most: int) -> None:
     if value > most:
         raise InvalidValue(f"{name}={value!r} must be at most {most:.0e}. Use fewer.")
+
+
+# --- as people write it: TOML, its [budget] unfolded, flags that win over it --------------------------
+def override(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's table with flags on top. A flag replaces what says the same (steps: epochs), and so does `solve`."""
+    merged = dict(table)
+    flags = {key: value for key, value in overrides.items() if value is not None}
+    if "solve" in flags and flags["solve"] != merged.get("solve", "noise"):
+        for key in GIVEN.get(str(flags["solve"]), ()):
+            merged.pop(key, None)
+    for group in (*GIVEN.values(), ("trials", "trials_mean")):
+        if any(key in flags for key in group):
+            for key in group:
+                merged.pop(key, None)
+    return merged | flags
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The flat keys of a TOML file, its [budget] unfolded and its numbers written as text read."""
+    try:
+        text = read_text(
+            path, most=MOST_BYTES, advice="A recipe is a page of text.", wanted="Give a TOML file in UTF-8."
+        )
+        table = tomllib.loads(text.replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValue(f"not TOML: {one_line(error)}. Correct it.") from None
+    except RecursionError:
+        raise InvalidValue("nested too deeply. A recipe has flat keys.") from None
+    return _flatten_table(table)
+
+
+def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
+    table.pop("about", None)  # for people
+    version = table.pop("version", VERSION)
+    if version != VERSION:
+        raise InvalidValue(f"version={version!r} must be {VERSION}. Use the Privet it was written for.")
+    budget = table.pop("budget", {})
+    if not isinstance(budget, Mapping):
+        raise InvalidValue(f"budget={budget!r} must be a table. Write [budget] with epsilon and delta below it.")
+    for key in budget:
+        if key not in BUDGET:
+            raise InvalidValue(
+                f"budget.{key} is not known.{_check.suggestion(key, BUDGET)} Known: {', '.join(BUDGET)}."
+            )
+        if key in table:
+            raise InvalidValue(f"{key} is given twice, in [budget] and above it. Keep one.")
+    merged = table | dict(budget)
+    for key in ("epsilon", "delta", "rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):
+        if isinstance(merged.get(key), str):  # a fraction, such as "256/60000"
+            merged[key] = parse_value(merged[key])
+    return merged
+
+
+# --- flat keywords ----------------------------------------------------------------------------------
+def require_size(given: Mapping[str, Any], unit: str = "example") -> Any:
+    if given.get("size") is None:
+        raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
+    return given["size"]
+
+
+def take_budget(given: dict[str, Any]) -> Budget:
+    """The budget in flat keywords, which it takes out of them."""
+    wanted = {key: given.pop(key) for key in BUDGET if key in given}
+    if given.get("solve") == "epsilon":
+        if "epsilon" in wanted:
+            raise InvalidValue(
+                f"solve='epsilon' asks for epsilon, but epsilon={wanted['epsilon']!r} is given. Leave it out."
+            )
+        wanted["epsilon"] = NO_LIMIT
+    elif "epsilon" not in wanted:
+        raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
+    if "delta" not in wanted:
+        _check.whole(size=require_size(given, str(wanted.get("unit", "example"))))
+        wanted["delta"] = 1 / (10 * given["size"])
+    return Budget(**wanted)
+
+
+def to_plain_table(table: Any) -> dict[str, Any]:
+    """The training table as plain values that JSON can hold."""
+    if not isinstance(table, Mapping):
+        raise InvalidValue(f"training={table!r} must be a table. Write [training] and keys below it.")
+    try:
+        kept: dict[str, Any] = json.loads(json.dumps(dict(table), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue(f"training: {one_line(error)}. Use numbers, words, true, false, lists and tables.") from None
+    return kept

@@ -144,13 +144,10 @@ class GridThenRefine:
         self.progress("trying", len(self.tried), self.most)
         try:
             question = PricedRecipe(_replace_parameters(self.recipe, values))
-            count, rate = question.recipe.count, question.recipe.base_rate
-            assert count is not None
-            assert rate is not None
             height = self.off * _guess_height(question)
             if height > MOST_HEIGHT:
                 raise NoSolution(f"epsilon={question.recipe.budget.epsilon!r} needs noise above x{MOST_HEIGHT:.0f}.")
-            steps = question.steps(scale=height, count=count, rate=rate)
+            steps = question.own_steps(height)
             twice = 2.0 if question.recipe.budget.relation == "replace" else 1.0
             found = estimate(steps, size=self.recipe.size, sensitivity=twice, rule=question.rule, profile=self.profile)
             self.tried[key] = SearchTrial(values=values, noise=height, utility=found.utility)
@@ -198,11 +195,8 @@ class GridThenRefine:
 # --- values -----------------------------------------------------------------------------------------
 def _guess_height(question: PricedRecipe) -> float:
     """The height of the noise shape by the central limit theorem: a guide, no bound."""
-    count, rate, budget = question.recipe.count, question.recipe.base_rate, question.recipe.budget
-    assert count is not None
-    assert rate is not None
-    ledger = question.steps(scale=1.0, count=count, rate=rate).ledger()
-    return clt_height(ledger, epsilon=budget.epsilon, delta=budget.delta)
+    budget = question.recipe.budget
+    return clt_height(question.own_steps(1.0).ledger(), epsilon=budget.epsilon, delta=budget.delta)
 
 
 def _replace_parameters(recipe: Recipe, values: Mapping[str, float]) -> Recipe:

@@ -87,21 +87,16 @@ def parse_trial_budget(*, trials: int | None, trials_mean: float | None, trials_
             f"{other}={given[other]!r} does not apply to trials_law={law!r}, whose number of runs is "
             f"{'drawn at random' if law in RANDOM else 'fixed'}. Give {needed} alone."
         )
-    if given[needed] is None:
+    runs = given[needed]
+    if runs is None:
         raise InvalidValue(f"{needed} is missing. trials_law={law!r} needs it. Give {needed}=10, for example.")
-    return TrialBudget(trial_count_distribution=law, runs=_check_runs(trials, trials_mean))
-
-
-def _check_runs(trials: int | None, trials_mean: float | None) -> float:
-    name, runs = ("trials", trials) if trials is not None else ("trials_mean", trials_mean)
-    assert runs is not None
-    if trials is not None:
-        _check.whole(trials=trials)
+    if needed == "trials":
+        _check.whole(trials=runs)  # type: ignore[arg-type]
     else:
         check_mean(runs)
     if runs > MOST_TRIALS:
-        raise InvalidValue(f"{name}={runs!r} must be at most {MOST_TRIALS:.0e}. Use fewer.")
-    return float(runs)
+        raise InvalidValue(f"{needed}={runs!r} must be at most {MOST_TRIALS:.0e}. Use fewer.")
+    return TrialBudget(trial_count_distribution=law, runs=float(runs))
 
 
 def check_accountant(tuning: TrialBudget | None, *, accountant: str | None, as_published: bool) -> None:

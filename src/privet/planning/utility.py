@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize
 
 from privet import _check
 from privet._files import read_start
+from privet.accounting.ledger import Floats, Ints
 from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.planning.plan import Plan
 from privet.planning.planned_steps import PlannedSteps
 from privet.schedules import Table
-
-Floats = NDArray[np.float64]
 
 MOST_BLOCKS = 1024  # a longer run is summed up in so many stretches of equal length
 RATES = np.geomspace(1e-12, 1.0, 121)  # learning rates that are tried, over the largest that is stable
@@ -64,7 +62,9 @@ class Profile:
             InvalidValue: the file is missing or empty, or a norm is not a finite number above 0; says which row.
         """
         try:
-            return cls(norms=Table(file=path, column=_norm_column(Path(path))).rows, **rest)
+            head = read_start(Path(path), 10_000).decode("utf-8-sig", "ignore").partition("\n")[0]
+            column = "norm" if "," in head else None  # the reader of the table says what is wrong
+            return cls(norms=Table(file=path, column=column).rows, **rest)
         except PrivetError as error:
             raise InvalidValue(f"profile: {error}") from None
 
@@ -136,7 +136,7 @@ def estimate(
     return Utility(utility=1 - gap, gap=gap, kept=min(share, 1.0), noise_energy=energy)
 
 
-def noise_std(plan: Plan, at: NDArray[np.int64]) -> Floats:
+def noise_std(plan: Plan, at: Ints) -> Floats:
     """The standard deviation of the noise on the sum of gradients at some steps: noise * clip (twice for replace-one).
 
     >>> from privet.planning import plan
@@ -156,7 +156,7 @@ def sensitivity(plan: Plan) -> float:
 def _least_remaining_loss(kept: Floats, spread: Floats, count: Floats, kappa: float) -> float:
     """The least x_T over the learning rates; `kept` is at most 1. Learning nothing (1) is always possible."""
 
-    def left(y: Floats) -> Floats:
+    def remaining_loss(y: Floats) -> Floats:
         z = y[:, None] * kept
         fall = np.log1p(-kappa * z * (2 - z))
         whole = fall * count  # a stretch of c equal steps: x -> f^c x + e (1 - f^c) / (1 - f)
@@ -165,11 +165,11 @@ def _least_remaining_loss(kept: Floats, spread: Floats, count: Floats, kappa: fl
         x: Floats = np.exp(whole.sum(axis=1)) + np.nansum(added * np.exp(after), axis=1)
         return x
 
-    tried = left(RATES)
+    tried = remaining_loss(RATES)
     best = int(np.argmin(tried))
     low, high = RATES[max(best - 1, 0)], RATES[min(best + 1, len(RATES) - 1)]
     found = optimize.minimize_scalar(
-        lambda log_y: float(left(np.exp([log_y]))[0]), bounds=(np.log(low), np.log(high)), method="bounded",
+        lambda log_y: float(remaining_loss(np.exp([log_y]))[0]), bounds=(np.log(low), np.log(high)), method="bounded",
         options={"xatol": 1e-5},
     )  # fmt: skip
     return float(min(tried[best], found.fun, 1.0))
@@ -196,10 +196,3 @@ class _Blocks:
             return np.full(len(self.count), first.noise * first.clip / first.rate)
         size = steps.clips.max()  # no square may overflow or vanish
         return np.asarray(size * np.sqrt(self.mean((steps.noises * (steps.clips / size) / steps.rates) ** 2)))
-
-
-def _norm_column(path: Path) -> str | None:
-    """`norm`, if the file has several columns and one is called so."""
-    text = read_start(path, 10_000).decode("utf-8-sig", "ignore")  # the reader of the table says what is wrong
-    head = text.partition("\n")[0].split(",")
-    return "norm" if len(head) > 1 else None

@@ -17,13 +17,12 @@ zeroed, added or removed is another mechanism under another relation, so the num
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet import _check
-from privet.accounting.accountant import GaussianAccountant, gaussian_unsupported_reason, register, spent
-from privet.accounting.composition import Floats, amplified_epsilon, basic_composition, sum_of_squares, third_bound
+from privet.accounting.accountant import GaussianAccountant, register, spent
+from privet.accounting.composition import amplified_epsilon, basic_composition, sum_of_squares, third_bound
 from privet.accounting.guarantee import Label, Relation
-from privet.accounting.ledger import Ledger, LedgerArrays, Step
+from privet.accounting.ledger import Bools, Floats, Ledger, LedgerArrays, Step
 
 # --- zCDP -------------------------------------------------------------------------------------------
 
@@ -72,11 +71,12 @@ def rho_of(ledger: Ledger) -> float:
 class Zcdp(GaussianAccountant):
     """Adds up rho and converts it: `certified` if every step has rate 1, else `claimed`."""
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        if not ledger:
-            return 0.0, 0.0
+    def rho(self, ledger: Ledger) -> float:
+        return rho_of(ledger)
+
+    def upper(self, ledger: Ledger, delta: float) -> float:
         slack = ROUNDING if self.label(ledger, delta) == "certified" else 0.0
-        return None, epsilon_of_rho(rho_of(ledger), delta) * (1 + slack)
+        return epsilon_of_rho(self.rho(ledger), delta) * (1 + slack)
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         return "claimed" if (ledger.columns().rate < 1).any() else "certified"
@@ -108,7 +108,7 @@ def lemma_3_holds(rho: float, omega: float, delta: float) -> bool:
     return omega > 1 and -math.log(delta) <= (omega - 1) ** 2 * rho
 
 
-def lemma_4_holds(columns: LedgerArrays) -> NDArray[np.bool_]:
+def lemma_4_holds(columns: LedgerArrays) -> Bools:
     """Per run of the ledger: whether amplification is proven (or not needed, rate 1)."""
     rho = 0.5 * columns.noise**-2.0
     # log2 where the quoted lemma has log: the stricter reading, and implied by rho, rate <= 0.1 in either.
@@ -117,7 +117,7 @@ def lemma_4_holds(columns: LedgerArrays) -> NDArray[np.bool_]:
 
 
 @register("tcdp")
-class Tcdp:
+class Tcdp(Zcdp):
     """`certified` at rate 1, and for fixed-size sampling under `replace` where lemmas 3 and 4 hold; else `claimed`."""
 
     def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
@@ -125,13 +125,10 @@ class Tcdp:
             if relation == "replace":
                 return None
             return f"relation={relation!r} with fixed-size sampling has no theorem here. Use relation='replace'."
-        return gaussian_unsupported_reason(step, relation)
+        return super().unsupported_reason(step, relation)
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        if not ledger:
-            return 0.0, 0.0
-        slack = ROUNDING if self.label(ledger, delta) == "certified" else 0.0
-        return None, epsilon_of_rho(tcdp_of(ledger)[0], delta) * (1 + slack)
+    def rho(self, ledger: Ledger) -> float:
+        return tcdp_of(ledger)[0]
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         proven = lemma_4_holds(ledger.columns()).all() and lemma_3_holds(*tcdp_of(ledger), delta)
@@ -282,10 +279,8 @@ class Proactive(GaussianAccountant):
             )
         return super().unsupported_reason(step, relation)
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        if not ledger:
-            return 0.0, 0.0
-        return None, proactive_epsilon(noise=float(ledger.columns().noise.min()), delta=delta)
+    def upper(self, ledger: Ledger, delta: float) -> float:
+        return proactive_epsilon(noise=float(ledger.columns().noise.min()), delta=delta)
 
 
 # --- composition as Wei and Liu 2021 print it --------------------------------------------------------
@@ -302,13 +297,11 @@ class _Wei(GaussianAccountant):
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         raise NotImplementedError
 
-    def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
-        if not ledger:
-            return 0.0, 0.0
+    def upper(self, ledger: Ledger, delta: float) -> float:
         columns = ledger.columns()
         single = math.sqrt(2 * math.log(1.25 / delta)) / columns.noise
         single = single if self.places is None else np.round(single, self.places)
-        return None, self.total(amplified_epsilon(single, columns.rate), columns.count.astype(np.float64), delta)
+        return self.total(amplified_epsilon(single, columns.rate), columns.count.astype(np.float64), delta)
 
 
 @register("basic-wei")

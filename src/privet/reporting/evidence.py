@@ -26,7 +26,7 @@ from privet.accounting import Guarantee
 from privet.auditing.finding import ORDER, Audit, Verdict
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger import reading as ledger_reading
-from privet.planning.plan_file import parse_plan_file
+from privet.planning.plan import parse_plan_file
 from privet.training.run import Run
 
 if TYPE_CHECKING:

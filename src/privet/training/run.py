@@ -29,7 +29,7 @@ from privet.ledger.assumptions import LoopFacts
 from privet.ledger.format import Header, make_header
 from privet.ledger.reading import RUN, is_federation, resume_command
 from privet.planning import Plan
-from privet.planning.plan_file import check_table, parse_plan_file, plan_text
+from privet.planning.plan import check_table, parse_plan_file, plan_text
 from privet.training import checkpoint, checkpoint_format, metrics
 from privet.training.settings import Settings
 

@@ -28,7 +28,7 @@ from privet.errors import InvalidValue
 from privet.ledger import reading as ledger_reading
 from privet.ledger.reading import TUNING
 from privet.planning import Plan
-from privet.planning.plan_file import content_digest
+from privet.planning.plan import content_digest
 from privet.training import checkpoint, checkpoint_format
 from privet.training.checks import count_records
 from privet.training.progress import NOT_PRIVATE

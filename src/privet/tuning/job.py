@@ -21,7 +21,7 @@ from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import Randomness
 from privet.planning import Plan, Recipe, plan
-from privet.planning.recipe_file import override
+from privet.planning.recipe import override
 from privet.planning.tuning_budget import TrialBudget
 from privet.training.checks import check_preprocessing, count_records
 from privet.training.settings import Settings

@@ -24,7 +24,7 @@ from privet.data.task import task as task_of
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.total import refuse_within
 from privet.planning import Plan
-from privet.planning.recipe_file import override
+from privet.planning.recipe import override
 from privet.training import processes
 from privet.training.checks import count_records
 from privet.training.metrics import BOARD

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet.accounting import Guarantee, epsilon_curve, registry
 from privet.accounting.accountant import refuse_unsupported
@@ -15,7 +14,6 @@ from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, from_delta
 from privet.errors import NoSolution, PrivetError
 from privet.planning import Plan, Recipe, ahead, compare
 from privet.planning.compare import Row
-from privet.planning.frontier import Frontier
 from privet.web.questions import MOST_STEPS, recipe_to_command, recipe_to_toml
 
 POINTS = 240  # of a schedule
@@ -31,8 +29,8 @@ def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
     recipe = planned.recipe
     return {
         "guarantee": guarantee_answer(planned.guarantee),
-        "certified": None if planned.certified is None else guarantee_answer(planned.certified),
-        "beside": {"clt": _optional_guarantee(row.clt), "renyi": _optional_guarantee(row.renyi)},
+        "certified": guarantee_answer(planned.certified),
+        "beside": {"clt": guarantee_answer(row.clt), "renyi": guarantee_answer(row.renyi)},
         "unsound": planned.is_unsound, "rule": planned.rule, "over_budget": row.over_budget,
         "steps": len(planned.steps), "epochs": len(planned.steps) * float(planned.steps.rates[0]),
         "schedule": _schedule(planned, row), "utility": None if row.utility is None else row.utility.utility,
@@ -72,14 +70,22 @@ def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     count, batch = recipe.count or 1, float(recipe.batch)
     batches = sorted({min(recipe.size, max(1, round(batch * by))) for by in BATCHES})
     steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})
-    found = ahead(recipe, batches=batches, steps=steps)
-    return {
-        "batches": batches, "steps": steps, "cells": _frontier_points(found), "seconds": time.perf_counter() - start,
-    }  # fmt: skip
+    cells = [
+        {
+            "steps": cell.steps, "batch": cell.batch, "epochs": cell.epochs, "std": cell.std, "frontier": cell.frontier,
+            "noise": None if cell.noise is None else format_outward(cell.noise, up=True, digits=4),
+            "noise_last": None if cell.noise_last is None else format_outward(cell.noise_last, up=True, digits=4),
+            "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
+        }
+        for cell in ahead(recipe, batches=batches, steps=steps).cells
+    ]  # fmt: skip
+    return {"batches": batches, "steps": steps, "cells": cells, "seconds": time.perf_counter() - start}
 
 
-def guarantee_answer(guarantee: Guarantee) -> dict[str, Any]:
+def guarantee_answer(guarantee: Guarantee | None) -> dict[str, Any] | None:
     """A guarantee with its numbers spelled: an upper bound rounded up, a lower one down."""
+    if guarantee is None:
+        return None
     lower = guarantee.epsilon_lower
     return {
         "epsilon": guarantee.epsilon, "shown": format_outward(guarantee.epsilon, up=True), "lower": lower,
@@ -91,14 +97,10 @@ def guarantee_answer(guarantee: Guarantee) -> dict[str, Any]:
 
 
 # --- parts ------------------------------------------------------------------------------------------
-def _optional_guarantee(guarantee: Guarantee | None) -> dict[str, Any] | None:
-    return None if guarantee is None else guarantee_answer(guarantee)
-
-
 def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
     count = len(planned.steps)
     places = np.unique(np.linspace(0, count - 1, min(POINTS, count)).round().astype(np.int64))
-    noises, clips = _values_at(planned.steps.noises, places), _values_at(planned.steps.clips, places)
+    noises, clips = planned.steps.noises[places], planned.steps.clips[places]
     return {
         "step": (places + 1).tolist(),
         "noise": noises.tolist(),
@@ -112,11 +114,6 @@ def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
 def _format_ends(ends: tuple[float, float]) -> list[str]:
     """First and last, rounded up: with so much noise the budget is kept, and no share is above such a clip."""
     return [format_bound(value, up=True, digits=5) for value in ends]
-
-
-def _values_at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The values at these steps; a constant may be held once."""
-    return values[places] if len(values) > 1 else np.full(len(places), values[0])
 
 
 def _try_make(make: Callable[[Plan, str], Any], planned: Plan, accountant: str) -> list[Any]:
@@ -164,15 +161,3 @@ def _best_attacker(curve: Tradeoff | Gaussian) -> dict[str, Any]:
         "false_alarms": f"{100 * FALSE_ALARMS:g}",
         "hits": format_outward(100 * true_positive_rate(curve, FALSE_ALARMS), up=True, digits=3),
     }
-
-
-def _frontier_points(found: Frontier) -> list[dict[str, Any]]:
-    return [
-        {
-            "steps": cell.steps, "batch": cell.batch, "epochs": cell.epochs, "std": cell.std, "frontier": cell.frontier,
-            "noise": None if cell.noise is None else format_outward(cell.noise, up=True, digits=4),
-            "noise_last": None if cell.noise_last is None else format_outward(cell.noise_last, up=True, digits=4),
-            "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
-        }
-        for cell in found.cells
-    ]  # fmt: skip

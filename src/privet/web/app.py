@@ -23,7 +23,7 @@ from privet.ledger.runs import OneRun, compose_runs, find_run_folders, read, sel
 from privet.ledger.total import NAME as BUDGET
 from privet.ledger.total import read as budget_of
 from privet.planning import METHODS, Plan, Recipe, plan
-from privet.planning.plan_file import plan_text
+from privet.planning.plan import plan_text
 from privet.web import answers, work
 from privet.web.answers import guarantee_answer
 from privet.web.guard import Door, Guard
@@ -200,12 +200,6 @@ class Page:
         _, said = await self._plan_recipe(request, recipe_from_controls(await read_body(request)))
         return JSONResponse(said)
 
-    async def curves(self, request: Request) -> Response:
-        return await self._answer_about_plan(request, answers.curves_answer)
-
-    async def attacker(self, request: Request) -> Response:
-        return await self._answer_about_plan(request, answers.attacker_answer)
-
     async def ahead(self, request: Request) -> Response:
         recipe = recipe_from_controls(await read_body(request))
         return JSONResponse(await self._compute(request, recipe, "ahead", answers.ahead_answer, recipe))
@@ -228,7 +222,7 @@ class Page:
         headers = {"content-security-policy": REPORT_POLICY}
         return Response(found, media_type="text/html", headers=headers)
 
-    async def _answer_about_plan(self, request: Request, make: Callable[[Plan], Any]) -> Response:
+    async def answer_plan(self, request: Request, *, make: Callable[[Plan], Any]) -> Response:
         recipe = recipe_from_controls(await read_body(request))
         found, _ = await self._plan_recipe(request, recipe)
         return JSONResponse(await self._compute(request, recipe, make.__name__, make, found))
@@ -252,8 +246,9 @@ def application(*, door: Door, runs: Path) -> Guard:
     page = Page(runs)
     routes = [
         Route("/", page.file), Route("/static/{name:path}", page.file), Route("/api/options", page.options),
-        Route("/api/plan", page.plan, methods=["POST"]), Route("/api/curves", page.curves, methods=["POST"]),
-        Route("/api/attacker", page.attacker, methods=["POST"]), Route("/api/ahead", page.ahead, methods=["POST"]),
+        Route("/api/plan", page.plan, methods=["POST"]), Route("/api/ahead", page.ahead, methods=["POST"]),
+        Route("/api/curves", partial(page.answer_plan, make=answers.curves_answer), methods=["POST"]),
+        Route("/api/attacker", partial(page.answer_plan, make=answers.attacker_answer), methods=["POST"]),
         Route("/api/plan.json", page.plan_file), Route("/api/recipe.toml", page.recipe_file),
         Route("/api/runs", page.runs), Route("/runs/{name}/report.html", page.report),
     ]  # fmt: skip

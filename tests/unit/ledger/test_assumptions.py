@@ -175,7 +175,7 @@ def test_a_torn_note_is_repaired_and_still_says_void(tmp_path: Path, facts: Loop
 
 def test_a_plan_with_assumptions_in_its_file_is_refused(tmp_path: Path) -> None:
     from privet.planning import Plan
-    from privet.planning.plan_file import content_digest
+    from privet.planning.plan import content_digest
 
     content = PLAN.as_dict()
     content["guarantee"] |= {"assumptions": ["none"]}

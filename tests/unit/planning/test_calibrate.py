@@ -6,8 +6,14 @@ import pytest
 
 from privet.accounting import Ledger, Step, gdp, spent
 from privet.errors import NoSolution, Unsupported
-from privet.planning.calibrate import MOST_HEIGHT, calibrate, clt_height, pld_epsilon_at, raise_until_met
-from privet.planning.solve import largest_affordable
+from privet.planning.calibrate import (
+    MOST_HEIGHT,
+    calibrate,
+    clt_height,
+    largest_affordable,
+    pld_epsilon_at,
+    raise_until_met,
+)
 from privet.schedules import schedule_values
 
 

@@ -6,7 +6,7 @@ from privet.accounting import spent
 from privet.accounting.gdp import epsilon_of_mu, extended_clt_mu
 from privet.errors import InvalidValue, NoSolution, Unsupported
 from privet.planning import Plan, plan
-from privet.planning.noise_swap import swap
+from privet.planning.compare import swap
 
 BU = {"delta": 1e-5, "size": 60000, "batch": 256, "accountant": "moments", "solve": "epsilon"}
 

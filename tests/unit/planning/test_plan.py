@@ -1,6 +1,7 @@
 """Plans: steps on demand, files that prove themselves, and every knob solved for."""
 
 import json
+import sys
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from privet.accounting import Budget, Ledger, Step, spent
 from privet.errors import InvalidValue, NoSolution, Unsupported
 from privet.planning import Plan, Recipe, plan
-from privet.planning import plan_file as files
+from privet.planning.plan import check_stored_guarantee, content_digest
 from privet.planning.planned_steps import PlannedSteps
 
 BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 3000}
@@ -205,7 +206,7 @@ def test_a_trillion_equal_steps_take_no_memory():
 
 
 def rehashed(content: dict) -> dict:
-    return content | {"hash": files.content_digest({key: value for key, value in content.items() if key != "hash"})}
+    return content | {"hash": content_digest({key: value for key, value in content.items() if key != "hash"})}
 
 
 EDITS = {
@@ -257,9 +258,9 @@ def test_an_epsilon_below_what_is_proven_to_be_spent_is_refused(dynamic):
     """Another machine may round differently within the proven interval, and no further."""
     ours = replace(dynamic.guarantee, epsilon=1.2, epsilon_lower=1.2 * (1 - 1e-9))
     within, below = (ours.to_file_table() | {"epsilon": 1.2 * (1 - gap)} for gap in (5e-10, 5e-7))
-    assert files.check_stored_guarantee("guarantee", ours, within).epsilon == within["epsilon"]
+    assert check_stored_guarantee("guarantee", ours, within).epsilon == within["epsilon"]
     with pytest.raises(InvalidValue, match="which the steps spend at least"):
-        files.check_stored_guarantee("guarantee", ours, below)
+        check_stored_guarantee("guarantee", ours, below)
 
 
 def test_an_edited_plan_with_its_old_hash_is_refused(dynamic, tmp_path):
@@ -315,7 +316,7 @@ def test_files_that_are_none(dynamic, tmp_path, monkeypatch):
     with pytest.raises(InvalidValue, match="byte 0 is not text"):
         Plan.load(tmp_path / "bytes")
     dynamic.save(tmp_path / "plan.json")
-    monkeypatch.setattr(files, "MOST_BYTES", 100)
+    monkeypatch.setattr(sys.modules["privet.planning.plan"], "MOST_BYTES", 100)
     with pytest.raises(InvalidValue, match="MiB"):
         Plan.load(tmp_path / "plan.json")
 

@@ -8,8 +8,7 @@ import pytest
 from privet.accounting import Budget
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Recipe
-from privet.planning.recipe import steps_in_epochs
-from privet.planning.recipe_file import NO_LIMIT
+from privet.planning.recipe import NO_LIMIT, steps_in_epochs
 from privet.schedules import Exponential
 
 BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 256, "epochs": 60}

@@ -11,7 +11,7 @@ from privet.accounting import Ledger, spent
 from privet.accounting.selection import private_selection, repeated_runs
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan, Recipe, plan
-from privet.planning import plan_file as files
+from privet.planning.plan import content_digest
 
 BASE = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 1500}
 LAWS = {
@@ -210,7 +210,7 @@ def test_an_edited_tuned_plan_is_refused_even_with_a_new_hash(tmp_path, edit):
     for key in path[:-1]:
         table = table[key]
     table[path[-1]] = value
-    content["hash"] = files.content_digest({key: value for key, value in content.items() if key != "hash"})
+    content["hash"] = content_digest({key: value for key, value in content.items() if key != "hash"})
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(content))
     with pytest.raises(InvalidValue) as caught:
@@ -222,7 +222,7 @@ def test_the_tuning_cannot_be_cut_out_of_a_file(tmp_path):
     """Without its law a plan would promise the whole budget to one run: its steps do not give that guarantee."""
     content = json.loads(json.dumps(planned("geometric").as_dict()))
     del content["one_run"], content["recipe"]["trials_mean"], content["recipe"]["trials_law"]
-    content["hash"] = files.content_digest({key: value for key, value in content.items() if key != "hash"})
+    content["hash"] = content_digest({key: value for key, value in content.items() if key != "hash"})
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(InvalidValue, match="does not follow from the steps"):
         Plan.load(tmp_path / "plan.json")

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from privet import _check
@@ -13,11 +12,10 @@ from privet.accounting.accountant import (
     refuse_unsupported,
     register,
     representative_steps,
-    shuffled_unsupported_reason,
     truncated_deltas,
 )
 from privet.accounting.guarantee import Relation
-from privet.accounting.ledger import Ledger, Step
+from privet.accounting.ledger import Floats, Ledger
 from privet.accounting.pld.fourier import spectrum
 from privet.accounting.pld.frequencies import EFFORTS
 from privet.accounting.pld.levels import LossLevels, bin_levels, loss_levels
@@ -82,8 +80,6 @@ def one_step_epsilon(rate: float, mu: float, delta: float) -> tuple[float, float
     return max(0.0, low * (1 - OUTWARD)), max(0.0, high * (1 + OUTWARD))
 
 
-Floats = NDArray[np.float64]
-
 WIDE = 1e-4  # relative width at which a better line is looked for
 
 
@@ -91,10 +87,7 @@ WIDE = 1e-4  # relative width at which a better line is looked for
 class Pld(GaussianAccountant):
     """Certified interval for Poisson-sampled, whole-dataset and shuffled Gaussian steps."""
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        if step.sampling.name == "shuffled":
-            return shuffled_unsupported_reason(relation)
-        return super().unsupported_reason(step, relation)
+    covers_shuffled = True
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         lower, upper = epsilon_bounds(loss_levels(ledger), delta)
@@ -137,7 +130,7 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
     """(lower, upper) for the delta of `ledger` at `epsilon`, certified.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> ledger.extend(noise=[1.1] * 14063, rate=256 / 60000)
     >>> lower, upper = delta_at(ledger, 2.0)
     >>> f"{lower:.4g} {upper:.4g}"
     '0.0001191 0.0001191'

@@ -18,13 +18,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
+from privet.accounting.ledger import Floats
 from privet.accounting.pld.levels import BinnedLevels
 from privet.accounting.pld.loss_moments import Direction, tilt_exponent, tilted_moments
-
-Floats = NDArray[np.float64]
 
 SHAPES = ((20, 0.4, 20), (40, 0.2, 10))  # windows, width, windows to a block
 ZONES, ZONE = 16, 0.5

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from privet.accounting.pld.frequencies import Frequencies, choose_frequencies, transform
+from privet.accounting.ledger import Floats, Ints
+from privet.accounting.pld.frequencies import Complexes, Frequencies, choose_frequencies, transform
 from privet.accounting.pld.interpolation import Blend, Nodes, compress
 from privet.accounting.pld.levels import LossLevels
 from privet.accounting.pld.loss_moments import (
@@ -32,9 +32,6 @@ from privet.accounting.pld.loss_moments import (
     tilted_law,
 )
 from privet.accounting.pld.saddle_point import IntegrationLine
-
-Floats = NDArray[np.float64]
-Complexes = NDArray[np.complex128]
 
 MOST_WORK = 4e8  # evaluations, about a second
 ATOM, LEVEL = 60, 2e5  # what an atom or a frequency, and a level, cost on their way through the FFT, in evaluations
@@ -205,7 +202,7 @@ class _Kept:
         self._values = np.empty((len(used), size), dtype=np.complex128)
         self._wrong = np.empty((len(used), size))
 
-    def store(self, part: NDArray[np.int64], log_psi: Floats, values: Complexes, wrong: Floats) -> None:
+    def store(self, part: Ints, log_psi: Floats, values: Complexes, wrong: Floats) -> None:
         place = self._place[part]
         used = place >= 0
         self._log_psi[place[used]], self._values[place[used]] = log_psi[used], values[used]
@@ -243,7 +240,7 @@ def _safe_log(values: Complexes) -> Complexes:
     return np.where(np.isfinite(logs.real), logs, -1e4)
 
 
-def _group_by_mu(mu: Floats) -> list[NDArray[np.int64]]:
+def _group_by_mu(mu: Floats) -> list[Ints]:
     """Nodes in groups of similar mu: the largest of a group sets how fine its quadrature is."""
     order = np.argsort(mu)
     octaves = np.floor(np.log2(mu[order] / mu.max()) * 1.5 + 1e-9)
@@ -252,7 +249,7 @@ def _group_by_mu(mu: Floats) -> list[NDArray[np.int64]]:
 
 def _level_transforms(
     nodes: Nodes, direction: Direction, s: float, chosen: Frequencies, work: float
-) -> Iterator[tuple[NDArray[np.int64], Floats, Complexes, Floats]]:
+) -> Iterator[tuple[Ints, Floats, Complexes, Floats]]:
     """(which, log Psi, E e^(iuL) under the tilted law, a bound on its error), the nodes some at a time.
 
     By running products of phases where there are few frequencies, by FFT (`transform`) where there are many.

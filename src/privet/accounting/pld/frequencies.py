@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from privet.accounting.ledger import Floats, Ints
 from privet.accounting.pld.decay import Decay
 from privet.accounting.pld.interpolation import FEW
 from privet.accounting.pld.levels import LossLevels, bin_levels
@@ -28,7 +29,6 @@ from privet.accounting.pld.loss_moments import (
 )
 from privet.accounting.pld.saddle_point import TOLERANCE, IntegrationLine
 
-Floats = NDArray[np.float64]
 Complexes = NDArray[np.complex128]
 
 BETA = 1.5  # the Gaussian's standard deviation, in lattice points
@@ -62,7 +62,7 @@ def nonuniform_fft(mass: Floats, places: Floats, period: float, last: int) -> tu
     return np.conj(fft.rfft(lattice)[: last + 1]) * lift, ERROR + rounding
 
 
-def _spread_gaussians(mass: Floats, away: Floats, cell: NDArray[np.int64], size: int) -> Floats:
+def _spread_gaussians(mass: Floats, away: Floats, cell: Ints, size: int) -> Floats:
     """The lattice with each atom as a Gaussian of deviation b, `away` = f from its cell.
 
     e^(-(k - f)^2 / 2b^2) = e^(-f^2 / 2b^2) (e^(f / b^2))^k e^(-k^2 / 2b^2): one exponential for all k.

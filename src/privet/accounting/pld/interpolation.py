@@ -18,12 +18,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from privet.accounting.ledger import Bools, Floats, Ints
 from privet.accounting.pld.levels import LossLevels
 from privet.accounting.pld.loss_moments import ULP, Direction, QuadratureTooCostly, tilt_exponent, tilted_moments
-
-Floats = NDArray[np.float64]
 
 RADII = (1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0)
 SECTORS = np.linspace(0.0, math.pi / 2, 9)
@@ -39,7 +37,7 @@ FEW = 20  # so few levels are cheaper kept as they are
 class Blend:
     """Levels t with M(z; mu_t) = sum_k basis_tk M(z; mu_k), k running over some of the nodes."""
 
-    nodes: NDArray[np.int64]
+    nodes: Ints
     basis: Floats
     count: Floats  # one row per ledger
 
@@ -62,7 +60,7 @@ class Nodes:
     rate: Floats
     mu: Floats
     weight: Floats  # one row per ledger
-    exact: NDArray[np.bool_]
+    exact: Bools
     error: float
     blends: tuple[Blend, ...] = ()
 

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privet.accounting.accountant import epoch_noises
-from privet.accounting.ledger import Ledger
+from privet.accounting.ledger import Bools, Floats, Ints, Ledger
 from privet.accounting.pld.loss_moments import Tilted, tilt_exponent, tilted_moments
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class LossLevels:
         """Sampled steps, the rate-1 Gaussian apart."""
         return float(self.count.sum())
 
-    def select(self, chosen: NDArray[np.bool_]) -> "LossLevels":
+    def select(self, chosen: Bools) -> "LossLevels":
         """Just the chosen levels."""
         return LossLevels(self.rate[chosen], self.mu[chosen], self.count[chosen], self.gaussian)
 
@@ -35,7 +33,7 @@ class LossLevels:
         return self.select(self.count > 0)
 
 
-def loss_levels(ledger: Ledger, without: NDArray[np.bool_] | None = None) -> LossLevels:
+def loss_levels(ledger: Ledger, without: Bools | None = None) -> LossLevels:
     """Equal steps together, whatever their order; rows marked `without` left out.
 
     Shuffled epochs enter as Gaussians without amplification.
@@ -53,7 +51,7 @@ def loss_levels(ledger: Ledger, without: NDArray[np.bool_] | None = None) -> Los
     return LossLevels(rate, mu, sum_by_index(where, columns.count[sampled], len(mu)), gaussian)
 
 
-def prefix_levels(ledger: Ledger, steps: NDArray[np.int64]) -> list[LossLevels]:
+def prefix_levels(ledger: Ledger, steps: Ints) -> list[LossLevels]:
     """The levels of the first steps[i] releases, for each i; all on the distinct levels of the whole ledger."""
     columns = ledger.columns()
     if columns.uses("shuffled").any():
@@ -71,7 +69,7 @@ def prefix_levels(ledger: Ledger, steps: NDArray[np.int64]) -> list[LossLevels]:
     return found
 
 
-def _distinct_levels(rate: Floats, mu: Floats) -> tuple[Floats, Floats, NDArray[np.int64]]:
+def _distinct_levels(rate: Floats, mu: Floats) -> tuple[Floats, Floats, Ints]:
     """Distinct (rate, mu) pairs in order, and which of them each entry is."""
     if len(rate) and (rate == rate[0]).all():  # one rate: a plain sort is several times faster
         values, where = np.unique(mu, return_inverse=True)
@@ -131,12 +129,12 @@ def bin_levels(levels: LossLevels, most: int = 96) -> BinnedLevels:
     )
 
 
-def sum_by_index(where: NDArray[np.int64], weights: ArrayLike, size: int) -> Floats:
+def sum_by_index(where: Ints, weights: ArrayLike, size: int) -> Floats:
     """The sum of the weights that go to each of `size` places."""
     return np.bincount(where, weights=weights, minlength=size).astype(np.float64)
 
 
-def _cell_indices(values: Floats, most: int) -> NDArray[np.int64]:
+def _cell_indices(values: Floats, most: int) -> Ints:
     """The number of the geometric cell each value falls in; distinct values keep their own cell if they are few."""
     distinct = np.unique(values)
     if len(distinct) <= most:
@@ -145,7 +143,7 @@ def _cell_indices(values: Floats, most: int) -> NDArray[np.int64]:
     return np.searchsorted(edges, values)
 
 
-def _extreme_by_cell(ufunc: np.ufunc, where: NDArray[np.int64], values: Floats, size: int) -> Floats:
+def _extreme_by_cell(ufunc: np.ufunc, where: Ints, values: Floats, size: int) -> Floats:
     found = np.full(size, np.inf if ufunc is np.minimum else 0.0)
     ufunc.at(found, where, values)
     return found
