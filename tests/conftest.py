@@ -8,26 +8,14 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: Ctrl-C is tested all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+from quick import absent_devices_get_no_seed, few_checks  # noqa: E402, F401
 
 COMMON = {"deadline": None, "max_examples": 50, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **COMMON)
 settings.register_profile("explore", **COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _absent_devices_get_no_seed():
-    """`torch.manual_seed` writes down the whole stack for each device that is not there: a fifth of a training's time.
-
-    A fixture, so that the process which only hands out the tests need not import torch.
-    """
-    import torch
-
-    for device in (torch.cuda, torch.xpu, torch.mtia):
-        if not device.is_available():
-            device.manual_seed_all = lambda _: None
 
 
 def pytest_terminal_summary(terminalreporter):
