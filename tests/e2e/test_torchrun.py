@@ -192,18 +192,18 @@ def check_spending(folder: Path, steps: int) -> None:
 
 @pytest.mark.slow
 def test_a_killed_rank_stops_the_job_and_it_goes_on(tmp_path):
-    folder = prepared(tmp_path / "a", 400)
+    folder = prepared(tmp_path / "a", 60)
     code, out = kill_one(loop(folder, hang=40), folder, after=20, victim=1)
     assert code != 0
     assert "SIGKILL" in out or "-9" in out
-    check_spending(folder, 400)
+    check_spending(folder, 60)
     assert len(drawn(folder)) >= 2 * 19
     before = read_ledger(folder / "run").ledger.steps
     assert 20 <= before <= 41
     code, out = finished(loop(folder, ranks=1))  # with as many as there are
     assert code == 0, out
-    assert written(folder, "done", 1)[0]["number"] == read_ledger(folder / "run").ledger.steps == 400
-    check_spending(folder, 400)
+    assert written(folder, "done", 1)[0]["number"] == read_ledger(folder / "run").ledger.steps == 60
+    check_spending(folder, 60)
 
 
 @pytest.mark.prove
