@@ -10,6 +10,8 @@ JOBS   ?= 2
 export OMP_NUM_THREADS      := 1
 export OPENBLAS_NUM_THREADS := 1
 export MKL_NUM_THREADS      := 1
+# The tests start many processes: Python may keep what it compiled, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test lint types unit wheel browser prove freeze demo bench docs format clean
@@ -40,7 +42,7 @@ types: setup
 	@$(BIN)/mypy
 
 unit: setup
-	@$(BIN)/python -m pytest -q -m "not prove and not freeze" -n $(JOBS)
+	@$(BIN)/python -m pytest -q -m "not prove and not freeze" -n $(JOBS) --dist worksteal
 
 # The packages as users get them: the built wheels in an environment of their own, first the product's alone.
 wheel: setup

@@ -10,6 +10,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 
+from quick import absent_devices_get_no_seed, few_checks  # noqa: E402, F401
+
 COMMON = {"deadline": None, "max_examples": 50, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **COMMON)
 settings.register_profile("explore", **COMMON)

@@ -142,7 +142,9 @@ def serve() -> None:
     """A fork for each line on the input: its number, then its exit code, on the output."""
     import privet.training.train  # noqa: F401  each fork would import it again
     from privet.cli import main
+    from privet.training import loop_watch
 
+    loop_watch.ALWAYS_CHECKED = 1  # the checks of the loop, and not the crashes, would take most of a short run
     Witness(Net().parameters())
     for line in sys.stdin:
         child = os.fork()

@@ -11,6 +11,8 @@ from privet.training.train import train
 from privet_papers.tables.auto2023_tuning import SCHEDULERS
 from privet_papers.tables.wei2021 import EIGHT
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 SIZE, BATCH, STEPS = tiny_task.SIZE, 100, 4  # two epochs
 UNSOUND = [name for name, method in METHODS.items() if not method.sound]
 DECAYS = {

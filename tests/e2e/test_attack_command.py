@@ -11,6 +11,8 @@ from privet.reporting.figures import _columns
 from privet.training.train import train
 from typed import answer, refused, run
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 QUICK = "attack --task digits:size=200 --attack prior --examples 4 --candidates 100 --steps 3"
 
 

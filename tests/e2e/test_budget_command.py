@@ -17,6 +17,8 @@ from privet.ledger.runs import BEFOREHAND
 from tiny_task import SIZE
 from typed import answer, refused, run
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 RUN = "train --plan plan.json --task tiny_task:task --dataset-name people"
 TOTAL = f"{RUN} --total-epsilon 1.9 --ledger-dir runs"
 

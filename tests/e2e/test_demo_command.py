@@ -9,7 +9,7 @@ from privet.cli import demo
 from privet.ledger.reading import read_ledger
 from typed import refused, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_checks")]
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from privet.planning import Plan
 from privet.training import metrics
 from typed import answer, refused, run
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 CLIENTS = 10
 TINY = "--task tiny_task:task"
 

@@ -7,6 +7,8 @@ import pytest
 
 from typed import answer, refused, run
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 KINDS = {
     "privet.schedules.shapes:Cosine": "schedule",
     "privet.accounting.rdp:Rdp": "accountant",

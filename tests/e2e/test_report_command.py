@@ -11,7 +11,7 @@ from privet.planning import plan
 from privet.training.train import train
 from typed import answer, refused, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_checks")]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from privet.ledger.reading import read_ledger
 from tiny_task import SIZE, Net
 from typed import answer, refused, run
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 TINY = "--task tiny_task:task"
 
 

@@ -85,7 +85,10 @@ def test_a_bad_recipe_is_named(tmp_path):
 
 # --- kills ------------------------------------------------------------------------------------------
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are those of Unix")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="signals are those of Unix"),
+    pytest.mark.usefixtures("few_checks"),
+]
 FIXED = f"{TUNE} --reserve 2 --try lr=0.5,1 --charge fixed --out a"
 SECRET = f"{TUNE} --reserve 2 --try lr=0.5,1 --charge poisson --trials 2 --out a"
 

@@ -15,6 +15,8 @@ from privet.training.progress import Progress
 from privet.training.train import resume_run, train
 from tiny_task import SIZE
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 P = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
 PRECIOUS = b"what someone else relies on\n"
 APPENDED = ("ledger.lock", "ledger.count", "ledger.jsonl")

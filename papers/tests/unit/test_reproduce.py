@@ -29,6 +29,8 @@ from privet_papers.reproduce.table_row import Curve, Figure, Row, capped, quick
 from privet_papers.reproduce.tables import Line, cells
 from privet_papers.tables import PAPERS
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 GOLDEN = tomllib.loads((Path(__file__).parents[3] / "tests/golden/golden.toml").read_text(encoding="utf-8"))["row"]
 ROWS = [row for paper in PAPERS.values() for row in paper.rows()]
 ACCOUNTED = [row for row in ROWS if any(name.endswith("epsilon") for name in row.published) and row.recipe]

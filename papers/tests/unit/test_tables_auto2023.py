@@ -24,6 +24,8 @@ from privet_papers.tables.auto2023_printed import (
     TABLES_14_17,
 )
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 PAPER = PAPERS["auto2023"]
 ROWS = PAPER.rows()
 SIZES = {"mnist": (60000, 64, 100), "cifar10": (50000, 64, 100), "ag-news": (120_000, 256, 40)}

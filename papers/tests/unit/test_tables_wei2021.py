@@ -18,6 +18,8 @@ from privet_papers.tables import PAPERS
 from privet_papers.tables.wei2021 import DECAYS, EIGHT, FROM_15, MISSING
 from privet_papers.tables.wei2021_printed import ACCOUNTANTS, TABLE4, TABLE5, TABLE6, TABLE7, TABLE8, TABLE9, TABLE11
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 GOLDEN = tomllib.loads((Path(__file__).parents[3] / "tests/golden/golden.toml").read_text(encoding="utf-8"))["row"]
 PAPER = PAPERS["wei2021"]
 ROWS = PAPER.rows()

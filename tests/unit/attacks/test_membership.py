@@ -27,6 +27,8 @@ from privet.data.task import Task
 from privet.errors import Unsupported
 from privet.training.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 
 def simulated(models: int, records: int, *, shift: float, seed: int = 0) -> ShadowModels:
     """Confidences of N(record's own mean, 1), moved by `shift` for members: a Gaussian mechanism with mu = shift."""

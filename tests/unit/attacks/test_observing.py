@@ -20,6 +20,8 @@ from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import seeded
 from privet.noise.release import release
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 RULES = ("flat", "per_layer", "normalised", "quantile", "adaclip")
 X, Y = attack_scenes.records(8)
 

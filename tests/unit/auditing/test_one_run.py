@@ -18,6 +18,8 @@ from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import seeded
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 RUN = {"delta": 1e-5, "size": 600, "steps": 10, "solve": "epsilon"}
 
 

@@ -31,6 +31,8 @@ from privet.ledger.reading import read_ledger
 from privet.planning import Plan
 from tiny_task import task
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 TASK = task()
 P = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon")
 DATA = tuple(part[:50] for part in TASK.train)

@@ -23,7 +23,11 @@ from tiny_task import Net
 
 pytest.importorskip("flwr", reason="needs privet[federated]")
 # importing Flower 1.41 makes typer ask click for names that click 9 will not have
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("few_checks"),
+]
 
 CLIENTS = 4
 
@@ -280,7 +284,12 @@ def reply_of(said: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("told", [{"left": 10**30}, {"left": -1}, {"steps": 10**30}])
-def test_counts_that_no_checkpoint_can_hold_are_not_read(told: dict[str, int]) -> None:
+def test_counts_that_no_checkpoint_can_hold_are_not_read(told: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    from flwr.supercore.task_identity import TaskIdentity
+
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)  # whose a message is, also where no server ran before
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     spent = plan(delta=1e-2, size=50, batch=10, steps=4, noise=2.0, solve="epsilon").guarantee.as_dict()
     said: dict[str, Any] = {"spent": spent, "planned": 1.0, "left": 3, "why": ""}
     good = flower._read_reply(0, reply_of(said))

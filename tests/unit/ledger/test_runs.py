@@ -17,6 +17,8 @@ from privet.ledger.format import check_dataset
 from privet.ledger.reading import NAME
 from privet.ledger.runs import BEFOREHAND, compose_runs, find_runs, read_runs, select_dataset, single_dataset
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 GIVEN = {"delta": 1e-5, "size": 1000, "batch": 10, "steps": 40, "noise": 2.0, "solve": "epsilon"}
 PLAN = plan(**GIVEN)
 OURS = LoopFacts(own_loop=False)

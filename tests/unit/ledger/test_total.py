@@ -28,6 +28,8 @@ from privet.tuning.tune import tune
 from tiny_task import SIZE
 from tiny_task import task as tiny
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 GIVEN = {"delta": 1e-5, "size": 1000, "batch": 10, "steps": 40, "noise": 2.0, "solve": "epsilon"}
 PLAN = plan(**GIVEN)
 ONE = PLAN.guarantee.epsilon

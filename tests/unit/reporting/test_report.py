@@ -25,7 +25,7 @@ from privet.training.train import train
 from report_runs import NASTY
 from tiny_task import SIZE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_checks")]
 LABELS = ("certified", "approximate", "claimed", "empirical")
 NUMBER = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 EPSILON = re.compile(rf"(?:ε|\bepsilon)\s*(?:≤|≈|≥|<=|>=|~|=|of|claimed to be|claimed)?\s*({NUMBER})")

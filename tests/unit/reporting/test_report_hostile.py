@@ -15,7 +15,7 @@ from privet.reporting.report import report
 from privet.training.run import Run
 from privet.training.train import resume_run, train
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_checks")]
 EVIDENCE = {
     "audit.json": report_runs.audit_of,
     "raw_attack.json": report_runs.attack_of,

@@ -23,7 +23,7 @@ from privet.training.run import Run
 from privet.training.train import train
 from tiny_task import SIZE, task
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_checks")]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from privet.errors import InvalidValue
 from privet.training import metrics
 from privet.training.metrics import NAME, Metrics, evaluation_lines, read
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 LOST = '{"step": 1, "event": "resumed", "weights_of": "1"}'  # of no weights
 
 

@@ -15,6 +15,8 @@ from privet.training import checkpoint, checkpoint_format
 from privet.training.train import resume_run
 from tiny_task import SIZE, task
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):

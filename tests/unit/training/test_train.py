@@ -35,6 +35,8 @@ from privet.training.train import resume_run
 from privet.tuning.tune import tune
 from tiny_task import SIZE, Net, task
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 PUBLIC = {
     "step", "epoch", "held_out_loss", "held_out_accuracy", "best", "epsilon", "delta", "label", "private", "lr",
     "seconds", "examples_per_second",

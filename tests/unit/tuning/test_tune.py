@@ -22,6 +22,8 @@ from privet.training.progress import Progress
 from privet.tuning import job
 from privet.tuning.tune import tune
 
+pytestmark = pytest.mark.usefixtures("few_checks")
+
 GIVEN = {"task": "tiny_task:task", "epsilon": 3.0, "delta": 1e-3, "batch": 20, "steps": 4}
 WHOLE = {**GIVEN, "batch": 180}  # every record in every step: quick to plan
 RATES = {"lr": [0.5, 1.0]}
