@@ -67,11 +67,11 @@ class Privet:
     def step(self, x: Tensor, y: Tensor) -> None:
         terms = self.terms
         self.optimizer.zero_grad()
-        clipped = self.clipped_sum(self.model, losses, (x, y), rule="flat", clip=terms.clip)
+        clipped = self.clipped_sum(self.model, losses, (x, y), rule="flat", clipping_norm=terms.clip)
         if terms.noise:
-            std = terms.noise * self.noise.sensitivity(clipped.norm_bound)
+            std = terms.noise * self.noise.sensitivity(clipped.l2_bound)
             source, divisor = self.source, terms.batch
-            grads = self.noise.add_noise(clipped.grads, std=std, generator=source, divisor=divisor, in_place=True)
+            grads = self.noise.add_noise(clipped.grads, std=std, randomness=source, divisor=divisor, in_place=True)
         else:
             grads = {name: grad / terms.batch for name, grad in clipped.grads.items()}
         for name, p in self.named.items():

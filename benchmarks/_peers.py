@@ -39,7 +39,7 @@ def privet() -> Function:
 
     def epsilon(*, schedule: Floats, rate: float, delta: float) -> Result:
         ledger = Ledger()
-        ledger.extend(noise=schedule, rate=rate)
+        ledger.extend(noise_multiplier=schedule, sample_rate=rate)
         found = spent(ledger, delta)
         return {"lower": found.epsilon_lower, "upper": found.epsilon}
 

@@ -115,7 +115,7 @@ def calibration() -> Function:
             nonlocal evaluations
             evaluations += 1
             ledger = Ledger()
-            ledger.extend(noise=scale * shape, rate=rate)
+            ledger.extend(noise_multiplier=scale * shape, sample_rate=rate)
             return spent(ledger, delta).epsilon
 
         def rough(log_scale: float) -> float:  # the central limit theorem: no bound, but where to begin
@@ -155,7 +155,7 @@ def curve() -> Function:
 
     def points(*, schedule: Floats, rate: float, delta: float, points: int) -> Result:
         ledger = Ledger()
-        ledger.extend(noise=schedule, rate=rate)
+        ledger.extend(noise_multiplier=schedule, sample_rate=rate)
         found = epsilon_curve(ledger, delta, points=points)
         assert found.lower is not None
         width = np.max((found.upper - found.lower) / np.maximum(found.upper, 1e-9))
@@ -234,7 +234,7 @@ class Bench:
                 dynamic=setting.dynamic, whole=whole,
             )  # fmt: skip
 
-        name, common = setting.name.partition(":")[0], {"rate": setting.rate, "delta": DELTA}
+        name, common = setting.name.partition(":")[0], {"sample_rate": setting.rate, "delta": DELTA}
         ours = self.run(f"{name}, privet", _peers.privet, schedule=setting.noise, **common)
         rows = [row("privet", ours)]
         for peer in PEERS:
@@ -243,7 +243,7 @@ class Bench:
                     continue
                 method = peer.name if whole else f"{peer.name}, {LEVELS} levels"
                 noise, count = _peers.runs_of(setting.noise if whole else _peers.cut(setting.noise, LEVELS))
-                found = self.run(f"{name}, {method}", peer.maker, noise=noise, count=count, **common)
+                found = self.run(f"{name}, {method}", peer.maker, noise_multiplier=noise, count=count, **common)
                 rows.append(row(method, found, whole))
         return rows
 
@@ -254,7 +254,7 @@ class Bench:
                 method="privet", dynamic=s.dynamic,
                 measured=self.run(
                     f"calibration, {s.name.partition(':')[0]}", calibration,
-                    shape=s.shape, rate=s.rate, delta=DELTA, target=s.target,
+                    shape=s.shape, sample_rate=s.rate, delta=DELTA, target=s.target,
                 ),
             )
             for s in settings()
@@ -266,7 +266,11 @@ class Bench:
             steps = 10**power
             rate = min(0.01, 1 / math.sqrt(steps))
             found = self.run(
-                f"growth, T=1e{power}", _peers.privet, schedule=_geometric(2.0, 0.6, steps), rate=rate, delta=DELTA
+                f"growth, T=1e{power}",
+                _peers.privet,
+                schedule=_geometric(2.0, 0.6, steps),
+                sample_rate=rate,
+                delta=DELTA,
             )
             name = f"T=1e{power}, q={rate:.3g}"
             rows.append(Row(part="growth", setting=name, method="privet", measured=found, dynamic=True))
@@ -274,7 +278,12 @@ class Bench:
 
     def curve(self) -> list[Row]:
         found = self.run(
-            "epsilon curve", curve, schedule=_geometric(2.0, 0.6, 10_000), rate=256 / 60000, delta=DELTA, points=300
+            "epsilon curve",
+            curve,
+            schedule=_geometric(2.0, 0.6, 10_000),
+            sample_rate=256 / 60000,
+            delta=DELTA,
+            points=300,
         )
         name = "300 points of T=10000, q=256/60000, noise 2.0 to 0.6"
         return [Row(part="curve", setting=name, method="privet", measured=found, dynamic=True)]

@@ -62,8 +62,8 @@ def steps(physical: int | None) -> dict[str, object]:
             optimizer.step()
 
     plain = timed(plainly)
-    planned = plan(epsilon=1.2, size=RECORDS, batch=BATCH, steps=STEPS)
-    training = Training(model, optimizer, (x, y), planned, max_physical_batch=physical)
+    planned = plan(epsilon=1.2, dataset_size=RECORDS, batch_size=BATCH, steps=STEPS)
+    training = Training(model, optimizer, (x, y), planned, max_physical_batch_size=physical)
 
     def privately() -> None:
         for inputs, targets in training:

@@ -48,7 +48,8 @@ def planned(clients: int, sampled: int, rounds: int) -> Any:
     from privet.planning import plan
 
     return plan(
-        delta=1e-6, size=clients, batch=sampled, steps=rounds, noise=2.0, solve="epsilon", unit="client"
+        delta=1e-6, dataset_size=clients, batch_size=sampled, steps=rounds, noise_multiplier=2.0, solve="epsilon",
+        unit="client"
     )  # fmt: skip
 
 
@@ -206,7 +207,7 @@ def accounting_table() -> Table:
     for clients, sampled in ((10**4, 100), (10**5, 1000), (10**6, 1000), (10**7, 1000), (10**7, 10_000)):
         start = time.process_time()
         p = plan(
-            epsilon=2.0, delta=0.1 / clients, size=clients, batch=sampled, steps=2000, unit="client",
+            epsilon=2.0, delta=0.1 / clients, dataset_size=clients, batch_size=sampled, steps=2000, unit="client",
             method="dynamic", rho_noise=2.0, rho_clip=2.0,
         )  # fmt: skip
         taken = time.process_time() - start

@@ -31,7 +31,14 @@ RUNS = 5
 
 
 def planned(steps: int) -> Plan:
-    return plan(delta=1e-6, size=60_000, batch=256, steps=steps, noise="2 * exponential:end=0.3", solve="epsilon")
+    return plan(
+        delta=1e-6,
+        dataset_size=60_000,
+        batch_size=256,
+        steps=steps,
+        noise_multiplier="2 * exponential:end=0.3",
+        solve="epsilon",
+    )
 
 
 def charging(folder: Path, p: Plan, steps: int, reserved: int) -> float:

@@ -27,7 +27,7 @@ from rich.table import Table
 from _measure import Function, Measured, Result, measured, one_core
 from _peers import cut, runs_of
 
-RUN = {"size": 60000, "batch": 256, "steps": 14063, "delta": 1e-5, "epsilon": 2.0}
+RUN = {"dataset_size": 60000, "batch_size": 256, "steps": 14063, "delta": 1e-5, "epsilon": 2.0}
 RHOS = {"rho_noise": 3.3, "rho_clip": 3.3}
 SHAPES = ("constant", "exponential:end=0.3", "linear:end=0.3", "cosine:end=0.3", "time:decay=0.001",
           "step:factor=0.5,every=4000", "cyclic:half=500,decay=0.001", "exponential:end=3")  # fmt: skip
@@ -49,11 +49,11 @@ CONSTANT = ("opacus RDP", "opacus PRV", "dp-accounting RDP", "dp-accounting PLD"
 SCHEDULED = CONSTANT[2:]
 SETTINGS = (
     Setting(what="constant, 14063 steps of 256", inputs=RUN, peers=CONSTANT),
-    Setting(what="constant, 300 steps of 2048", inputs=RUN | {"batch": 2048, "steps": 300}, peers=CONSTANT),
+    Setting(what="constant, 300 steps of 2048", inputs=RUN | {"batch_size": 2048, "steps": 300}, peers=CONSTANT),
     Setting(what="constant, epsilon 8", inputs=RUN | {"epsilon": 8.0}, peers=CONSTANT),
-    Setting(what="constant, 100 full batches", inputs=RUN | {"batch": 60000, "steps": 100}, peers=CONSTANT),
-    Setting(what="4 levels", inputs=RUN | {"noise": SHAPES[5]}, peers=SCHEDULED),
-    Setting(what="14063 levels", inputs=RUN | {"noise": SHAPES[1]}, peers=SCHEDULED),
+    Setting(what="constant, 100 full batches", inputs=RUN | {"batch_size": 60000, "steps": 100}, peers=CONSTANT),
+    Setting(what="4 levels", inputs=RUN | {"noise_multiplier": SHAPES[5]}, peers=SCHEDULED),
+    Setting(what="14063 levels", inputs=RUN | {"noise_multiplier": SHAPES[1]}, peers=SCHEDULED),
 )
 
 
@@ -66,7 +66,7 @@ def privet() -> Function:
     def calibrate(**given: Any) -> Result:
         found = plan(**given)
         proven = None if found.certified is None else found.certified.epsilon
-        return {"noise": found.scale, "certified": proven, "label": found.guarantee.label}
+        return {"noise_multiplier": found.scale, "certified": proven, "label": found.guarantee.label}
 
     return calibrate
 
@@ -127,13 +127,18 @@ def pair(peer: str) -> Function:
         start = time.process_time()
         found = ours(**inputs)
         middle = time.process_time()
-        result = {"ours": middle - start, "noise": found["noise"], "certified": found["certified"]}
+        result = {
+            "ours": middle - start,
+            "noise_multiplier": found["noise_multiplier"],
+            "certified": found["certified"],
+        }
         if ours_alone:
             return result
         shape, count = runs_of(cut(_values(inputs), LEVELS))
         noise = theirs(
-            epsilon=inputs["epsilon"], delta=inputs["delta"], rate=inputs["batch"] / inputs["size"], shape=shape,
-            count=count, near=found["noise"],
+            epsilon=inputs["epsilon"], delta=inputs["delta"], rate=inputs["batch_size"] / inputs["dataset_size"],
+            shape=shape,
+            count=count, near=found["noise_multiplier"],
         )  # fmt: skip
         return result | {"theirs": time.process_time() - middle, "their_noise": noise}
 
@@ -153,7 +158,8 @@ def certified(inputs: Result, noise: float, *, levels: int | None) -> float:
     values = _values(inputs)
     ledger = Ledger()
     ledger.extend(
-        noise=noise * (values if levels is None else cut(values, levels)), rate=inputs["batch"] / inputs["size"]
+        noise_multiplier=noise * (values if levels is None else cut(values, levels)),
+        sample_rate=inputs["batch_size"] / inputs["dataset_size"],
     )
     return spent(ledger, inputs["delta"]).epsilon
 
@@ -189,10 +195,10 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
     """Every shape, and every method by default and as published."""
     from privet.planning import METHODS
 
-    found = [(shape, RUN if shape == "constant" else RUN | {"noise": shape}) for shape in SHAPES]
+    found = [(shape, RUN if shape == "constant" else RUN | {"noise_multiplier": shape}) for shape in SHAPES]
     for row in METHODS.values():
         given = RUN | {"method": row.name} | {key: RHOS[key] for key in row.needs}
-        found += [(row.name, given), (f"{row.name}, as published", given | {"as_published": True})]
+        found += [(row.name, given), (f"{row.name}, as published", given | {"uncertified": True})]
     return found
 
 

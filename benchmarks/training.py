@@ -129,7 +129,7 @@ def own_loop(made: Task, p: Plan, *, out: Path | None, reserve: int) -> Timed:
     model = made.network()
     optimizer = torch.optim.SGD(model.parameters(), lr=TERMS.rate)
     with watched(timed.charges):
-        training = Training(model, optimizer, made.train, p, out=out, reserve=reserve)
+        training = Training(model, optimizer, made.train, p, out=out, steps_per_line=reserve)
     rounds: Iterator[Any] = iter(training)
 
     def go(count: int) -> None:
@@ -301,7 +301,7 @@ def main(quick: bool, folder: Path | None, file: Path | None, cpu: int | None) -
     console = Console(width=max(120, Console().width))
     made, which = digits()
     console.print(f"{where['cpu']}, load {where['load'][0]}, one thread; {which}; batch {BATCH}")
-    p = plan(epsilon=2.0, delta=1e-5, size=SIZE, batch=BATCH, epochs=EPOCHS)
+    p = plan(epsilon=2.0, delta=1e-5, dataset_size=SIZE, batch_size=BATCH, epochs=EPOCHS)
     count, rounds = (5, 6) if quick else (13, EPOCH // 13)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)

@@ -21,7 +21,7 @@ accelerator = Accelerator()
 digits = task("digits")
 model = accelerator.prepare(digits.network("tanh-cnn"))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-planned = plan(epsilon=3.0, delta=1e-5, size=digits.size, batch=256, epochs=2)
+planned = plan(epsilon=3.0, delta=1e-5, dataset_size=digits.size, batch_size=256, epochs=2)
 
 with Training(model, optimizer, digits.train, planned, out=out) as training:
     for x, y in training:

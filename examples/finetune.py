@@ -38,7 +38,7 @@ safetensors.torch.save_file(public.state_dict(), out / "public.safetensors")
 network = model("cnn", shape=(1, 28, 28), classes=5)
 print(from_checkpoint(network, out / "public.safetensors", train=["7.*", "9.*"], fresh=["9.*"]))
 trained = [p for p in network.parameters() if p.requires_grad]
-planned = plan(epsilon=2.0, delta=1e-5, size=int((~is_public).sum()), batch=128, epochs=5)
+planned = plan(epsilon=2.0, delta=1e-5, dataset_size=int((~is_public).sum()), batch_size=128, epochs=5)
 optimizer = torch.optim.SGD(trained, lr=0.5, momentum=0.9)
 with Training(network, optimizer, (x[~is_public], y[~is_public] - 5), planned, out=out) as training:
     for inputs, targets in training:

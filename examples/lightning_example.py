@@ -54,7 +54,9 @@ if __name__ == "__main__":
     out = options.parse_args().out
 
     digits = task("digits")
-    module = PrivateDigits(digits, plan(epsilon=3.0, delta=1e-5, size=digits.size, batch=256, epochs=2), out)
+    module = PrivateDigits(
+        digits, plan(epsilon=3.0, delta=1e-5, dataset_size=digits.size, batch_size=256, epochs=2), out
+    )
     trainer = lightning.Trainer(
         max_epochs=1,  # for Lightning the whole plan is one epoch
         val_check_interval=16, accelerator="cpu", devices=1, logger=False, default_root_dir=out,

@@ -16,7 +16,7 @@ digits = task("digits")  # 4,000 digits to train on, 1,000 to judge by; no downl
 model = digits.network("tanh-cnn")
 optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
 loss_fn = torch.nn.CrossEntropyLoss(reduction="none")  # 1. one loss per example; it was a mean
-plan = privet.plan(epsilon=3.0, delta=1e-5, size=digits.size, batch=256, epochs=3)
+plan = privet.plan(epsilon=3.0, delta=1e-5, dataset_size=digits.size, batch_size=256, epochs=3)
 
 with privet.Training(model, optimizer, digits.train, plan, out=out) as training:
     for x, y in training:  # 2. one Poisson batch per planned step; it was a DataLoader

@@ -26,7 +26,7 @@ with (out / "people.csv").open("w", newline="") as file:
 
 # Ranges and classes are what everybody knows, never what is found in the records.
 people = task(f'csv:path="{out}/people.csv",target=income,ranges="age 0 100; hours 0 99",classes="low; high"')
-planned = plan(epsilon=1.0, delta=1e-5, size=people.size, batch=200, epochs=5)
+planned = plan(epsilon=1.0, delta=1e-5, dataset_size=people.size, batch_size=200, epochs=5)
 run = train(planned, people, out=out, lr=0.5)
 
 accuracy = run.scores["held_out_accuracy"]

@@ -41,7 +41,7 @@ except InvalidValue:
     names = made_up()
 model = names.network("char-lstm:width=16,hidden=32")
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-planned = plan(epsilon=4.0, delta=1e-5, size=names.size, batch=200, epochs=4)
+planned = plan(epsilon=4.0, delta=1e-5, dataset_size=names.size, batch_size=200, epochs=4)
 with Training(model, optimizer, names.train, planned, out=out) as training:
     for x, y in training:
         training.step(names.losses(model(x), y))

@@ -35,7 +35,7 @@ RESUME = f"train --resume {FOLDER}"
 def placed(place: Path, *, steps: int) -> Plan:
     """A folder with a plan in it, to call the command in."""
     place.mkdir(exist_ok=True)
-    p = plan(delta=1e-3, size=SIZE, batch=BATCH, steps=steps, noise=NOISE, solve="epsilon")
+    p = plan(delta=1e-3, dataset_size=SIZE, batch_size=BATCH, steps=steps, noise_multiplier=NOISE, solve="epsilon")
     p.save(place / "plan.json")
     return p
 

@@ -15,53 +15,53 @@ class OneGroup:
     def groups(self, names):
         return [list(names)]
 
-    def norm_bound(self, clip, groups):
+    def l2_bound(self, clip, groups):
         return clip
 
 
 class Careful(OneGroup):
     """A sound rule: half of flat clipping."""
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return clip / norms.clamp(min=clip) / 2
 
 
 class NoOp(OneGroup):
     """Clips nothing."""
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return torch.ones_like(norms)
 
 
 class Louder(OneGroup):
     """The smaller a gradient, the more is made of it: also of those whose squares vanish."""
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return torch.full_like(norms, 1e30)
 
 
 class NotANumber(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return norms * torch.nan
 
 
 class BatchMedian(OneGroup):
     """Clips to the median norm: of all that it is shown."""
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return norms.median() / norms
 
 
 class Writes(OneGroup):
     """Makes its norms vanish before they could be measured."""
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         norms.zero_()
         return torch.ones_like(norms)
 
 
 class TurnsRound(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return torch.full_like(norms, -3.0)
 
 
@@ -76,32 +76,32 @@ HELD = (Careful, NoOp, Louder, NotANumber, BatchMedian, Writes, TurnsRound, ByLa
 
 
 class Draws(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return torch.rand_like(norms)
 
 
 class Branches(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return norms if norms[0] > clip else norms / 2
 
 
 class TakesOut(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return torch.full_like(norms, norms[0].item())
 
 
 class WrongShape(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return torch.ones(3)
 
 
 class NoTensor(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return (norms, norms)
 
 
 class Complex(OneGroup):
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return norms * 1j
 
 
@@ -113,21 +113,21 @@ class Forgets(NoOp):
 
 
 class Endless(NoOp):
-    def norm_bound(self, clip, groups):
+    def l2_bound(self, clip, groups):
         return float("inf")
 
 
 REFUSED = {
     Draws: "random", Branches: "no `if`", TakesOut: "taken out of a tensor", WrongShape: "of shape \\(3,\\)",
-    NoTensor: "a tuple for factors", Complex: "complex numbers", Forgets: "into one group",
-    Endless: "norm_bound=inf must be finite",
+    NoTensor: "a tuple for scales", Complex: "complex numbers", Forgets: "into one group",
+    Endless: "l2_bound=inf must be finite",
 }  # fmt: skip
 
 
 class Fails(OneGroup):
     """Fails on some records only: a Cholesky factor is there for positive numbers alone."""
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         torch.linalg.cholesky((5.0 - norms[:1])[None])
         return torch.ones_like(norms)
 
@@ -135,14 +135,14 @@ class Fails(OneGroup):
 class Asks(NoOp):
     """Would like to go past its bound, as the papers' rules do."""
 
-    unsound = "because"
+    caveat = "because"
 
 
 class Remembers:
     """A hostile rule with a memory: it moves gradients by the mean of what it is shown, and tells of them loudly."""
 
     adaptive = True
-    bit_bound = 0.5
+    statistics_bound = 0.5
 
     def __init__(self):
         self.count = itertools.count()
@@ -151,38 +151,38 @@ class Remembers:
     def groups(self, names):
         return [list(names)]
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return torch.ones_like(norms)
 
-    def norm_bound(self, clip, groups):
+    def l2_bound(self, clip, groups):
         return clip
 
-    def threshold(self, clip):
+    def current_clip(self, clip):
         return clip
 
-    def transformed(self, name, gradient):
+    def transform(self, name, gradient):
         return 100 * (gradient - gradient.mean(0)) * random.random()  # another answer each time
 
-    def bits(self, norm, clip):
+    def statistics(self, norm, clip):
         return torch.stack([norm * 1000, norm.log()])
 
-    def bit_noise(self, noise, batch):
+    def statistics_noise(self, noise, batch):
         return 10 * noise
 
-    def released(self, grads, bits, *, clip, std, batch):
-        self.heard.append(bits)
+    def learn(self, grads, statistics, *, clip, std, batch):
+        self.heard.append(statistics)
         return dict(grads)
 
-    def state(self):
+    def state_dict(self):
         return {}
 
-    def restore(self, state):
+    def load_state_dict(self, state):
         pass
 
 
 class HalfAdaptive(NoOp):
     adaptive = True
-    bit_bound = 0.0
+    statistics_bound = 0.0
 
 
 class Halves:
@@ -195,7 +195,7 @@ class Halves:
 class Cheap:
     """An accountant that is below what is spent."""
 
-    def unsupported_reason(self, step, relation):
+    def unsupported_reason(self, step, adjacency):
         return None
 
     def bounds(self, ledger, delta):

@@ -14,7 +14,7 @@ PIXELS = [[[0], [255]], [[128], [7]]]
 
 
 def tiny_plan(**given: Any) -> Plan:
-    return plan(**{"epsilon": 3.0, "delta": 1e-3, "size": SIZE, "batch": 20, "steps": 12} | given)
+    return plan(**{"epsilon": 3.0, "delta": 1e-3, "dataset_size": SIZE, "batch_size": 20, "steps": 12} | given)
 
 
 def made_runs(root: Path) -> dict[str, Path]:
@@ -24,10 +24,10 @@ def made_runs(root: Path) -> dict[str, Path]:
     train(dynamic, task, out=root / "complete")
     train(tiny_plan(), task, out=root / "raw", show_private=True)
     train(tiny_plan(), task, out=root / "seeded", seed=3)
-    unsound = plan(delta=1e-3, size=SIZE, batch=20, steps=4, noise=2.0, solve="epsilon", method="auto-linear",
-                   as_published=True)  # fmt: skip
-    train(unsound, task, out=root / "unsound", as_published=True)
-    train(tiny_plan(steps=4, trials_mean=3.0, trials_law="geometric"), task, out=root / "tuned")
+    unsound = plan(delta=1e-3, dataset_size=SIZE, batch_size=20, steps=4, noise_multiplier=2.0, solve="epsilon", method="auto-linear",
+                   uncertified=True)  # fmt: skip
+    train(unsound, task, out=root / "unsound", uncertified=True)
+    train(tiny_plan(steps=4, trials_mean=3.0, trial_count_distribution="geometric"), task, out=root / "tuned")
     for name in ("stopped", "unfinished"):
         train(tiny_plan(), task, out=root / name, stop_at="accuracy=0")
     changed(root / "unfinished" / "run.json", end=None)
@@ -51,7 +51,7 @@ def evidence(run: Path, kind: str, found: dict[str, Any]) -> dict[str, Any]:
 def audit_of(run: Path, *, verdict: str = "consistent", **bound: Any) -> dict[str, Any]:
     guarantee = {
         "epsilon": 0.4321, "epsilon_lower": 0.4321, "delta": 1e-5, "label": "empirical", "method": "direct",
-        "relation": "zero-out", "sampling": "poisson", "unit": "example", "steps": 1,
+        "adjacency": "zero-out", "sampling": "poisson", "unit": "example", "steps": 1,
     } | bound  # fmt: skip
     row = {
         "kind": "step", "verdict": verdict, "says": f"said {NASTY}", "reasons": [], "confidence": 0.999, "mu": 0.1,

@@ -59,7 +59,7 @@ def test_excerpts_are_lines_of_the_examples():
 def test_recipes_can_be_planned_and_trained(page, tmp_path):
     for block in blocks(page, "toml"):
         (tmp_path / "recipe.toml").write_text(block, encoding="utf-8")
-        recipe = Recipe.load(tmp_path / "recipe.toml", size=4000)
+        recipe = Recipe.load(tmp_path / "recipe.toml", dataset_size=4000)
         assert Settings.of(recipe.training).task in data.registry.names()
 
 

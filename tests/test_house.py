@@ -31,7 +31,7 @@ SIZES = {  # files and lines of Python, of the product and of the papers; they m
     SOURCE: (204, 39_670),
     Path(privet_papers.__file__).parent: (45, 8_500),
 }
-CEILINGS = {"step": (106, 17, 44), "batch": (84, 19, 31)}  # calls, files, changes of file
+CEILINGS = {"step": (106, 17, 44), "batch_size": (84, 19, 31)}  # calls, files, changes of file
 
 
 FOLLOWED = (  # what a reader opens to follow a step, in the order of the way of the data
@@ -71,9 +71,9 @@ def traces(tmp_path, monkeypatch) -> dict[str, Trace]:
     torch.manual_seed(0)
     records = torch.randn(400, 20), torch.randint(3, (400,))
     model = nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 3))
-    steps = plan(delta=1e-5, size=400, batch=64, steps=200, noise=1.0, solve="epsilon")
+    steps = plan(delta=1e-5, dataset_size=400, batch_size=64, steps=200, noise_multiplier=1.0, solve="epsilon")
     loss = nn.CrossEntropyLoss(reduction="none")
-    found = {"batch": Trace(), "step": Trace()}
+    found = {"batch_size": Trace(), "step": Trace()}
     with Training(model, torch.optim.SGD(model.parameters(), lr=0.1), records, steps, out=tmp_path / "run") as training:
         rounds: Iterator[Any] = iter(training)
         for number in range(ALWAYS_CHECKED + 12):
@@ -81,7 +81,7 @@ def traces(tmp_path, monkeypatch) -> dict[str, Trace]:
                 monkeypatch.setattr(LoopGuard, "wants_check", lambda _: False)
             x, y = next(rounds)
             training.step(loss(model(x), y))
-        x, y = found["batch"](lambda: next(rounds))
+        x, y = found["batch_size"](lambda: next(rounds))
         losses = loss(model(x), y)
         found["step"](lambda: training.step(losses))
         rounds.close()

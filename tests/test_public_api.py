@@ -121,8 +121,8 @@ def test_the_plan_of_the_design() -> None:
 
     p = plan(
         Recipe(
-            budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=256, epochs=60,
-            method="dynamic", rho_noise=3.3, rho_clip=3.3, clip=1.0,
+            budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=256, epochs=60,
+            method="dynamic", rho_noise=3.3, rho_clip=3.3, clipping_norm=1.0,
         )
     )  # fmt: skip
     assert p.guarantee.epsilon <= 1.2

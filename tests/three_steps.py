@@ -13,7 +13,7 @@ def check_trains(made: Task) -> None:
     before = torch.nn.utils.parameters_to_vector(network.parameters()).clone()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     for _ in range(3):
-        summed = clipped_sum(network, made.losses, (x[:4], y[:4]), rule="flat", clip=1.0)
+        summed = clipped_sum(network, made.losses, (x[:4], y[:4]), rule="flat", clipping_norm=1.0)
         for name, parameter in network.named_parameters():
             parameter.grad = summed.grads[name] / 4
         optimizer.step()

@@ -27,13 +27,13 @@ class Half(Net):
         self.body[0].requires_grad_(False)
 
 
-def task(size: int = SIZE, not_private: str = "") -> Task:
+def task(size: int = SIZE, non_private_preprocessing: str = "") -> Task:
     """Points on two sides of a plane."""
     x = torch.randn(size + 50, 4, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] + x[:, 1] > 0).long()
     return Task(
         name="tiny", train=(x[:size], y[:size]), held_out=(x[size:], y[size:]), evaluation="50 made-up points",
-        model="tiny_task:Net", source="made up", not_private=not_private,
+        model="tiny_task:Net", source="made up", non_private_preprocessing=non_private_preprocessing,
     )  # fmt: skip
 
 

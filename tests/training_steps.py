@@ -7,7 +7,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.auditing.mechanism import MechanismClaim, Records, Released
 from privet.auditing.neighbours import Sliced, logistic_losses
 from privet.noise.gaussian import noise_std
@@ -37,22 +37,22 @@ class TrainingSteps:
         names = [name for name, _ in Sliced().named_parameters()]
         stds: dict[str, float] = {}
         for number, step in enumerate(steps):
-            std = noise_std(step, norm_bound=step.clip, relation=self._relation) / (step.rate * self.plan.recipe.size)
+            std = noise_std(step, l2_bound=step.clip, adjacency=self._relation) / (step.rate * self.plan.recipe.size)
             stds |= {f"{number}/{name}": std for name in names}
         return MechanismClaim(
-            steps=steps, std=stds, relation=self._relation,
+            steps=steps, std=stds, adjacency=self._relation,
             step_of={name: int(name.partition("/")[0]) for name in stds},
         )  # fmt: skip
 
     @property
-    def _relation(self) -> Relation:
-        return self.plan.recipe.budget.relation
+    def _relation(self) -> Adjacency:
+        return self.plan.recipe.budget.adjacency
 
     def __call__(self, records: Records, generator: Randomness) -> Released:
         model = self._model
         optimizer = _Returning(model)
         training = Training(
-            model, optimizer, records, self.plan, generator=generator, as_published=self.plan.is_unsound
+            model, optimizer, records, self.plan, randomness=generator, uncertified=self.plan.is_unsound
         )
         with patch.object(LoopGuard, "wants_check", lambda _: False):  # hundreds of trainings by one sound loop
             for x, y in training:

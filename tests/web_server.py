@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from privet.web.guard import Door, make_door
 from privet.web.server import bind_socket, server
 
-CONTROLS = {"epsilon": 2.0, "delta": 1e-5, "size": 6000, "batch": 600, "steps": 40, "method": "noisy-sgd"}
+CONTROLS = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 6000, "batch_size": 600, "steps": 40, "method": "noisy-sgd"}
 
 
 @dataclass(frozen=True)

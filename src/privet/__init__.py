@@ -4,7 +4,7 @@ The names below are the public ones. Each is loaded when first used, so `import 
 
 >>> from privet import Ledger, Step, spent
 >>> ledger = Ledger()
->>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+>>> ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), count=14063)
 >>> print(spent(ledger, delta=1e-5).label)
 certified
 """

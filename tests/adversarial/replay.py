@@ -30,7 +30,7 @@ ROUNDING = 1e-4
 
 
 def a_plan(**given: Any) -> Any:
-    return plan(**{"delta": 1e-3, "size": SIZE, "batch": BATCH, "steps": STEPS, "noise": NOISE, "clip": CLIP,
+    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": BATCH, "steps": STEPS, "noise_multiplier": NOISE, "clipping_norm": CLIP,
                    "solve": "epsilon", **given})  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def run(loop: Loop, *, is_checked: bool = True, monkeypatch: Any) -> Trace:
         patch.setattr(engine_release, "add_noise", add_noise)
         if not is_checked:
             patch.setattr("privet.training.loop_watch.LoopGuard.wants_check", lambda _: False)
-        training = Training(model, optimizer, loop.dataset(x, y), loop.plan, generator=seeded(COINS), **loop.options)
+        training = Training(model, optimizer, loop.dataset(x, y), loop.plan, randomness=seeded(COINS), **loop.options)
         trace.training = training
         torch.manual_seed(2)
         try:
@@ -198,13 +198,13 @@ class Bare:
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, plan: Any, *, trace: Trace,
-        record: int = 0, is_left_out: bool = False, users: Any = None, max_physical_batch: int | None = None,
+        record: int = 0, is_left_out: bool = False, users: Any = None, max_physical_batch_size: int | None = None,
         views: int = 1, average: float | None = None, **_: Any,
     ) -> None:  # fmt: skip
         self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._trace, self._record, self._is_left_out, self._users = trace, record, is_left_out, users
-        self._physical, self._views = max_physical_batch, views
+        self._physical, self._views = max_physical_batch_size, views
         self.average = None if average is None else WeightAverage(self._named, decay=average)
         self._coins, self.steps_done = seeded(COINS), 0
         self._sum, self._piece, self._took_part = None, None, False

@@ -216,30 +216,30 @@ def distillation(m, x, y):
 # --- options ----------------------------------------------------------------------------------------
 
 
-@LOOPS.body(options={"max_physical_batch": 5})
+@LOOPS.body(options={"max_physical_batch_size": 5})
 def physical_batches(m, x, y):
     return each(m(x), y)
 
 
-@LOOPS.body(options={"workers": 1, "max_physical_batch": 8})
+@LOOPS.body(options={"workers": 1, "max_physical_batch_size": 8})
 def workers(m, x, y):
     return each(m(x), y)
 
 
-@LOOPS.body(options={"views": 2}, is_drawn=True)
+@LOOPS.body(options={"augmentations": 2}, is_drawn=True)
 def two_views(m, x, y):
     return each(m(x + 0.1 * torch.randn_like(x)), y)
 
 
 @LOOPS.body(
     options={"users": [k // 2 for k in range(SIZE)]},
-    plan=a_plan(size=SIZE // 2, batch=BATCH // 2, unit="user"),
+    plan=a_plan(dataset_size=SIZE // 2, batch_size=BATCH // 2, unit="user"),
 )  # fmt: skip
 def users(m, x, y):
     return each(m(x), y)
 
 
-@LOOPS.whole(options={"average": 0.9})
+@LOOPS.whole(options={"ema_decay": 0.9})
 def moving_average(s: Scene) -> None:
     for number, (x, y) in enumerate(s.training):
         s.training.step(each(s.model(x), y))

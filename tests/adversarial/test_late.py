@@ -20,7 +20,7 @@ from privet.training.loop_watch import ALWAYS_CHECKED, FOUND_WITHIN, ONE_OF, Loo
 from privet.training.resume import resume
 from ranks import fine, on_ranks
 
-LONG = a_plan(steps=20, batch=30)  # no batch is empty or alone, but once in 10^8 runs
+LONG = a_plan(steps=20, batch_size=30)  # no batch is empty or alone, but once in 10^8 runs
 ALARM = 1e-6
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -89,7 +89,7 @@ def test_the_ledger_says_void_before_the_loop_hears_of_it(tmp_path, check_at):
 
 def test_what_was_not_checked_is_an_assumption(check_at):
     """Coupled from step 9 on and ended before a check: nobody can know, and the guarantee says that nobody looked."""
-    training = a_training(a_plan(steps=12, batch=30))
+    training = a_training(a_plan(steps=12, batch_size=30))
     check_at(training)
     couple_from(training, 9)
     assert training.spent().label == "certified"
@@ -98,7 +98,7 @@ def test_what_was_not_checked_is_an_assumption(check_at):
 
 def test_a_step_is_checked_in_all_its_physical_batches(check_at):
     """A loop that couples in each second piece alone."""
-    training = a_training(max_physical_batch=8)
+    training = a_training(max_physical_batch_size=8)
     check_at(training)
 
     def loop():
@@ -127,8 +127,9 @@ def test_later_steps_are_checked_by_chance_and_soon_enough():
 # --- left batches -----------------------------------------------------------------------------------
 
 OPTIONS = {
-    "plain": {}, "reserved": {"reserve": 4}, "physical": {"max_physical_batch": 8}, "workers": {"workers": 2},
-    "all": {"reserve": 4, "max_physical_batch": 8, "workers": 1},
+    "plain": {}, "reserved": {"steps_per_line": 4}, "physical": {"max_physical_batch_size": 8},
+    "workers": {"workers": 2},
+    "all": {"steps_per_line": 4, "max_physical_batch_size": 8, "workers": 1},
 }  # fmt: skip
 over_options = pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
 

@@ -95,7 +95,7 @@ def chosen_by_upto(s: Scene) -> None:
             make_step(s, x, y)
 
 
-@LOOPS.whole(1, options={"max_physical_batch": 6})
+@LOOPS.whole(1, options={"max_physical_batch_size": 6})
 def chosen_by_the_first_piece(s: Scene) -> None:
     for _ in range(ATTEMPTS):
         is_first = True
@@ -106,7 +106,7 @@ def chosen_by_the_first_piece(s: Scene) -> None:
             is_first = make_step(s, x, y)
 
 
-@LOOPS.whole(1, options={"max_physical_batch": 6})
+@LOOPS.whole(1, options={"max_physical_batch_size": 6})
 def chosen_after_the_first_piece(s: Scene) -> None:
     """The first piece is given to step, and the step is left then."""
     for _ in range(ATTEMPTS):

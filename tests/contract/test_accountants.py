@@ -34,5 +34,5 @@ def test_an_empty_ledger_has_a_lower_bound_of_zero(name: str) -> None:
 
 
 def test_replacing_a_record_of_a_poisson_sample_is_always_refused(name: str) -> None:
-    with pytest.raises(Unsupported, match="replace"):
-        spent(ledger_of(), DELTA, accountant=name, relation="replace")
+    with pytest.raises(Unsupported, match="replace-one"):
+        spent(ledger_of(), DELTA, accountant=name, adjacency="replace-one")

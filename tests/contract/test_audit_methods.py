@@ -34,7 +34,7 @@ def verdicts(mechanism: EngineStep) -> tuple[str, str]:
     key = (mechanism.rule, mechanism.step)
     if key not in _SEEN:
         given, mu = neighbouring_pairs(clip=mechanism.step.clip), 1 / mechanism.step.noise
-        enough = samples_to_detect(mu, 1.5 * mu, least=samples_to_distinguish(mu, 1.5 * mu), alarm=ALARM)
+        enough = samples_to_detect(mu, 1.5 * mu, least=samples_to_distinguish(mu, 1.5 * mu), significance=ALARM)
         assert enough is not None
         by_samples = distinguish(
             mechanism, most_unlike_pairs(mechanism, given[:10], 1), samples=enough, generator=seeded(11)
@@ -54,7 +54,7 @@ def test_a_sound_method_passes(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if is_unsound(row.published_rule)])
 def test_an_unsound_method_as_published_is_caught_by_replay(name: str) -> None:
-    found = audit(name, as_published=True, kinds=["replay"], scenes=neighbouring_pairs()[:5])
+    found = audit(name, uncertified=True, kinds=["replay"], scenes=neighbouring_pairs()[:5])
     assert found.verdict == "violation"
 
 
@@ -68,7 +68,7 @@ def test_the_controls_are_these() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", control_names())
 def test_every_control_is_caught(name: str) -> None:
-    found = audit(name, samples=SAMPLES, generator=seeded(12))
+    found = audit(name, samples=SAMPLES, randomness=seeded(12))
     assert found.verdict == "violation"
     assert found.finding("replay").verdict == "violation"
     if name not in BY_REPLAY_ALONE:

@@ -31,9 +31,9 @@ def made(kind):
     return clipping_rule(kind if isinstance(kind, str) else kind())
 
 
-def factors(rule, norms, clip=CLIP):
+def scales(rule, norms, clip=CLIP):
     bound = bounded(rule).bound(clip, norms.shape[1])
-    return bounded(rule).factors(norms, clip, bound=bound, dtype=norms.dtype)
+    return bounded(rule).scales(norms, clip, bound=bound, dtype=norms.dtype)
 
 
 class Layers(nn.Module):
@@ -73,7 +73,7 @@ def test_what_one_example_adds_is_within_the_bound(kind, dtype):
     for row in hostile_gradients().split(1):
         total, found = summed(row, made(kind), dtype)
         assert total.isfinite().all()
-        assert float(total.norm()) <= found.norm_bound, row[0, 0]
+        assert float(total.norm()) <= found.l2_bound, row[0, 0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -83,7 +83,7 @@ def test_an_example_adds_the_same_alone_and_among_others(kind, dtype):
     rows = hostile_gradients()
     total, found = summed(rows, made(kind), dtype)
     apart = torch.stack([summed(row, made(kind), dtype)[0] for row in rows.split(1)]).sum(0)
-    torch.testing.assert_close(total, apart, rtol=1e-5, atol=1e-5 * found.norm_bound)
+    torch.testing.assert_close(total, apart, rtol=1e-5, atol=1e-5 * found.l2_bound)
 
 
 @every_sound_rule
@@ -91,20 +91,20 @@ def test_factors_of_a_row_are_the_same_to_the_bit_in_any_batch(kind):
     rule = made(kind)
     groups = len(rule.groups(list(named())))
     norms = torch.rand(9, groups, generator=torch.Generator().manual_seed(0)) * 3
-    whole = factors(rule, norms)
+    whole = scales(rule, norms)
     assert whole.shape == norms.shape
     assert whole.dtype == norms.dtype
-    assert torch.equal(whole, torch.cat([factors(rule, row) for row in norms.split(1)]))
+    assert torch.equal(whole, torch.cat([scales(rule, row) for row in norms.split(1)]))
 
 
 def test_without_the_projection_the_same_contributions_are_far_above_the_bound(monkeypatch):
     """So the tests above do see a rule that is not held."""
     rule = made(NoOp)
     monkeypatch.setattr(
-        type(bounded(rule)), "factors", lambda held, norms, *_, **__: held.unbounded_factors(norms, CLIP).float()
+        type(bounded(rule)), "scales", lambda held, norms, *_, **__: held.unbounded_scales(norms, CLIP).float()
     )
     total, found = summed(torch.full((1, 8), 7.0), rule)
-    assert float(total.norm()) > 30 * found.norm_bound
+    assert float(total.norm()) > 30 * found.l2_bound
 
 
 # --- the package's own are left as they are ------------------------------------------------------------
@@ -120,27 +120,27 @@ def test_our_rules_are_multiplied_by_exactly_one(name, dtype):
         for clip in (1e-6, 0.1, 0.3, 1.0, 3.7, 1e6):
             norms = clip * torch.rand(4000, groups, generator=generator, dtype=dtype) * 2 / math.sqrt(groups)
             norms[:5] = clip * torch.tensor([0.0, 1.0, safety, 1e9, 1e-9], dtype=dtype)[:, None] / math.sqrt(groups)
-            said = rule.factors(norms, clip * safety)
-            assert torch.equal(factors(rule, norms, clip), said)
+            said = rule.scales(norms, clip * safety)
+            assert torch.equal(scales(rule, norms, clip), said)
 
 
 def test_a_published_rule_is_not_held_and_one_of_a_users_own_cannot_ask_for_it():
     norms = torch.tensor([[7.0]])
-    rule = clipping_rule("own_norm", as_published=True)
-    assert factors(rule, norms).tolist() == [[1.0]]
+    rule = clipping_rule("own_norm", uncertified=True)
+    assert scales(rule, norms).tolist() == [[1.0]]
     for published in (False, True):
         with pytest.raises(Unsupported, match="unsound='because'"):
-            clipping_rule(Asks(), as_published=published)
+            clipping_rule(Asks(), uncertified=published)
 
 
 def test_a_subclass_of_ours_is_not_ours():
     class Mine(type(clipping_rule("flat"))):
-        def factors(self, norms, clip):
+        def scales(self, norms, clip):
             return torch.ones_like(norms)
 
     assert registry.is_ours(clipping_rule("flat"))
     total, found = summed(torch.full((1, 8), 7.0), clipping_rule(Mine()))
-    assert float(total.norm()) <= found.norm_bound
+    assert float(total.norm()) <= found.l2_bound
 
 
 # --- held --------------------------------------------------------------------------------------------
@@ -153,22 +153,22 @@ def test_a_rule_that_clips_nothing_is_flat_clipping():
 
 def test_a_sound_rule_of_ones_own_keeps_its_factors():
     norms = torch.tensor([[0.1], [0.5], [9.0]])
-    said = Careful().factors(norms, CLIP * (1 - 8 * torch.finfo(torch.float32).eps))
-    assert torch.equal(factors(made(Careful), norms), said)
+    said = Careful().scales(norms, CLIP * (1 - 8 * torch.finfo(torch.float32).eps))
+    assert torch.equal(scales(made(Careful), norms), said)
 
 
 def test_what_is_not_a_number_counts_as_zero():
-    assert factors(made(NotANumber), torch.ones(3, 2)).tolist() == [[0.0] * 2] * 3
+    assert scales(made(NotANumber), torch.ones(3, 2)).tolist() == [[0.0] * 2] * 3
 
 
 def test_a_norm_whose_square_vanished_does_not_hide_a_huge_factor():
     """Entries of 1e-23 have a norm of zero in float32; times 1e30 they would be far above the bound."""
-    assert 0 < float(factors(made(HELD[2]), torch.zeros(1, 1))) <= CLIP / LEAST_NORM
+    assert 0 < float(scales(made(HELD[2]), torch.zeros(1, 1))) <= CLIP / LEAST_NORM
 
 
 def test_a_rule_that_fails_on_some_records_counts_them_as_zero_and_says_nothing():
     norms = torch.tensor([[0.1], [7.0], [0.2]])
-    together = factors(made(Fails), norms)
+    together = scales(made(Fails), norms)
     assert together.tolist() == [[1.0], [0.0], [1.0]]
 
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_held_is_refused_whatever_the_records_are(kind):
 
 
 def test_an_adaptive_rule_must_have_all_methods():
-    with pytest.raises(InvalidValue, match="threshold, transformed, bits"):
+    with pytest.raises(InvalidValue, match="threshold, transformed, statistics"):
         clipping_rule(HalfAdaptive())
 
 
@@ -196,23 +196,23 @@ def test_a_hostile_rule_with_a_memory_is_held_too():
     rule = made(Remembers)
     for row in hostile_gradients().split(1):
         total, found = summed(row, rule)
-        assert float(total.norm()) <= found.norm_bound
-        assert found.raw_bits.shape == (2,)
-        assert float(found.raw_bits.norm()) <= rule.bit_bound
+        assert float(total.norm()) <= found.l2_bound
+        assert found.raw_statistics.shape == (2,)
+        assert float(found.raw_statistics.norm()) <= rule.statistics_bound
     rows = torch.randn(5, 8, generator=torch.Generator().manual_seed(3))
-    bits = [summed(row, rule)[1].raw_bits for row in rows.split(1)]
-    torch.testing.assert_close(summed(rows, rule)[1].raw_bits, torch.stack(bits).sum(0))
+    statistics = [summed(row, rule)[1].raw_statistics for row in rows.split(1)]
+    torch.testing.assert_close(summed(rows, rule)[1].raw_statistics, torch.stack(statistics).sum(0))
 
 
 def test_it_is_released_and_an_empty_batch_too():
     rule, model = made(Remembers), nn.Linear(3, 2)
     for size in (5, 0):
         data = torch.randn(size, 3), torch.randint(2, (size,))
-        whole = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), data, rule=rule, clip=CLIP)
-        assert whole.raw_bits.shape == (2,)
+        whole = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), data, rule=rule, clipping_norm=CLIP)
+        assert whole.raw_statistics.shape == (2,)
         found = release(whole, rule, step=Step(noise=1.0, clip=CLIP), batch=5, generator=seeded(0))
         assert all(grad.isfinite().all() for grad in found.grads.values())
-    assert [len(bits) for bits in rule.heard] == [2, 2]
+    assert [len(statistics) for statistics in rule.heard] == [2, 2]
 
 
 # --- in a run ----------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_training_with_a_hostile_rule_keeps_every_contribution_within_the_bound(
 
     monkeypatch.setattr(Clipper, "sum", watched)
     x = 1000 * torch.randn(SIZE, 4, generator=torch.Generator().manual_seed(4))
-    p = plan(epsilon=8.0, delta=1e-3, size=SIZE, batch=8, steps=3, clip=CLIP, rule=kind)
+    p = plan(epsilon=8.0, delta=1e-3, dataset_size=SIZE, batch_size=8, steps=3, clipping_norm=CLIP, rule=kind)
     assert (p.rule, p.is_unsound, p.guarantee.label) == (kind, False, "certified")
     model, loss = nn.Linear(4, 2), nn.CrossEntropyLoss(reduction="none")
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), TensorDataset(x, (x[:, 0] > 0).long()), p)
@@ -249,4 +249,4 @@ def test_clients_updates_go_the_same_way():
     updates = [{"weight": row[None].float()} for row in hostile_gradients()]
     for update in updates:
         found = clipped_updates([update], there, made(NoOp), CLIP)
-        assert float(found.grads["weight"].double().norm()) <= found.norm_bound == CLIP
+        assert float(found.grads["weight"].double().norm()) <= found.l2_bound == CLIP

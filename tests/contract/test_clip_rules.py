@@ -24,18 +24,18 @@ sound_rules = pytest.mark.parametrize("name", SOUND_RULES)
 
 
 def summed(model, rule, data):
-    return clipped_sum(model, LOSS, data, rule=rule, clip=STEP.clip, as_published=True)
+    return clipped_sum(model, LOSS, data, rule=rule, clipping_norm=STEP.clip, uncertified=True)
 
 
 def released(model, rule, data, seed=0):
     return release(
-        summed(model, rule, data), rule, step=STEP, batch=SIZE, generator=seeded(seed), as_published=True
+        summed(model, rule, data), rule, step=STEP, batch=SIZE, generator=seeded(seed), uncertified=True
     )  # fmt: skip
 
 
 def used(name, model):
     """The rule after two releases, so that what it has learnt is in force."""
-    rule = clipping_rule(name, as_published=True)
+    rule = clipping_rule(name, uncertified=True)
     for seed in (1, 2):
         released(model, rule, batch(seed=seed), seed)
     return rule
@@ -48,7 +48,7 @@ def flat(grads):
 def test_the_names_are_those_that_planning_knows():
     assert sorted(registry.names()) == sorted([*SOUND_RULES, *UNSOUND_RULES])
     for name in registry.names():
-        assert is_published(clipping_rule(name, as_published=True)) == (name in UNSOUND_RULES)
+        assert is_published(clipping_rule(name, uncertified=True)) == (name in UNSOUND_RULES)
 
 
 @every_rule
@@ -60,14 +60,14 @@ def test_it_keeps_the_contract(name, check):
 
 @every_rule
 def test_the_spelling_makes_an_equal_rule(name):
-    rule = clipping_rule(name, as_published=True)
+    rule = clipping_rule(name, uncertified=True)
     assert registry.to_spec(rule) == name
-    assert clipping_rule(registry.to_spec(rule), as_published=True) == rule
+    assert clipping_rule(registry.to_spec(rule), uncertified=True) == rule
 
 
 @every_rule
 def test_a_neighbour_is_within_the_bound(name):
-    """Leaving out one example moves the sum at most norm_bound; so does any one alone, a loud one too."""
+    """Leaving out one example moves the sum at most l2_bound; so does any one alone, a loud one too."""
     model = network()
     rule = used(name, model)
     with torch.no_grad():
@@ -78,11 +78,11 @@ def test_a_neighbour_is_within_the_bound(name):
     for out in range(SIZE):
         keep = torch.arange(SIZE) != out
         without = summed(model, rule, (x[keep], y[keep]))
-        assert without.norm_bound == whole.norm_bound
+        assert without.l2_bound == whole.l2_bound
         moved = float((flat(whole.grads) - flat(without.grads)).norm())
-        assert moved <= whole.norm_bound * (1 + 1e-5)
-        if whole.raw_bits is not None and len(whole.raw_bits):
-            assert float((whole.raw_bits - without.raw_bits).norm()) <= rule.bit_bound
+        assert moved <= whole.l2_bound * (1 + 1e-5)
+        if whole.raw_statistics is not None and len(whole.raw_statistics):
+            assert float((whole.raw_statistics - without.raw_statistics).norm()) <= rule.statistics_bound
 
 
 @every_rule
@@ -97,13 +97,13 @@ def test_pieces_make_the_whole(name):
         + summed(model, rule, (x[4:], y[4:]))
     )
     torch.testing.assert_close(flat(parts.grads), flat(whole.grads), rtol=1e-4, atol=1e-6)
-    if whole.raw_bits is not None:
-        assert torch.equal(parts.raw_bits, whole.raw_bits)
-    kept = rule.state() if is_adaptive(rule) else None
-    both = [release(c, rule, step=STEP, batch=SIZE, generator=seeded(5), as_published=True) for c in (whole,)]
+    if whole.raw_statistics is not None:
+        assert torch.equal(parts.raw_statistics, whole.raw_statistics)
+    kept = rule.state_dict() if is_adaptive(rule) else None
+    both = [release(c, rule, step=STEP, batch=SIZE, generator=seeded(5), uncertified=True) for c in (whole,)]
     if kept is not None:
-        rule.restore(kept)
-    both.append(release(parts, rule, step=STEP, batch=SIZE, generator=seeded(5), as_published=True))
+        rule.load_state_dict(kept)
+    both.append(release(parts, rule, step=STEP, batch=SIZE, generator=seeded(5), uncertified=True))
     torch.testing.assert_close(flat(both[0].grads), flat(both[1].grads), rtol=1e-4, atol=1e-5)
 
 
@@ -135,16 +135,16 @@ def test_an_example_that_is_not_finite_changes_nothing_that_matters(name):
 
 @every_rule
 def test_nothing_raw_is_in_what_is_released(name):
-    answer = released(network(), clipping_rule(name, as_published=True), batch())
+    answer = released(network(), clipping_rule(name, uncertified=True), batch())
     assert {field.name for field in dataclasses.fields(answer)} == {"grads", "clip", "batch", "std"}
     assert (answer.std is None) == (name in UNSOUND_RULES)
 
 
 @pytest.mark.parametrize("name", UNSOUND_RULES)
 def test_an_unsound_rule_is_refused_at_both_doors(name):
-    model, rule = network(), clipping_rule(name, as_published=True)
+    model, rule = network(), clipping_rule(name, uncertified=True)
     with pytest.raises(Unsupported, match="has no guarantee"):
-        clipped_sum(model, LOSS, batch(), rule=rule, clip=STEP.clip)
+        clipped_sum(model, LOSS, batch(), rule=rule, clipping_norm=STEP.clip)
     with pytest.raises(Unsupported, match="has no guarantee"):
         release(summed(model, rule, batch()), rule, step=STEP, batch=SIZE, generator=seeded(0))
 
@@ -157,15 +157,15 @@ def test_a_rule_goes_on_where_its_state_was_saved(name):
         return
     model = network()
     fresh = clipping_rule(name)
-    fresh.restore(rule.state())  # before the first release too
+    fresh.load_state_dict(rule.state_dict())  # before the first release too
     rule = used(name, model)
     other = clipping_rule(name)
-    other.restore(rule.state())
+    other.load_state_dict(rule.state_dict())
     for seed in (3, 4):
         one, two = (released(model, r, batch(seed=seed), seed) for r in (rule, other))
         assert one.clip == two.clip
         assert torch.equal(flat(one.grads), flat(two.grads))
-    kept = rule.state()
+    kept = rule.state_dict()
     released(model, rule, batch(), 6)
     assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(
-        kept.values(), other.state().values(), strict=True))  # what was saved is a copy  # fmt: skip
+        kept.values(), other.state_dict().values(), strict=True))  # what was saved is a copy  # fmt: skip

@@ -123,7 +123,7 @@ def test_a_charge_for_another_kind_of_noise_pays_for_none(kind, secure):
 def test_a_charge_comes_from_an_account_alone():
     with pytest.raises(InvalidValue, match="not made by hand"):
         Charge(object(), 0, Step(noise=1.0), 1.0)
-    p = plan(delta=1e-5, size=100, batch=10, steps=2, noise=2.0, solve="epsilon")
+    p = plan(delta=1e-5, dataset_size=100, batch_size=10, steps=2, noise_multiplier=2.0, solve="epsilon")
     charge = InMemory(p).charge(0)
     assert (charge.number, charge.step, charge.clip) == (0, p.steps[0], p.steps[0].clip)
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):

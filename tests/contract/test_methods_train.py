@@ -23,15 +23,22 @@ DECAYS = {
 
 
 def planned(method, *, published=False, **more):
-    given = dict.fromkeys(METHODS[method].needs, 2.0) | {"noise": 2.0} | more
+    given = dict.fromkeys(METHODS[method].needs, 2.0) | {"noise_multiplier": 2.0} | more
     return plan(
-        size=SIZE, batch=BATCH, steps=STEPS, delta=1e-3, solve="epsilon", method=method, as_published=published, **given
+        dataset_size=SIZE,
+        batch_size=BATCH,
+        steps=STEPS,
+        delta=1e-3,
+        solve="epsilon",
+        method=method,
+        uncertified=published,
+        **given,
     )
 
 
 def trained(made, out, *, published=False, **settings):
-    settings = {"lr": 0.1, "reserve": STEPS, **settings}  # a given reserve need not be measured
-    return train(made, tiny_task.task(), out=out, as_published=published, **settings)
+    settings = {"lr": 0.1, "steps_per_line": STEPS, **settings}  # a given reserve need not be measured
+    return train(made, tiny_task.task(), out=out, uncertified=published, **settings)
 
 
 def check_ledger(run, made):
@@ -77,7 +84,14 @@ def test_what_has_no_guarantee_refuses_unless_it_is_asked_for(method, tmp_path):
         trained(made, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     with pytest.raises(Unsupported, match="has no guarantee"):
-        plan(size=SIZE, batch=BATCH, steps=STEPS, delta=1e-3, epsilon=2.0, rule=METHODS[method].published_rule)
+        plan(
+            dataset_size=SIZE,
+            batch_size=BATCH,
+            steps=STEPS,
+            delta=1e-3,
+            epsilon=2.0,
+            rule=METHODS[method].published_rule,
+        )
 
 
 @pytest.mark.parametrize("decay", DECAYS)
@@ -88,9 +102,9 @@ def test_the_eight_variants_train_under_the_three_decays(method, decay, tmp_path
         made = planned(method, published=published, **shapes)
         run = trained(made, tmp_path / str(published), published=published)
         check_ledger(run, made)
-        if "noise" in shapes:
+        if "noise_multiplier" in shapes:
             assert made.steps[1].noise < made.steps[0].noise == 2.0
-        if "clip" in shapes:
+        if "clipping_norm" in shapes:
             assert made.steps[1].clip < made.steps[0].clip == 2.0
 
 
@@ -120,7 +134,7 @@ def test_the_scale_factor_shrinks_what_is_taken_for_the_sensitivity(tmp_path):
 
 
 def test_the_sensitivity_that_was_taken_is_shown_only_if_asked_for(tmp_path):
-    made = planned("dyn-s-l2max", published=True, clip=0.3)
+    made = planned("dyn-s-l2max", published=True, clipping_norm=0.3)
     quiet = trained(made, tmp_path / "a", published=True)
     shown = trained(made, tmp_path / "b", published=True, show_private=True)
     assert not any(key.startswith("raw_") for key in quiet.metrics[-1])

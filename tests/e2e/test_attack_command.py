@@ -26,7 +26,7 @@ def test_methods_are_compared_with_training_without_privacy() -> None:
         assert row["difference_lower"] <= row["difference"] <= row["difference_upper"]
         assert not row["violation"]
     free, *_, private = found["outcomes"]
-    assert (free["top1"], free["ceiling"], free["noise"]) == (1.0, None, None)
+    assert (free["top1"], free["ceiling"], free["noise_multiplier"]) == (1.0, None, None)
     assert 0.01 <= private["ceiling"] < 0.02
     assert 0.01 <= private["run_ceiling"] < private["ceiling"]
     assert found["outcomes"][2]["published"] == {"iterations": 13.4, "success": 0.23, "mse": 0.547}
@@ -99,14 +99,14 @@ def test_the_columns_of_the_picture_are_in_order() -> None:
 @pytest.mark.slow
 def test_a_plan_and_a_run_are_attacked(tmp_path: Path) -> None:
     made = plan(
-        epsilon=2.0, size=200, batch=20, steps=6, clip=0.5, method="quantile",
+        epsilon=2.0, dataset_size=200, batch_size=20, steps=6, clipping_norm=0.5, method="quantile",
         training={"task": "digits:size=200", "model": "mlp"},
     )  # fmt: skip
     made.save(tmp_path / "plan.json")
     short = "--attack prior,analytic --examples 3 --candidates 50"
     found = answer(f"attack --plan {tmp_path / 'plan.json'} {short} --at-steps last")
     assert [row["method"] for row in found["outcomes"]] == ["non-private"] * 2 + ["plan"] * 2
-    assert found["outcomes"][2]["noise"] == pytest.approx(made.steps[5].noise)
+    assert found["outcomes"][2]["noise_multiplier"] == pytest.approx(made.steps[5].noise)
     train(made, out=tmp_path / "run", seed=1)
     found = answer(f"attack --run {tmp_path / 'run'} {short}")
     assert [(row["method"], row["step"]) for row in found["outcomes"]] == [("run", 6), ("run", 6)]
@@ -114,7 +114,7 @@ def test_a_plan_and_a_run_are_attacked(tmp_path: Path) -> None:
     assert found["outcomes"][0]["ceiling"] is not None
     file = tmp_path / "run" / "run.json"
     about = json.loads(file.read_text()) | {"source": "COUNTED WITHOUT PRIVACY"}
-    file.write_text(json.dumps({key: value for key, value in about.items() if key != "not_private"}))
+    file.write_text(json.dumps({key: value for key, value in about.items() if key != "non_private_preprocessing"}))
     found = answer(f"attack --run {tmp_path / 'run'} {short}")
     assert "guarantee: none, vocabulary=counted" in found["guarantees"]["run"]
     assert found["outcomes"][0]["ceiling"] is None
@@ -165,5 +165,5 @@ def test_what_is_kept_without_privacy_is_of_the_same_batches(tmp_path):
     """The weights at step 5 depend on the rate at which batches were drawn, also where there is no plan."""
     given = {"attacks": ["prior"], "examples": 2, "candidates": 9, "at_steps": [5], "steps": 6, "model": "linear"}
     for rate in (0.1, 0.9, 0.9):
-        attack(None, "digits:size=60", rate=rate, out=tmp_path, **given)
+        attack(None, "digits:size=60", sample_rate=rate, out=tmp_path, **given)
     assert len(list(tmp_path.iterdir())) == 2

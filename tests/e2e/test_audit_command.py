@@ -54,7 +54,7 @@ def test_samples_give_a_labelled_bound_and_a_seed_gives_it_again() -> None:
 @pytest.mark.slow
 def test_a_plan_is_run_once(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
-    plan(epsilon=8.0, delta=1e-5, size=300, batch=100, steps=10).save(file)
+    plan(epsilon=8.0, delta=1e-5, dataset_size=300, batch_size=100, steps=10).save(file)
     found = answer("audit --kind one-run --canaries 300 --seed 1 --plan", str(file))
     assert [one["kind"] for one in found["findings"]] == ["one-run"]
     assert found["verdict"] in ("consistent", "inconclusive")
@@ -66,7 +66,7 @@ def test_a_plan_is_run_once(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ("audit", "Give one of --method"),
-        ("audit --method dynamic --alarm 2", "alarm=2.0 must lie strictly between 0 and 1"),
+        ("audit --method dynamic --alarm 2", "significance=2.0 must lie strictly between 0 and 1"),
         ("audit --method noisy-sgd --control own-norm", "Give one of --method"),
         ("audit --method own-norm", "method='own-norm' is not known"),
         ("audit --control noisy-sgd", "control='noisy-sgd' is not known"),
@@ -76,7 +76,7 @@ def test_a_plan_is_run_once(tmp_path: Path) -> None:
         ("audit --method noisy-sgd --kind one-run", "needs a plan"),
         ("audit --method noisy-sgd --samples 3 --kind step", "samples=3"),
         ("audit --method noisy-sgd --samples x", "not a whole number"),
-        ("audit --method noisy-sgd --alarm 2 --kind step", "alarm=2.0"),
+        ("audit --method noisy-sgd --alarm 2 --kind step", "significance=2.0"),
         ("audit --method noisy-sgd --task digits", "--task needs --plan"),
         ("audit --plan nowhere.json", "nowhere.json"),
         ("audit --run nowhere", "nowhere"),

@@ -27,7 +27,7 @@ TOTAL = f"{RUN} --total-epsilon 1.9 --ledger-dir runs"
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a plan of epsilon 1: two such runs come to less than 1.9, three to more."""
     monkeypatch.chdir(tmp_path)
-    plan(epsilon=1.0, delta=1e-3, size=SIZE, batch=20, steps=40).save("plan.json")
+    plan(epsilon=1.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=40).save("plan.json")
 
 
 def test_runs_begin_until_the_total_is_spent() -> None:
@@ -71,7 +71,7 @@ def test_mistakes_are_one_line_and_leave_nothing(line: str, words: str) -> None:
 
 def test_the_name_is_a_key_of_the_recipe() -> None:
     Path("recipe.toml").write_text(
-        f"epsilon = 1\ndelta = 1e-3\nsize = {SIZE}\nbatch = 20\nsteps = 3\n"
+        f"epsilon = 1\ndelta = 1e-3\ndataset_size = {SIZE}\nbatch_size = 20\nsteps = 3\n"
         '[training]\ntask = "tiny_task:task"\ndataset_name = "people"\n'
     )
     assert run("train recipe.toml --out runs/a").exit_code == 0

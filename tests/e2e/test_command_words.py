@@ -56,11 +56,11 @@ def test_long_and_short_names_give_the_same() -> None:
 def test_replace_one_is_another_name_of_replace() -> None:
     line = "epsilon --steps 20 --delta 1e-5 --rate 1 --noise 9 --adjacency"
     one, other = answer(f"{line} replace-one"), answer(f"{line} replace")
-    assert one["relation"] == other["relation"] == "replace"
+    assert one["adjacency"] == other["adjacency"] == "replace-one"
     assert one["epsilon"] == other["epsilon"]
     refused(run("epsilon --steps 20 --delta 1e-5 --rate 0.1 --noise 9 --adjacency replace-one"), "has no theorem here")
-    assert Budget(epsilon=1.0, delta=1e-5, relation="replace-one") == Budget(
-        epsilon=1.0, delta=1e-5, relation="replace"
+    assert Budget(epsilon=1.0, delta=1e-5, adjacency="replace-one") == Budget(
+        epsilon=1.0, delta=1e-5, adjacency="replace-one"
     )
 
 
@@ -86,14 +86,14 @@ def test_words_of_other_libraries_are_answered_with_ours(line: str, ours: str) -
 )  # fmt: skip
 def test_python_answers_them_too(given: dict[str, float], ours: str) -> None:
     with pytest.raises(InvalidValue, match=f"Did you mean {ours!r}"):
-        plan(**{"epsilon": 2.0, "size": 600, "steps": 5} | given)
+        plan(**{"epsilon": 2.0, "dataset_size": 600, "steps": 5} | given)
     if ours not in ("epsilon", "delta"):
         with pytest.raises(InvalidValue, match=f"Did you mean {ours!r}"):
-            Recipe(**{"budget": Budget(epsilon=2.0, delta=1e-5), "size": 600, "steps": 5} | given)
+            Recipe(**{"budget": Budget(epsilon=2.0, delta=1e-5), "dataset_size": 600, "steps": 5} | given)
 
 
 def test_training_says_what_belongs_to_the_plan() -> None:
-    with pytest.raises(InvalidValue, match=r"no keyword 'max_grad_norm'. The plan has it: plan\(clip=...\)"):
+    with pytest.raises(InvalidValue, match=r"no keyword 'max_grad_norm'. The plan has it: plan\(clipping_norm=...\)"):
         Training(max_grad_norm=1.0)  # type: ignore[call-arg]
     with pytest.raises(InvalidValue, match="Did you mean 'dataset'"):
         Training(data_loader=[])  # type: ignore[call-arg]

@@ -18,7 +18,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     folder = tmp_path_factory.mktemp("compare")
     made, recipe = folder / "made.json", folder / "mine.toml"
     assert run(f"plan {RUN}", "--out", str(made)).exit_code == 0
-    recipe.write_text("epsilon = 1.2\ndelta = 1e-5\nsize = 6000\nbatch = 6000\nsteps = 300\nnoise = 'cosine:end=0.5'\n")
+    recipe.write_text(
+        "epsilon = 1.2\ndelta = 1e-5\ndataset_size = 6000\nbatch_size = 6000\nsteps = 300\nnoise = 'cosine:end=0.5'\n"
+    )
     return str(made), str(recipe)
 
 
@@ -53,8 +55,10 @@ def test_json_has_both_plans() -> None:
         assert row["certified"]["epsilon_lower"] <= row["certified"]["epsilon"] <= 1.2
         assert row["clt"]["label"] == "certified"  # exact on full batches
         assert row["utility"]["label"] == "estimate"
-        assert row["noise_std"] == pytest.approx([n * c for n, c in zip(row["noise"], row["clip"], strict=True)])
-    assert dynamic["noise"][0] / dynamic["noise"][1] == pytest.approx(3.3, rel=0.01)
+        assert row["noise_std"] == pytest.approx(
+            [n * c for n, c in zip(row["noise_multiplier"], row["clipping_norm"], strict=True)]
+        )
+    assert dynamic["noise_multiplier"][0] / dynamic["noise_multiplier"][1] == pytest.approx(3.3, rel=0.01)
 
 
 def test_files_and_methods_stand_together(files: tuple[str, str]) -> None:
@@ -141,7 +145,7 @@ BAD = {
     "search: no limits": (f"plan --optimize {RUN} --over steps=100", "must read name=least..largest"),
     "search: bad limits": (f"plan --optimize {RUN} --over steps=1..x", "'x' is not a finite number"),
     "search: falling limits": (f"plan --optimize {RUN} --over steps=9..2", "must rise"),
-    "search: beyond": (f"plan --optimize {RUN} --over batch=1..6001", "at most 6000"),
+    "search: beyond": (f"plan --optimize {RUN} --over batch_size=1..6001", "at most 6000"),
     "search: most 0": (f"{SEARCH} --most 0", "not a whole number"),
     "search: out nowhere": (f"{SEARCH} --out no/such/folder/plan.json", "lies in a directory that does not exist"),
     "search: no recipe": ("plan --optimize nowhere.toml", "there is no such file"),

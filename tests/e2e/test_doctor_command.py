@@ -62,7 +62,7 @@ def task() -> Task:
     return records(lambda: fine()[0])
 
 def counted() -> Task:
-    return replace(task(), not_private="vocabulary=counted")
+    return replace(task(), non_private_preprocessing="vocabulary=counted")
 
 def misfit() -> Task:
     return records(lambda: nn.Linear(9, 3))
@@ -89,7 +89,7 @@ def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def planned(folder: Path, **more: Any) -> str:
-    given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "size": 500, "batch": 50, "steps": 40}
+    given: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-4, "dataset_size": 500, "batch_size": 50, "steps": 40}
     path = folder / "plan.json"
     plan(**given | more).save(path)
     return str(path)
@@ -181,14 +181,14 @@ def test_the_plans_figures_in_json(doctor, tmp_path: Path) -> None:
     assert found["plan"]["epochs"] == pytest.approx(4.0)
     assert found["plan"]["guarantee"]["label"] == "certified"
     assert found["plan"]["seconds"] == pytest.approx(40 * found["milliseconds"]["private"] / 1e3)
-    assert found["estimate"]["batch"] == 50
+    assert found["estimate"]["batch_size"] == 50
 
 
 @pytest.mark.slow
 def test_a_task_and_a_plan_that_do_not_fit(doctor, tmp_path: Path) -> None:
     stopped(
-        doctor("--task", "models:task", "--plan", planned(tmp_path, size=501)),
-        "stop  dataset  examples=500 must be the plan's size=501", "-> Plan with this size",
+        doctor("--task", "models:task", "--plan", planned(tmp_path, dataset_size=501)),
+        "stop  dataset  examples=500 must be the plan's dataset_size=501", "-> Plan with this size",
     )  # fmt: skip
     stopped(doctor("--task", "models:misfit", "--plan", planned(tmp_path)), "It fails on a trial batch: RuntimeError")
     stopped(doctor("--task", "models:task", "--model", "models:Normed"), "BatchNorm1d(6) mixes")
@@ -215,7 +215,7 @@ def test_another_network_by_name(doctor) -> None:
 def test_memory_that_is_short(doctor, tmp_path: Path) -> None:
     result = doctor("models:fine", "--plan", planned(tmp_path), "--memory", "12K")
     assert result.exit_code == 0, result.output
-    assert "use max_physical_batch=" in result.stdout
+    assert "use max_physical_batch_size=" in result.stdout
     assert "warn  model  One record at a time takes about" in doctor("models:fine", "--memory", "500").stdout
 
 

@@ -72,7 +72,7 @@ def test_json_has_the_fields_of_a_guarantee() -> None:
         "delta": 1e-5,
         "label": "certified",
         "method": "pld",
-        "relation": "zero-out",
+        "adjacency": "zero-out",
         "steps": 14063,
     }.items() <= found.items()
 
@@ -315,7 +315,7 @@ def test_a_mistake_is_one_line_and_exit_2(line: str, tmp_path: Path, monkeypatch
 def test_noise_that_hides_nothing_is_named() -> None:
     result = run("epsilon --rate 0.01 --noise 1e-200 --steps 10 --delta 1e-5")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("privet: noise=1e-200 must be at least 1e-100.")
+    assert result.stderr.startswith("privet: noise_multiplier=1e-200 must be at least 1e-100.")
 
 
 def test_a_misspelt_name_gets_a_suggestion() -> None:

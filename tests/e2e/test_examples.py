@@ -88,7 +88,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def planned():
-    return plan(delta=1e-3, size=100, batch=20, steps=3, noise=2.0, solve="epsilon")
+    return plan(delta=1e-3, dataset_size=100, batch_size=20, steps=3, noise_multiplier=2.0, solve="epsilon")
 
 
 @pytest.fixture

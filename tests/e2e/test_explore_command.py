@@ -37,14 +37,14 @@ def test_the_view_is_a_table_with_its_label(tmp_path: Path) -> None:
 
 def test_json_says_the_same_as_python() -> None:
     found = answer(GRID)
-    python = ahead(epsilon=2.0, delta=1e-5, size=60000, batches=[256, 600], steps=[60000]).as_dict()
+    python = ahead(epsilon=2.0, delta=1e-5, dataset_size=60000, batches=[256, 600], steps=[60000]).as_dict()
     assert {key: found[key] for key in python} == json.loads(json.dumps(python))
     assert found["cells"][0]["guarantee"]["epsilon"] <= 2
 
 
 def test_a_range_goes_in_equal_ratios() -> None:
     found = answer("plan --explore --size 1000 --epsilon 2 --batches 10:1000:3 --steps 1000:1000:1")
-    assert [cell["batch"] for cell in found["cells"]] == [10, 100, 1000]
+    assert [cell["batch_size"] for cell in found["cells"]] == [10, 100, 1000]
     found = answer("plan --explore --size 1000 --epsilon 2 --batches 1000 --epochs 1:4:3")
     assert [cell["steps"] for cell in found["cells"]] == [1, 2, 4]
 
@@ -52,7 +52,7 @@ def test_a_range_goes_in_equal_ratios() -> None:
 def test_a_method_moves_the_noise() -> None:
     line = "plan --explore --size 1000 --epsilon 2 --batches 100 --steps 2000 --method growing-mu --rho-noise 2"
     (cell,) = answer(line)["cells"]
-    assert cell["noise"] / cell["noise_last"] == pytest.approx(2, rel=1e-3)
+    assert cell["noise_multiplier"] / cell["noise_last"] == pytest.approx(2, rel=1e-3)
     text = run(line).stdout
     assert ", growing-mu" in text
     assert " to " in text.splitlines()[2]
@@ -72,11 +72,11 @@ def test_the_view_around_a_plan_and_a_recipe(plan_file: str, tmp_path: Path) -> 
     own = next(cell for cell in found["cells"] if cell["steps"] == 1000)
     assert own["guarantee"] == Plan.load(plan_file).guarantee.as_dict()
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text("size = 1000\nepsilon = 2.0\ndelta = 1e-5\n")  # the grid says the rest
+    recipe.write_text("dataset_size = 1000\nepsilon = 2.0\ndelta = 1e-5\n")  # the grid says the rest
     cells = answer("plan --explore --batches 100 --steps 1000", str(recipe))["cells"]
-    assert [cell["noise"] for cell in cells] == [own["noise"]]
+    assert [cell["noise_multiplier"] for cell in cells] == [own["noise_multiplier"]]
     richer = answer("plan --explore --batches 100 --steps 1000 --epsilon 4", plan_file)
-    assert richer["cells"][0]["noise"] < own["noise"]
+    assert richer["cells"][0]["noise_multiplier"] < own["noise_multiplier"]
 
 
 def test_more_rounds_of_a_plan(plan_file: str) -> None:
@@ -92,7 +92,7 @@ def test_more_rounds_of_a_plan(plan_file: str) -> None:
     for row, line in zip(found["rows"], lines[2:4], strict=True):
         low, _, high, noise = line.split()[2:]
         assert float(low) <= row["guarantee"]["epsilon_lower"] <= row["guarantee"]["epsilon"] <= float(high)
-        assert row["noise"] <= float(noise) <= row["noise"] * 1.001
+        assert row["noise_multiplier"] <= float(noise) <= row["noise_multiplier"] * 1.001
         assert row["within"]["epsilon"] <= 2.5
     assert "noise for" not in run("plan --explore --more 100", plan_file).stdout
 
@@ -123,7 +123,7 @@ FLAGS = {
     "delta 1": (f"{BASE} --delta 1", "delta=1.0 must lie strictly between"),
     "out of reach": ("plan --explore --size 9 --epsilon 1e-12 --delta 1e-200 --batches 9 --steps 9",
                      "cannot be reached"),
-    "batch above size": (f"{BASE} --batches 256,70000", "batches=70000 must be at most size=60000"),
+    "batch above size": (f"{BASE} --batches 256,70000", "batches=70000 must be at most dataset_size=60000"),
     "batch 0": (f"{BASE} --batches 0", "'0' is not a whole number"),
     "batch a word": (f"{BASE} --batches 64,big", "'big' is not a whole number"),
     "a hole in a list": (f"{BASE} --batches 64,,256", "'' is not a whole number"),
@@ -184,4 +184,4 @@ def test_a_torn_plan_and_a_plan_without_a_guarantee_are_refused(plan_file: str, 
     line = "plan --size 100 --batch 10 --steps 10 --epsilon 2 --method auto-linear --as-published --out"
     assert run(line, str(unsound)).exit_code == 0
     refused(run("plan --explore --more 5", str(unsound)), "has no guarantee")
-    refused(run("plan --explore", str(unsound)), "as_published does not apply here")
+    refused(run("plan --explore", str(unsound)), "uncertified does not apply here")

@@ -23,14 +23,21 @@ TINY = "--task tiny_task:task"
 
 
 def client_plan(place: Path, *, steps: int = 4, **given: object) -> Plan:
-    usual = {"delta": 1e-2, "size": CLIENTS, "batch": 4, "noise": 2.0, "solve": "epsilon", "unit": "client"}
+    usual = {
+        "delta": 1e-2,
+        "dataset_size": CLIENTS,
+        "batch_size": 4,
+        "noise_multiplier": 2.0,
+        "solve": "epsilon",
+        "unit": "client",
+    }
     p = plan(steps=steps, **(usual | given))
     p.save(place / "plan.json")
     return p
 
 
 def record_plan(place: Path, *, size: int = 20, steps: int = 4) -> Plan:
-    p = plan(delta=1e-2, size=size, batch=5, steps=steps, noise=2.0, solve="epsilon")
+    p = plan(delta=1e-2, dataset_size=size, batch_size=5, steps=steps, noise_multiplier=2.0, solve="epsilon")
     p.save(place / "plan.json")
     return p
 
@@ -78,7 +85,7 @@ def test_records_are_protected_by_each_client(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_clients_a_hundred_asked(tmp_path: Path) -> None:
-    p = client_plan(tmp_path, steps=3, size=1000, batch=100, delta=1e-4)
+    p = client_plan(tmp_path, steps=3, dataset_size=1000, batch_size=100, delta=1e-4)
     found = answer("federate --plan plan.json --task tiny_task:task:size=2000 --clients 1000")
     assert (found["rounds"], found["clients"], found["spent"]) == (3, 1000, p.guarantee.as_dict())
 
@@ -110,7 +117,7 @@ def test_a_signal_ends_it_after_the_round_and_it_goes_on(tmp_path: Path) -> None
     ("line", "says"),
     [
         ("federate", "--plan is missing"),
-        (f"federate --plan plan.json {TINY} --clients 11", "clients=11 must be the plan's size=10"),
+        (f"federate --plan plan.json {TINY} --clients 11", "clients=11 must be the plan's dataset_size=10"),
         (f"federate --plan plan.json {TINY} --rounds 9", "rounds=9 must be at most 4"),
         (f"federate --plan plan.json {TINY} --split user", "split='user' needs the owner"),
         (f"federate --plan plan.json {TINY} --algorithm fedprox", "algorithm='fedprox' must be one of"),

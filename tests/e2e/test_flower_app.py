@@ -129,7 +129,9 @@ def rounds(folder: Path) -> int:
 @pytest.mark.prove
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="ends processes by their folder in /proc")
 def test_a_federation_over_the_network_outlives_its_clients_and_its_server(flower: Flower) -> None:
-    p = plan(delta=1e-2, size=2, batch=2, steps=ROUNDS, noise=2.0, solve="epsilon", unit="client")
+    p = plan(
+        delta=1e-2, dataset_size=2, batch_size=2, steps=ROUNDS, noise_multiplier=2.0, solve="epsilon", unit="client"
+    )
     p.save(flower.place / "plan.json")
     out = flower.place / "out"
     config = {
@@ -190,7 +192,7 @@ def hostile(message, context):
     if number == 2:
         reply.content["update"]["body.0.weight"] = Array(np.full((6, 4), np.nan, dtype=np.float32))
     if number == 3:
-        told = json.loads(reply.content["standing"]["json"]) | {"size": 10**9}
+        told = json.loads(reply.content["standing"]["json"]) | {"dataset_size": 10**9}
         reply.content["standing"]["json"] = json.dumps(told)
         for name, array in reply.content["update"].items():
             reply.content["update"][name] = Array(np.full(array.shape, 1e20, dtype=np.float32))
@@ -211,7 +213,9 @@ def test_a_bad_client_over_the_network_costs_itself_alone(flower: Flower) -> Non
     faults_file = flower.place / "faults"  # where the log goes is up to who runs the server
     with (app / "privet_flower" / "server.py").open("a") as server:
         server.write(f"\nimport logging\nlogging.getLogger().addHandler(logging.FileHandler({str(faults_file)!r}))\n")
-    plan(delta=1e-2, size=66, batch=11, steps=ROUNDS, noise=2.0, solve="epsilon").save(flower.place / "plan.json")
+    plan(delta=1e-2, dataset_size=66, batch_size=11, steps=ROUNDS, noise_multiplier=2.0, solve="epsilon").save(
+        flower.place / "plan.json"
+    )
     out = flower.place / "out"
     config = {
         "plan": str(flower.place / "plan.json"), "out": str(out), "task": "tiny_task:task", "clients": 3, "wait": 3,

@@ -118,7 +118,14 @@ def check_covered(folder: Path, p: Plan) -> int:
 
 def kill_often(folder: Path, *, kills: int, steps: int, piece: int) -> tuple[int, Plan]:
     """Kill and resume a run, until it has drawn some noise too; gives how many kills hit it before it was done."""
-    p = plan(delta=1e-5, size=1000, batch=10, steps=steps, noise="2 * exponential:end=0.5", solve="epsilon")
+    p = plan(
+        delta=1e-5,
+        dataset_size=1000,
+        batch_size=10,
+        steps=steps,
+        noise_multiplier="2 * exponential:end=0.5",
+        solve="epsilon",
+    )
     p.save(folder.parent / "plan.json")
     chance = random.Random(kills)
     hits = drawn = 0
@@ -184,7 +191,7 @@ time.sleep(60)
 @pytest.mark.slow
 def test_two_processes_and_a_forked_child(tmp_path: Path) -> None:
     folder = tmp_path / "a"
-    p = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
+    p = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier=2.0, solve="epsilon")
     p.save(tmp_path / "plan.json")
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -208,7 +215,7 @@ def test_two_processes_and_a_forked_child(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_reading_a_run_that_is_going_on(tmp_path: Path) -> None:
     """Readers see a ledger that only grows, whole or with its last line charged, and the command answers."""
-    p = plan(delta=1e-5, size=1000, batch=10, steps=60_000, noise=2.0, solve="epsilon")
+    p = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=60_000, noise_multiplier=2.0, solve="epsilon")
     p.save(tmp_path / "plan.json")
     folder = tmp_path / "a"
     with told(TRAINERS, folder, 7) as process:
@@ -244,7 +251,7 @@ def charge_until_refused(ledger: LedgerFile, p: Plan, reason: str) -> int:
     return ledger.next_step
 
 
-PLAN = plan(delta=1e-5, size=1000, batch=10, steps=4000, noise=2.0, solve="epsilon")
+PLAN = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=4000, noise_multiplier=2.0, solve="epsilon")
 
 
 def test_a_file_that_may_not_grow_refuses_the_step(tmp_path: Path) -> None:
@@ -340,9 +347,9 @@ def test_a_finished_run_needs_no_remark(half: Path) -> None:
 
 
 def test_a_run_that_has_no_epsilon_gets_none(tmp_path: Path) -> None:
-    given = {"epsilon": 2.0, "delta": 1e-5, "size": 1000, "batch": 10, "steps": 40}
+    given = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 1000, "batch_size": 10, "steps": 40}
     LedgerFile.create(tmp_path / "seeded", PLAN, seeded=True).close()
-    published = plan(**given, method="auto-linear", as_published=True)
+    published = plan(**given, method="auto-linear", uncertified=True)
     LedgerFile.create(tmp_path / "published", published).close()
     for name, reason in (("seeded", "is not private"), ("published", "no accountant covers the run")):
         for more in ((), ("--json",), ("--epsilon", "1"), ("--accountant", "all")):
@@ -353,7 +360,8 @@ def test_a_run_that_has_no_epsilon_gets_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [("--relation", "replace"), ("--noise", "2"), ("--sampling", "shuffled"), ("--delta", "2"), ("--size", "x")]
+    "more",
+    [("--relation", "replace-one"), ("--noise", "2"), ("--sampling", "shuffled"), ("--delta", "2"), ("--size", "x")],
 )
 def test_a_question_that_does_not_fit_a_run_is_one_line(half: Path, more: tuple[str, ...]) -> None:
     result = run("epsilon", "--from", str(half), *more)

@@ -37,14 +37,16 @@ def test_json_has_the_fields_of_a_plan() -> None:
     found = answer(DYNAMIC)
     assert found["guarantee"]["label"] == "certified"
     assert found["steps"] == 14063
-    assert found["noise"][0] / found["noise"][1] == pytest.approx(3.3, rel=1e-3)
+    assert found["noise_multiplier"][0] / found["noise_multiplier"][1] == pytest.approx(3.3, rel=1e-3)
     assert found["recipe"]["rho_clip"] == 3.3
     assert found["hash"].startswith("sha256:")
 
 
 def test_a_file_says_the_same_and_flags_win(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text('epsilon = 1.2\ndelta = 1e-5\nsize = 60000\nbatch = 256\nepochs = 60\nmethod = "noisy-sgd"\n')
+    recipe.write_text(
+        'epsilon = 1.2\ndelta = 1e-5\ndataset_size = 60000\nbatch_size = 256\nepochs = 60\nmethod = "noisy-sgd"\n'
+    )
     from_file, from_flags = answer("plan", str(recipe)), answer(BASE, "--method", "noisy-sgd")
     assert from_file["hash"] == from_flags["hash"]
     assert answer("plan", str(recipe), "--epsilon", "3")["scale"] < from_file["scale"]
@@ -53,9 +55,9 @@ def test_a_file_says_the_same_and_flags_win(tmp_path: Path) -> None:
 def test_a_number_and_its_shape_are_one_schedule() -> None:
     found = answer("plan --size 60000 --steps 3000 --solve epsilon --batch 600 --batch-schedule linear:end=2 --noise 3 "
                    "--noise-schedule exponential:end=0.5 --clip 4 --clip-schedule linear:end=0.5")  # fmt: skip
-    assert found["noise"] == pytest.approx([3.0, 1.5])
-    assert found["clip"] == pytest.approx([4.0, 2.0])
-    assert found["rate"] == pytest.approx([0.01, 0.02])
+    assert found["noise_multiplier"] == pytest.approx([3.0, 1.5])
+    assert found["clipping_norm"] == pytest.approx([4.0, 2.0])
+    assert found["sample_rate"] == pytest.approx([0.01, 0.02])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_as_published_is_a_claim_and_says_so() -> None:
 def test_the_printed_noise_keeps_the_budget() -> None:
     printed = re.search(r"noise multiplier +([\d.]+) \(", run(BASE).stdout)
     assert printed is not None
-    assert 0 <= float(printed.group(1)) - answer(BASE)["noise"][0] < 1e-5
+    assert 0 <= float(printed.group(1)) - answer(BASE)["noise_multiplier"][0] < 1e-5
 
 
 @pytest.mark.parametrize(("batch", "verdict"), [(256, "holds"), (600, "fails")])
@@ -95,7 +97,7 @@ def test_the_closed_form_stands_beside_the_certified_noise(batch: int, verdict: 
         text = run(line, *more).stdout
         assert f"noise multiplier 3.67599; its condition {verdict} here" in text
         found = answer(line, *more)["closed_form"]
-        assert found == {"noise": pytest.approx(3.676, abs=5e-4), "holds": verdict == "holds"}
+        assert found == {"noise_multiplier": pytest.approx(3.676, abs=5e-4), "holds": verdict == "holds"}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_tuning_is_charged_and_one_run_is_shown(more: str, method: str, tmp_path
     assert found["guarantee"]["method"] == method
     assert found["one_run"]["method"] == "pld"
     assert (found["selection_epsilon"] is None) == ("disjoint" not in more)
-    assert found["recipe"]["trials_law"] in method.replace("all", "fixed")
+    assert found["recipe"]["trial_count_distribution"] in method.replace("all", "fixed")
 
 
 def test_a_plan_can_be_checked_by_every_accountant(plan_file: Path) -> None:
@@ -136,7 +138,7 @@ def test_methods_are_listed_with_what_is_wrong() -> None:
     one = run("list methods auto-linear").stdout
     assert "own norm" in one
     assert "normalised" in one
-    assert answer("list methods auto-linear")["as_published"]["label"] == "claimed"
+    assert answer("list methods auto-linear")["uncertified"]["label"] == "claimed"
 
 
 def test_clients_are_not_called_records() -> None:
@@ -171,9 +173,9 @@ FLAGS = {
     "size half": ("--size 2.5", "not a whole number"),
     "size below 0": ("--size -5", "not a whole number"),
     "size huge": ("--size 1e13", "not a whole number"),
-    "batch above size": ("--batch 60001", "batch=60001 must be at most size=60000"),
-    "batch 0": ("--batch 0", "batch=0.0 must be finite and > 0"),
-    "batch below 0": ("--batch -3", "batch=-3.0"),
+    "batch above size": ("--batch 60001", "batch_size=60001 must be at most dataset_size=60000"),
+    "batch 0": ("--batch 0", "batch_size=0.0 must be finite and > 0"),
+    "batch below 0": ("--batch -3", "batch_size=-3.0"),
     "batch by zero": ("--batch 1/0", "not a finite number"),
     "rate and batch": ("--rate 0.1", "batch and rate are both given"),
     "a client twice": ("--unit client --batch 99999", "Each client takes part at most once in a step"),
@@ -193,7 +195,7 @@ FLAGS = {
     "shape from no file": ("--noise-schedule table:nowhere.csv", "cannot be read"),
     "shape that runs code": ("--noise-schedule os:system", "must be a class with values"),
     "shape with a method": ("--method noisy-sgd --noise-schedule cosine", "does not apply to method='noisy-sgd'"),
-    "clip 0": ("--clip 0", "clip=0.0 must be finite and > 0"),
+    "clip 0": ("--clip 0", "clipping_norm=0.0 must be finite and > 0"),
     "clip shape reaches 0": ("--clip-schedule linear:decay=0.001", "values must be finite and > 0"),
     "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch and rate are both given"),
     "batch shape above the size": ("--batch 40000 --batch-schedule linear:end=2 --steps 9", "steps and epochs are"),
@@ -207,7 +209,7 @@ FLAGS = {
     "unit unknown": ("--unit person", "unit='person' must be one of"),
     "rule that is a function": ("--rule os.path:join", "rule='os.path:join' must be a class with groups, factors"),
     "rule that is not there": ("--rule no.such.module:Thing", "rule='no.such.module:Thing' cannot be imported"),
-    "rule that is a schedule": ("--rule outside_parts:Halves", "It is a class without groups, factors, norm_bound"),
+    "rule that is a schedule": ("--rule outside_parts:Halves", "It is a class without groups, factors, l2_bound"),
     "accountant that is a rule": ("--accountant outside_parts:NoOp", "a class without unsupported_reason, bounds"),
     "accountant below the truth": ("--accountant outside_parts:Cheap", "but 'pld' proves that"),
     "sampling by an address": ("--sampling os.path:join", "sampling='os.path:join' is not known"),
@@ -218,8 +220,8 @@ FLAGS = {
     "solve unknown": ("--solve sigma", "solve='sigma' must be one of"),
     "solve without noise": ("--solve epsilon", "asks for epsilon"),
     "solve what is given": ("--solve steps", "asks for steps, but epochs=60.0 is given"),
-    "noise given twice over": ("--noise 1.1", "asks for noise, but noise=1.1 is given"),
-    "as published by nobody": ("--as-published", "as_published needs a method"),
+    "noise given twice over": ("--noise 1.1", "asks for noise, but noise_multiplier=1.1 is given"),
+    "as published by nobody": ("--as-published", "uncertified needs a method"),
     "closed form and accountant": ("--method auto-exp --as-published --accountant rdp", "its epsilon is a closed form"),
     "a mean without a law": ("--trials-mean 10", "needs a law"),
     "a law without a mean": ("--trials-law poisson", "trials_mean is missing"),
@@ -229,7 +231,7 @@ FLAGS = {
     "trials and their mean": ("--trials 3 --trials-mean 3", "trials_mean=3.0 does not apply"),
     "trials and the limit theorem": (
         "--trials-mean 9 --trials-law geometric --accountant gdp",
-        "accountant='gdp' has no theorem for trials_law='geometric'",
+        "accountant='gdp' has no theorem for trial_count_distribution='geometric'",
     ),
     "trials as published": ("--trials 3 --method noisy-sgd --as-published", "no paper's formula charges for tuning"),
     "option misspelt": ("--epsilom 3", "No such option"),
@@ -262,7 +264,10 @@ RECIPES = {
     "momentum without end": ("[training]\nmomentum = 2", "training.momentum=2 must be >= 0 and < 1"),
     "a date": ("[training]\nday = 2020-01-01", "training"),
     "trials in words": ("trials = 'three'", "trials='three' must be a whole number"),
-    "a law of no kind": ("trials_mean = 3\ntrials_law = ['geometric']", "trials_law=['geometric'] must be one of"),
+    "a law of no kind": (
+        "trials_mean = 3\ntrials_law = ['geometric']",
+        "trial_count_distribution=['geometric'] must be one of",
+    ),
     "a shape of no kind": ("noise = { end = 0.3 }", "needs a kind"),
 }
 
@@ -272,7 +277,7 @@ def test_bad_recipes_are_one_line_and_exit_2(case: str, tmp_path: Path) -> None:
     text, words = RECIPES[case]
     recipe = tmp_path / "recipe.toml"
     more = "" if text.startswith(("epochs", "steps")) else "epochs = 3\n"
-    recipe.write_text(f"epsilon = 1.0\ndelta = 1e-5\nsize = 60000\n{more}{text}\n")
+    recipe.write_text(f"epsilon = 1.0\ndelta = 1e-5\ndataset_size = 60000\n{more}{text}\n")
     result = run("plan", str(recipe))
     refused(result, words)
     assert str(recipe) in result.stderr

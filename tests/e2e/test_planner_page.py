@@ -30,7 +30,7 @@ DRIVER = shutil.which("chromedriver")
 PICTURES = Path(__file__).parents[2] / "build" / "screenshots"
 AXE = "axe-core@4.14.0"
 NASTY = "<img src=x onerror=document.title='owned'>"
-SHORT = "#epsilon=2&delta=1e-5&size=6000&batch=600&epochs=4&method=noisy-sgd"  # plans quickly
+SHORT = "#epsilon=2&delta=1e-5&dataset_size=6000&batch_size=600&epochs=4&method=noisy-sgd"  # plans quickly
 
 pytestmark = [
     pytest.mark.prove,
@@ -41,7 +41,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     runs = tmp_path_factory.mktemp("page") / "runs"
-    train(plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=10), "tiny_task:task", out=runs / "tiny")
+    train(
+        plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=10), "tiny_task:task", out=runs / "tiny"
+    )
     (runs / "tiny" / "report.html").write_text("<title>the report</title><script>document.title = 'ran'</script>")
     (runs / NASTY).mkdir()
     (runs / NASTY / "run.json").write_text("{}")
@@ -144,7 +146,7 @@ def test_plans_are_compared_and_claims_look_different(browser: Any, address: str
         "const m = document.getElementById('method'); m.value = 'auto-linear'; m.dispatchEvent(new Event('change'))"
     )
     browser.execute_script(choose)
-    click(browser, "#as_published")
+    click(browser, "#uncertified")
     until(browser, lambda b: text(b, ".promise.main .tag") == "claimed")
     until(browser, lambda b: "no proof covers" in text(b, "#promises") and "No proof" in text(b, "#chart-epsilon"))
     click(browser, "#keep")

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_checks")]
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on pictures, one step long, and a rival."""
     root = tmp_path_factory.mktemp("report")
-    made = plan(delta=1e-3, size=100, batch=100, steps=1, noise=4.0, solve="epsilon")
+    made = plan(delta=1e-3, dataset_size=100, batch_size=100, steps=1, noise_multiplier=4.0, solve="epsilon")
     for name in ("a", "b"):
         train(made, "digits:size=100", out=root / name, model="linear", lr=0.1)
     return root
@@ -62,9 +62,9 @@ def test_audits_and_attacks_leave_their_evidence(runs: Path) -> None:
     assert "raw_attack.json for `privet report`: it is not private" in attacked.stderr
     hidden = answer("report runs/a")
     assert hidden["runs"][0]["audit"]["verdict"] == "consistent"
-    assert "not_private" not in hidden["runs"][0]
+    assert "non_private_preprocessing" not in hidden["runs"][0]
     shown = answer("report runs/a --show-private --out r.html")
-    assert shown["runs"][0]["not_private"]["attacks"]["outcomes"][0]["victims"] == 2
+    assert shown["runs"][0]["non_private_preprocessing"]["attacks"]["outcomes"][0]["victims"] == 2
     assert "data:image/png" in Path("r.html").read_text()
     assert run("report runs/a --show-private").stdout.splitlines()[-1].strip() == "wrote runs/a/raw_report.html"
 

@@ -7,9 +7,7 @@ import pytest
 
 from typed import refused, run
 
-RECIPE = (
-    "delta = 1e-5\nsize = 60000\nbatch = 256\nepochs = 20\nnoise = 1.3\naccountant = 'moments'\nsolve = 'epsilon'\n"
-)
+RECIPE = "delta = 1e-5\ndataset_size = 60000\nbatch_size = 256\nepochs = 20\nnoise = 1.3\naccountant = 'moments'\nsolve = 'epsilon'\n"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def test_json_has_the_same(files: tuple[str, str]) -> None:
     own, gdp = found["rows"]
     assert own["ratio"] == 1
     assert (gdp["accountant"], gdp["label"], gdp["certified"]["label"]) == ("gdp", "approximate", "certified")
-    assert gdp["noise"] == pytest.approx(1.056, abs=1e-3)
+    assert gdp["noise_multiplier"] == pytest.approx(1.056, abs=1e-3)
     assert gdp["over_budget"] == pytest.approx(gdp["certified"]["epsilon"] / found["epsilon"] - 1)
 
 

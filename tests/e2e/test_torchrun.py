@@ -52,7 +52,7 @@ model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)).double()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
 begin = resume if (folder / "run" / "ledger.jsonl").exists() else Training
 loss_fn = nn.CrossEntropyLoss(reduction="none")
-with begin(model, optimizer, (x, y), p, out=folder / "run", group=together, max_physical_batch=40) as training:
+with begin(model, optimizer, (x, y), p, out=folder / "run", group=together, max_physical_batch_size=40) as training:
     for inputs, targets in training:
         training.step(loss_fn(model(inputs), targets))
         if training.steps_done % 7 == 0:
@@ -128,7 +128,9 @@ def finished(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 def prepared(folder: Path, steps: int, batch: int = 60, more: str = "") -> Path:
     folder.mkdir()
-    plan(delta=1e-3, size=300, batch=batch, steps=steps, noise=1.0, solve="epsilon").save(folder / "plan.json")
+    plan(delta=1e-3, dataset_size=300, batch_size=batch, steps=steps, noise_multiplier=1.0, solve="epsilon").save(
+        folder / "plan.json"
+    )
     (folder / "loop.py").write_text(LOOP + more)
     return folder
 
@@ -230,7 +232,7 @@ def test_ranks_killed_at_random_moments(tmp_path):
     one, other = written(folder, "done", 2)
     assert one["weights"] == other["weights"]
     assert one["number"] == steps
-    assert one["epsilon"] == pytest.approx(plan(delta=1e-3, size=300, batch=60, steps=steps, noise=1.0,
+    assert one["epsilon"] == pytest.approx(plan(delta=1e-3, dataset_size=300, batch_size=60, steps=steps, noise_multiplier=1.0,
                                                 solve="epsilon").guarantee.epsilon)  # fmt: skip
 
 

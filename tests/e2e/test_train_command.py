@@ -29,7 +29,7 @@ def _in_a_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def tiny():
-    return plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=20)
+    return plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=20)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_plan_and_a_task_make_a_run(plan_file):
 
 def test_a_recipe_is_planned_then_trained_and_flags_win():
     Path("recipe.toml").write_text(
-        'epsilon = 3\ndelta = 1e-3\nbatch = 20\nsteps = 10\n[training]\ntask = "digits"\nlr = 0.3\nkeep = "best"\n'
+        'epsilon = 3\ndelta = 1e-3\nbatch_size = 20\nsteps = 10\n[training]\ntask = "digits"\nlr = 0.3\nkeep = "best"\n'
     )
     found = answer(f"train recipe.toml {TINY} --steps 4 --lr 0.2 --out runs/a")
     assert found["planned"] == 4
@@ -157,7 +157,7 @@ def test_unsound_methods_ask_for_a_word():
 
 
 def test_a_vocabulary_that_was_counted_asks_for_a_word():
-    line = "train --task tiny_task:task:not_private=counted --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
+    line = "train --task tiny_task:task:non_private_preprocessing=counted --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
     refused(run(line), "counted: was read off the training records without noise. No epsilon covers it.")
     refused(run(line), "Leave it out, or plan with --method noisy-sgd and train with --as-published")
     assert not Path("runs").exists()
@@ -175,7 +175,7 @@ def test_a_vocabulary_that_was_counted_asks_for_a_word():
 def test_fine_tuning_by_a_recipe_and_options():
     safetensors.torch.save_file(Net().state_dict(), "body.safetensors")
     Path("recipe.toml").write_text(
-        'epsilon = 3\ndelta = 1e-3\nsteps = 4\nbatch = 20\n[training]\ntask = "tiny_task:task"\n'
+        'epsilon = 3\ndelta = 1e-3\nsteps = 4\nbatch_size = 20\n[training]\ntask = "tiny_task:task"\n'
         'weights = "body.safetensors"\ntrain = ["*"]\nfresh = ["body.2.*"]\n'
     )
     result = run("train recipe.toml --train body.2.*,*.bias --out runs/a")
@@ -214,7 +214,7 @@ def wait_for(process: subprocess.Popen[str], file: Path, lines: int) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_saves_and_a_kill_loses_nothing_that_was_spent(tmp_path):
-    p = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=60_000)
+    p = plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=60_000)
     p.save("plan.json")
     ledger = Path("runs/a/ledger.jsonl")
     stopped = started("--plan", "plan.json", *TINY.split(), "--out", "runs/a", "--reserve", "2", "--save-every", "20")
@@ -266,7 +266,7 @@ BAD = {
     f"{GOOD} --stop-at 0.9": "Write accuracy=0.97",
     f"{GOOD} --stop-at rmse=1": "must be one of accuracy, loss",
     f"{GOOD} --patience 0": "is not a whole number",
-    f"{GOOD} --average 2": "average=2.0 must lie strictly between",
+    f"{GOOD} --average 2": "ema_decay=2.0 must lie strictly between",
     f"{GOOD} --model os:system": "must be a class made from torch's nn.Module",
     f"{GOOD} --device abacus": "device='abacus' cannot be used",
     f"{GOOD} --workers -1": "--workers",
@@ -302,13 +302,15 @@ def test_a_mistake_is_one_line_and_leaves_nothing(plan_file, line):
     ],
 )
 def test_a_mistake_in_the_recipe_is_one_line(text, words):
-    Path("recipe.toml").write_text(f"epsilon = 3\ndelta = 1e-3\nsize = {SIZE}\nsteps = 2\nbatch = 20\n{text}")
+    Path("recipe.toml").write_text(
+        f"epsilon = 3\ndelta = 1e-3\ndataset_size = {SIZE}\nsteps = 2\nbatch_size = 20\n{text}"
+    )
     refused(run(f"train recipe.toml {TINY}"), words)
 
 
-@pytest.mark.parametrize("size", [f"size = {SIZE}\n", ""])
+@pytest.mark.parametrize("size", [f"dataset_size = {SIZE}\n", ""])
 def test_a_task_in_the_recipe_must_be_a_word(size):
-    Path("recipe.toml").write_text(f"epsilon = 3\n{size}steps = 2\nbatch = 20\n[training]\ntask = 3\n")
+    Path("recipe.toml").write_text(f"epsilon = 3\n{size}steps = 2\nbatch_size = 20\n[training]\ntask = 3\n")
     refused(run("train recipe.toml"), "training.task=3 must be a word")
 
 

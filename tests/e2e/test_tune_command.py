@@ -19,7 +19,7 @@ TUNE = "tune --task tiny_task:task --epsilon 3 --delta 1e-3 --batch 180 --steps 
 @pytest.mark.slow
 def test_the_answer_says_how_many_runs_and_what_is_not_charged(tmp_path):
     out, plot = tmp_path / "a", tmp_path / "scores.png"
-    line = f"{TUNE} --try lr=0.5,1 --try clip=0.5,1 --out {out} --plot {plot}"
+    line = f"{TUNE} --try lr=0.5,1 --try clipping_norm=0.5,1 --out {out} --plot {plot}"
     said = run(line)
     assert said.exit_code == 0, said.output
     assert "tuned tiny_task:task: 4 runs, each on 180 of 200 examples" in said.stdout
@@ -32,7 +32,12 @@ def test_the_answer_says_how_many_runs_and_what_is_not_charged(tmp_path):
     assert (again["runs"], again["guarantee"], again["charge"]) == (4, None, None)
     assert again["one_run"]["label"] == "certified"
     rows = list(csv.DictReader((tmp_path / "scores.csv").read_text().splitlines()))
-    assert {(row["lr"], row["clip"]) for row in rows} == {("0.5", "0.5"), ("0.5", "1"), ("1", "0.5"), ("1", "1")}
+    assert {(row["lr"], row["clipping_norm"]) for row in rows} == {
+        ("0.5", "0.5"),
+        ("0.5", "1"),
+        ("1", "0.5"),
+        ("1", "1"),
+    }
     assert max(float(row["accuracy"]) for row in rows) == again["score"]
     assert all("not private" in row["scored"] for row in rows)
 
@@ -66,7 +71,7 @@ def test_a_charged_tuning_gives_one_run_and_the_epsilon_of_the_whole(tmp_path):
         ("--try lrs=1,2", "'lrs' cannot be tuned"),
         ("--try lr=1,2 --charge poisson --trials 2 --plot a.png", "whose scores are private"),
         ("--try lr=1,2 --plot a.txt", "must end in .png"),
-        ("--try batch=1,2 --charge fixed", "is for trials that cost the same"),
+        ("--try batch_size=1,2 --charge fixed", "is for trials that cost the same"),
         ("--try lr=1,2 --epochs 3", "They say the same"),
         ("--try lr=1,2 --task nowhere", "task"),
     ],

@@ -57,7 +57,7 @@ def test_the_paper_s_rule_is_met_by_a_black_image(found: AttackReport) -> None:
 def test_clipping_protects_only_from_those_who_do_not_know_of_it() -> None:
     """Measured before at C = 4: SSIM .01 unaware, .98 aware. Noise so small that it is none."""
     names = ["invert-l2", "invert-l2:aware=false,iterations=30"]
-    found = attack(["noisy-sgd"], TASK, attacks=names, examples=3, candidates=50, steps=2, noise=1e-6)
+    found = attack(["noisy-sgd"], TASK, attacks=names, examples=3, candidates=50, steps=2, noise_multiplier=1e-6)
     aware, unaware = (found.outcome("noisy-sgd", name).found for name in names)
     assert aware.ssim > 0.95
     assert unaware.ssim < 0.1
@@ -89,7 +89,8 @@ def test_relu_needs_the_angle() -> None:
 def test_identification_is_far_above_chance_and_below_its_ceiling() -> None:
     """Noise 1/4, K = 256: measured .08. Gradients of one class are alike here, so the ceiling of .91 is far away."""
     found = attack(
-        ["noisy-sgd"], TASK, attacks=["prior"], examples=256, candidates=256, noise=0.25, clip=4.0, steps=10
+        ["noisy-sgd"], TASK, attacks=["prior"], examples=256, candidates=256, noise_multiplier=0.25, clipping_norm=4.0,
+        steps=10
     ).outcome("noisy-sgd", "prior")  # fmt: skip
     assert found.ceiling is not None
     assert not found.is_violation

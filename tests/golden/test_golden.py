@@ -95,7 +95,7 @@ def noise_swap(row: Row) -> None:
 def closed_form(row: Row) -> None:
     inputs = dict(row["inputs"])
     form, delta = FORMS[inputs.pop("form")], inputs.pop("delta")
-    rho, _ = form(**{**inputs, "rate": rate_of(row)})
+    rho, _ = form(**{**inputs, "sample_rate": rate_of(row)})
     assert_printed(epsilon_of_rho(rho, delta), row)
 
 
@@ -121,25 +121,25 @@ CHECKS: dict[str, Callable[[Row], None]] = {
     "least-error-sum": least_error_sum,
     "noise-swap": noise_swap,
     "closed-form": closed_form,
-    "noise": noise_for_epsilon,
+    "noise_multiplier": noise_for_epsilon,
     "proactive-noise": noise_of_closed_form,
 }
 
 
 def ledger_of(row: Row, noise: float | None = None) -> Ledger:
     inputs, ledger = row["inputs"], Ledger()
-    ledger.add(Step(noise=noise or inputs["noise"], rate=rate_of(row)), count=inputs["steps"])
+    ledger.add(Step(noise=noise or inputs["noise_multiplier"], rate=rate_of(row)), count=inputs["steps"])
     return ledger
 
 
 def rate_of(row: Row) -> float:
-    return float(Fraction(row["inputs"]["rate"]))
+    return float(Fraction(row["inputs"]["sample_rate"]))
 
 
 def clt(row: Row) -> float:
     """The published tables take epochs / rate steps, unrounded."""
     inputs = row["inputs"]
-    return clt_mu(noise=inputs["noise"], rate=rate_of(row), steps=inputs["epochs"] / rate_of(row))
+    return clt_mu(noise=inputs["noise_multiplier"], rate=rate_of(row), steps=inputs["epochs"] / rate_of(row))
 
 
 def half_unit(printed: str) -> float:

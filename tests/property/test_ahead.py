@@ -21,7 +21,7 @@ rounds = st.integers(1000, 20_000)
 @given(epsilons, st.integers(20, 100), st.integers(300, 1000))
 def test_an_independent_count_stays_within_the_budget(epsilon, batch, steps):
     """The naive lattice of the oracle shares no code with the library; its bracket is a thousandth wide."""
-    for cell in ahead(epsilon=epsilon, delta=DELTA, size=SIZE, batches=[batch], steps=[steps]).cells:
+    for cell in ahead(epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batches=[batch], steps=[steps]).cells:
         low, high = bracket({(cell.noise, cell.batch / SIZE): steps}, DELTA, 1 << 15)
         assert low <= epsilon
         assert high <= epsilon * (1 + 1e-3) + 1e-6
@@ -32,7 +32,9 @@ def test_an_independent_count_stays_within_the_budget(epsilon, batch, steps):
 @settings(max_examples=5)
 @given(epsilons, batches, rounds, st.integers(1, 20_000))
 def test_more_rounds_never_need_less_noise(epsilon, batch, steps, extra):
-    few, many = ahead(epsilon=epsilon, delta=DELTA, size=SIZE, batches=[batch], steps=[steps, steps + extra]).cells
+    few, many = ahead(
+        epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batches=[batch], steps=[steps, steps + extra]
+    ).cells
     assert many.noise >= few.noise * (1 - NEAR)
     assert many.closed.epsilon >= few.closed.epsilon
 
@@ -41,7 +43,9 @@ def test_more_rounds_never_need_less_noise(epsilon, batch, steps, extra):
 @settings(max_examples=5)
 @given(epsilons, batches, st.floats(1.01, 2.5), rounds)
 def test_a_larger_batch_needs_more_noise_and_leaves_less_in_the_average(epsilon, batch, factor, steps):
-    small, large = ahead(epsilon=epsilon, delta=DELTA, size=SIZE, batches=[batch, batch * factor], steps=[steps]).cells
+    small, large = ahead(
+        epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batches=[batch, batch * factor], steps=[steps]
+    ).cells
     assert large.noise >= small.noise * (1 - NEAR)
     assert large.std <= small.std * (1 + NEAR)
     assert large.signal >= small.signal * (1 - NEAR)
@@ -51,7 +55,7 @@ def test_a_larger_batch_needs_more_noise_and_leaves_less_in_the_average(epsilon,
 @settings(max_examples=3)
 @given(epsilons, batches, st.integers(1000, 3000), st.integers(1, 3000), st.floats(1.05, 2))
 def test_more_rounds_of_a_plan(epsilon, batch, steps, extra, factor):
-    p = plan(epsilon=epsilon, delta=DELTA, size=SIZE, batch=batch, steps=steps)
+    p = plan(epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batch_size=batch, steps=steps)
     few, many = extend_rounds(p, [extra, 2 * extra], within=epsilon * factor).rows
     assert p.guarantee.epsilon < few.guarantee.epsilon < many.guarantee.epsilon
     assert few.noise <= many.noise * (1 + NEAR)

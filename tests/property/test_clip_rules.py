@@ -1,4 +1,4 @@
-"""The promise of every sound rule, for any norms: what is left of one example has norm at most norm_bound."""
+"""The promise of every sound rule, for any norms: what is left of one example has norm at most l2_bound."""
 
 import math
 
@@ -32,13 +32,13 @@ clips = st.floats(1e-6, 1e6)
 @pytest.mark.parametrize("name", [*SOUND_RULES, "per_layer_c", "l2_max"])
 @given(norms=norms_of_examples(), clip=clips)
 def test_what_is_left_of_an_example_is_within_the_bound(name, norms, clip):
-    """Also of per_layer_c and l2_max: their norm_bound is the truth, whatever their papers charge."""
-    rule = clipping_rule(name, as_published=True)
-    scaled = rule.factors(norms, clip) * norms
-    bound = rule.norm_bound(clip, norms.shape[1]) if len(rule.groups(["a.x", "b.x"])) > 1 else None
+    """Also of per_layer_c and l2_max: their l2_bound is the truth, whatever their papers charge."""
+    rule = clipping_rule(name, uncertified=True)
+    scaled = rule.scales(norms, clip) * norms
+    bound = rule.l2_bound(clip, norms.shape[1]) if len(rule.groups(["a.x", "b.x"])) > 1 else None
     if bound is None:  # clipped together: the factor goes by the norm of the whole
         whole = torch.linalg.vector_norm(norms, dim=1, keepdim=True)
-        scaled, bound = rule.factors(whole, clip) * whole, rule.norm_bound(clip, 1)
+        scaled, bound = rule.scales(whole, clip) * whole, rule.l2_bound(clip, 1)
     left = torch.linalg.vector_norm(scaled.double(), dim=1)
     assert (left <= bound * (1 + ROOM[norms.dtype])).all()
     assert (scaled >= 0).all()  # no gradient is turned round
@@ -47,15 +47,15 @@ def test_what_is_left_of_an_example_is_within_the_bound(name, norms, clip):
 @pytest.mark.parametrize("name", SOUND_RULES)
 @given(clip=clips)
 def test_an_infinite_norm_leaves_nothing(name, clip):
-    assert clipping_rule(name).factors(torch.tensor([[math.inf]]), clip).tolist() == [[0.0]]
+    assert clipping_rule(name).scales(torch.tensor([[math.inf]]), clip).tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("name", SOUND_RULES)
 @given(norms=norms_of_examples(), clip=clips)
 def test_an_examples_factors_do_not_depend_on_the_others(name, norms, clip):
     rule = clipping_rule(name)
-    alone = torch.cat([rule.factors(row[None], clip) for row in norms])
-    assert torch.equal(rule.factors(norms, clip), alone)
+    alone = torch.cat([rule.scales(row[None], clip) for row in norms])
+    assert torch.equal(rule.scales(norms, clip), alone)
 
 
 @given(noise=st.floats(0.01, 100), more=st.floats(1.0001, 1e4))

@@ -11,7 +11,9 @@ from privet.ledger.assumptions import LoopFacts
 from privet.ledger.format import chain_line, charge_row, header_line, loop_row, make_header, repair_row
 from privet.ledger.reading import parse
 
-PLAN = plan(delta=1e-5, size=1000, batch=10, steps=400, noise="2 * exponential:end=0.5", solve="epsilon")
+PLAN = plan(
+    delta=1e-5, dataset_size=1000, batch_size=10, steps=400, noise_multiplier="2 * exponential:end=0.5", solve="epsilon"
+)
 LIMIT = 4
 NOTE = 0  # in place of a count: a line about the loop, which charges nothing
 shapes = st.lists(st.integers(NOTE, LIMIT), min_size=1, max_size=12)

@@ -21,8 +21,8 @@ lengths = st.integers(1500, 3000)
 
 
 def planned(shape: str, epsilon: float, rate: float, steps: int, **more) -> Plan:
-    noise = {} if shape == "constant" else {"noise": shape}
-    return plan(epsilon=epsilon, delta=DELTA, size=1000, rate=rate, steps=steps, **noise, **more)
+    noise = {} if shape == "constant" else {"noise_multiplier": shape}
+    return plan(epsilon=epsilon, delta=DELTA, dataset_size=1000, sample_rate=rate, steps=steps, **noise, **more)
 
 
 @settings(max_examples=8)
@@ -72,8 +72,17 @@ def test_a_file_changes_nothing(tmp_path_factory, shape, epsilon, rate, steps, n
 @settings(max_examples=10)
 @given(epsilons, st.floats(1.0, 5.0), st.integers(10, 200))
 def test_steps_that_fit_are_the_most(epsilon, noise, batch):
-    p = plan(epsilon=epsilon, delta=DELTA, size=1000, batch=batch, noise=noise + 5, solve="steps")
-    more = plan(delta=DELTA, size=1000, batch=batch, noise=noise + 5, steps=len(p.steps) + 1, solve="epsilon")
+    p = plan(
+        epsilon=epsilon, delta=DELTA, dataset_size=1000, batch_size=batch, noise_multiplier=noise + 5, solve="steps"
+    )
+    more = plan(
+        delta=DELTA,
+        dataset_size=1000,
+        batch_size=batch,
+        noise_multiplier=noise + 5,
+        steps=len(p.steps) + 1,
+        solve="epsilon",
+    )
     assert p.guarantee.epsilon <= epsilon < more.guarantee.epsilon
 
 
@@ -81,5 +90,7 @@ def test_steps_that_fit_are_the_most(epsilon, noise, batch):
 @given(epsilons, rates, lengths)
 def test_solving_back_finds_the_noise(epsilon, rate, steps):
     found = planned("constant", epsilon, rate, steps)
-    back = plan(delta=DELTA, size=1000, rate=rate, steps=steps, noise=found.scale, solve="epsilon")
+    back = plan(
+        delta=DELTA, dataset_size=1000, sample_rate=rate, steps=steps, noise_multiplier=found.scale, solve="epsilon"
+    )
     assert back.guarantee.epsilon == pytest.approx(found.guarantee.epsilon, rel=1e-9)

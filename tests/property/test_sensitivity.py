@@ -1,4 +1,4 @@
-"""The promise: one example moves the clipped sum by at most norm_bound, whatever it is."""
+"""The promise: one example moves the clipped sum by at most l2_bound, whatever it is."""
 
 import pytest
 import torch
@@ -68,8 +68,8 @@ def test_one_example_moves_the_sum_by_at_most_the_bound(net, kind, rule, width, 
     with_it = clipped_sum(model, CrossEntropy, more, rule, clip)
     moved = apart(with_it.grads, without.grads)
     # float32 sums of the others round too: a few units in the last place of each
-    assert moved <= with_it.norm_bound * SLACK + 4e-7 * size(without.grads)
-    assert with_it.norm_bound <= clip
+    assert moved <= with_it.l2_bound * SLACK + 4e-7 * size(without.grads)
+    assert with_it.l2_bound <= clip
     if kind in ("nan", "inf"):
         assert moved <= 4e-7 * size(without.grads)
 
@@ -86,7 +86,7 @@ def test_one_example_alone_is_within_the_bound(net, kind, rule, scale, seed):
     model, shape = net(2)
     x = odd_one(kind, R(2, *shape), scale)
     found = clipped_sum(model, CrossEntropy, (x, torch.randint(3, (1,))), rule, 0.1)
-    assert size(found.grads) <= found.norm_bound * SLACK
+    assert size(found.grads) <= found.l2_bound * SLACK
     assert all(bool(grad.isfinite().all()) for grad in found.grads.values())
 
 
@@ -95,8 +95,8 @@ def test_views_of_an_example_share_one_bound(views):
     torch.manual_seed(0)
     model, shape = dense_net(4)
     x, y = 100 * R(views, *shape), torch.randint(3, (views,))
-    found = clipped_sum(model, CrossEntropy, (x, y), "flat", 0.1, views=views)
-    assert found.raw_batch == 1
+    found = clipped_sum(model, CrossEntropy, (x, y), "flat", 0.1, augmentations=views)
+    assert found.raw_batch_size == 1
     assert size(found.grads) <= 0.1 * SLACK
 
 

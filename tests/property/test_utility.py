@@ -20,7 +20,7 @@ profiles = st.builds(
     half_life=levels.map(lambda x: max(1.0, x)),
 )
 runs = st.fixed_dictionaries(
-    {"length": st.integers(1, 300), "rate": st.floats(1e-4, 1), "clip": shapes, "scale": levels}
+    {"length": st.integers(1, 300), "sample_rate": st.floats(1e-4, 1), "clipping_norm": shapes, "scale": levels}
 )
 OWN = 1e-9  # the learning rate is found to 1e-5, and the gap is flat there
 

@@ -23,15 +23,17 @@ def too_many(count: int, trials: int, rate: float) -> bool:
     return stats.binom.sf(count - 1, trials, rate) < RARE
 
 
-def rejections(shift: float, claim: float, *, samples: int, rounds: int, alarm: float = ALARM, extra: int = 2) -> int:
+def rejections(
+    shift: float, claim: float, *, samples: int, rounds: int, significance: float = ALARM, extra: int = 2
+) -> int:
     """Step audits of N(0, 1) against N(shift, 1) under the claim G_claim, features without news among them."""
     g, curve, count = np.random.default_rng(5), Gaussian(mu=claim), 0
     half = samples // 2
     for _ in range(rounds):
         without, with_ = g.normal(size=(2, samples, 1 + extra))
         with_[:, 0] += shift
-        test, _ = choose_tests(without[:half], with_[:half], curve=curve, delta=1e-5, alarm=alarm)
-        count += test.errors(without[half:], with_[half:], alarm).rejects(curve)
+        test, _ = choose_tests(without[:half], with_[:half], curve=curve, delta=1e-5, significance=significance)
+        count += test.errors(without[half:], with_[half:], significance).rejects(curve)
     return count
 
 
@@ -46,8 +48,8 @@ def test_a_step_that_reaches_its_claim_is_rarely_accused(mu: float) -> None:
 def test_a_step_that_gives_away_more_is_seen() -> None:
     """At the sample size that is said to decide, and alarm 1e-3, most audits do; at a tenth of it few do."""
     enough = samples_to_distinguish(1.0, 2.0)
-    assert rejections(2.0, 1.0, samples=enough, rounds=40, alarm=1e-3, extra=0) >= 20
-    assert rejections(2.0, 1.0, samples=enough // 10, rounds=40, alarm=1e-3, extra=0) <= 20
+    assert rejections(2.0, 1.0, samples=enough, rounds=40, significance=1e-3, extra=0) >= 20
+    assert rejections(2.0, 1.0, samples=enough // 10, rounds=40, significance=1e-3, extra=0) <= 20
 
 
 def test_choosing_and_testing_on_the_same_samples_would_accuse_the_innocent() -> None:
@@ -56,7 +58,7 @@ def test_choosing_and_testing_on_the_same_samples_would_accuse_the_innocent() ->
     for _ in range(60):
         without, with_ = g.normal(size=(2, 200, 1))
         with_ += 1.0
-        test, _ = choose_tests(without, with_, curve=curve, delta=1e-5, alarm=ALARM)
+        test, _ = choose_tests(without, with_, curve=curve, delta=1e-5, significance=ALARM)
         seen = test.errors(without, with_, ALARM)
         count += seen.seen_miss < float(curve(seen.seen_false_alarm))
     assert count > 30
@@ -69,7 +71,7 @@ def least_rejected(curve: Curve, *, canaries: int, guesses: int) -> int:
     """The least number of right guesses that rejects the curve; one more than there are if none does."""
     return next(
         (v for v in range(guesses + 1)
-         if is_rejected(curve, canaries=canaries, guesses=guesses, right=v, alarm=ALARM)), guesses + 1,
+         if is_rejected(curve, canaries=canaries, guesses=guesses, right=v, significance=ALARM)), guesses + 1,
     )  # fmt: skip
 
 
@@ -122,10 +124,10 @@ def test_guesses_that_share_their_luck_are_rarely_accused() -> None:
 def test_a_run_with_a_quarter_of_its_noise_is_seen() -> None:
     """Claim G_1, truth G_4, 1,000 canaries, alarm 1e-3: all of 50 runs."""
     g, curve = np.random.default_rng(10), Gaussian(mu=1.0)
-    guesses, seen = best_against_curve(curve, mu=4.0, canaries=1000, alarm=1e-3)
+    guesses, seen = best_against_curve(curve, mu=4.0, canaries=1000, significance=1e-3)
     assert seen
     for _ in range(50):
         coins = g.random(1000) < 0.5
         right = guesses.count_correct(g.normal(size=1000) + 4.0 * coins, coins)
-        assert is_rejected(curve, canaries=1000, guesses=guesses.count, right=right, alarm=1e-3)
+        assert is_rejected(curve, canaries=1000, guesses=guesses.count, right=right, significance=1e-3)
     assert math.isclose(guesses.expected_correct(4.0, 1000) / guesses.count, 1.0, abs_tol=0.1)

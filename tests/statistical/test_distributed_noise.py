@@ -21,7 +21,8 @@ X, Y = torch.zeros(SIZE, 1500), torch.zeros(SIZE, dtype=torch.int64)  # zeros mo
 def steps_of(size, *, rate=0.5, rule="flat", columns=1500, **given):
     """What each step took off the weights, times the planned batch, by plain SGD with learning rate 1; on rank 0."""
     planned = plan(
-        delta=1e-3, size=SIZE, rate=rate, steps=STEPS, noise=NOISE, clip=CLIP, rule=rule, solve="epsilon"
+        delta=1e-3, dataset_size=SIZE, sample_rate=rate, steps=STEPS, noise_multiplier=NOISE, clipping_norm=CLIP,
+        rule=rule, solve="epsilon"
     )  # fmt: skip
 
     def work(g):
@@ -45,9 +46,9 @@ def steps_of(size, *, rate=0.5, rule="flat", columns=1500, **given):
     return told[0]
 
 
-def right_spread(drawn, std, alarm=ALARM):
+def right_spread(drawn, std, significance=ALARM):
     """sum (x / std)^2 is chi-square."""
-    low, high = stats.chi2(drawn.numel()).ppf([alarm / 2, 1 - alarm / 2])
+    low, high = stats.chi2(drawn.numel()).ppf([significance / 2, 1 - significance / 2])
     return bool(low <= float((drawn / std).square().sum()) <= high)
 
 
@@ -55,8 +56,8 @@ def right_spread(drawn, std, alarm=ALARM):
     ("size", "given", "std"),
     [
         (2, {}, NOISE * CLIP),
-        (3, {"rate": 1.0, "max_physical_batch": 3}, NOISE * CLIP),
-        (2, {"rate": 1e-9}, NOISE * CLIP),  # empty batches
+        (3, {"sample_rate": 1.0, "max_physical_batch_size": 3}, NOISE * CLIP),
+        (2, {"sample_rate": 1e-9}, NOISE * CLIP),  # empty batches
         (2, {"rule": "quantile:count_noise=2.6,speed=1e-9"}, NOISE * CLIP / (1 - 0.5**2) ** 0.5),
         (2, {"secure": True, "columns": 1000}, NOISE * CLIP * 1.0005),  # the grid takes a little more
     ],
@@ -64,7 +65,7 @@ def right_spread(drawn, std, alarm=ALARM):
 )
 def test_the_sum_over_ranks_has_the_noise_of_one(size, given, std):
     """Right noise fails once in a million; noise that is 2 % off is caught."""
-    drawn = steps_of(size, generator=seeded(11), **given)
+    drawn = steps_of(size, randomness=seeded(11), **given)
     assert right_spread(drawn, std)
     assert not right_spread(drawn, std * 1.02)
     assert not right_spread(drawn, std * 0.98)
@@ -80,7 +81,7 @@ def test_the_sum_over_ranks_has_the_noise_of_one(size, given, std):
 )
 def test_shares_of_another_size_are_caught(monkeypatch, wrong):
     monkeypatch.setattr(processes, "std_per_rank", wrong)
-    assert not right_spread(steps_of(2, generator=seeded(11)), NOISE * CLIP)
+    assert not right_spread(steps_of(2, randomness=seeded(11)), NOISE * CLIP)
 
 
 def test_ranks_that_draw_the_same_noise_are_caught(monkeypatch):
@@ -92,7 +93,7 @@ def test_ranks_that_draw_the_same_noise_are_caught(monkeypatch):
         return seeded(11)
 
     monkeypatch.setattr(training, "join_run", alike)
-    assert not right_spread(steps_of(2, generator=seeded(11)), NOISE * CLIP)
+    assert not right_spread(steps_of(2, randomness=seeded(11)), NOISE * CLIP)
 
 
 def test_private_noise_is_new_in_every_step_and_run():
@@ -108,18 +109,20 @@ def test_private_noise_is_new_in_every_step_and_run():
 def test_ranks_together_toss_one_coin_for_each_record():
     """Inclusion counts are binomial (chi-square, near one false alarm in a million); no record is in two parts."""
     size, rounds, rate, records = 3, 200, 0.3, 24
-    planned = plan(delta=1e-3, size=records, rate=rate, steps=rounds, noise=5.0, solve="epsilon")
+    planned = plan(
+        delta=1e-3, dataset_size=records, sample_rate=rate, steps=rounds, noise_multiplier=5.0, solve="epsilon"
+    )
     x = torch.eye(records)
 
     def work(g):
         model = nn.Linear(records, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        training = Training(model, optimizer, (x, Y[:records]), planned, group=g, generator=seeded(3))
+        training = Training(model, optimizer, (x, Y[:records]), planned, group=g, randomness=seeded(3))
         seen = np.zeros((rounds, records), int)
         for inputs, targets in training:
-            number, is_lent = training.steps_done, training._is_lent
+            number, is_padding = training.steps_done, training._is_lent
             training.step(LOSS(model(inputs), targets))
-            seen[number] += 0 if is_lent else inputs.sum(0).int().numpy()
+            seen[number] += 0 if is_padding else inputs.sum(0).int().numpy()
         return seen
 
     parts = np.stack(fine(on_ranks(size, work)))

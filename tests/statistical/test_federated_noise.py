@@ -17,7 +17,14 @@ ALARM = 1e-8  # chance that right noise, or a right rate, is rejected, in each t
 def released(*, answer: bool, noise: float = NOISE) -> tuple[np.ndarray, list[int]]:
     """What the optimizer is given in each round, less what the clients that answered put in; and who was asked."""
     p = plan(
-        delta=1e-2, size=CLIENTS, batch=BATCH, steps=ROUNDS, noise=noise, clip=CLIP, solve="epsilon", unit="client"
+        delta=1e-2,
+        dataset_size=CLIENTS,
+        batch_size=BATCH,
+        steps=ROUNDS,
+        noise_multiplier=noise,
+        clipping_norm=CLIP,
+        solve="epsilon",
+        unit="client",
     )
     model = nn.Linear(VALUES, 1, bias=False)
     nn.init.zeros_(model.weight)

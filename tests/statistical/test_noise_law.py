@@ -140,7 +140,7 @@ def test_steps_and_neighbours_are_not_correlated(way):
 def test_the_parameters_of_a_step_are_not_correlated():
     """Noise of one tensor says nothing about another's; fails once in a million."""
     grads = {"a": torch.zeros(200_000), "b": torch.zeros(200_000), "c": torch.zeros(200_000, dtype=torch.float64)}
-    found = {name: grad.double().numpy() for name, grad in add_noise(grads, std=1.0, generator=seeded(8)).items()}
+    found = {name: grad.double().numpy() for name, grad in add_noise(grads, std=1.0, randomness=seeded(8)).items()}
     assert apart(found["a"], found["b"])
     assert apart(found["a"], found["c"])
 

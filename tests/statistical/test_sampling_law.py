@@ -177,7 +177,7 @@ PEOPLE = np.repeat(np.arange(40), np.arange(40) % 7 + 1)  # user u has u mod 7 +
 
 def test_users_are_coins_and_their_records_take_turns():
     """Poisson over users whatever they own, and uniform over a user's records; each fails once in a million."""
-    p = plan(delta=1e-2, unit="user", size=40, rate=1.0, steps=1, noise=1.0, solve="epsilon")
+    p = plan(delta=1e-2, unit="user", dataset_size=40, sample_rate=1.0, steps=1, noise_multiplier=1.0, solve="epsilon")
     p = replace(p, steps=PlannedSteps(length=2000, rate=0.5))  # what it costs does not matter here
     records = np.concatenate([batch.numpy() for batch in user_sampler(p, users=PEOPLE, generator=seeded(5))])
     by_user, by_record = np.bincount(PEOPLE[records]), np.bincount(records)

@@ -29,9 +29,10 @@ class Wide(nn.Module):
 
 def steps_of(*, x, rate=1.0, **given):
     """What each step took off the weights, times the planned batch, by plain SGD with learning rate 1."""
-    asked = {key: given.pop(key) for key in ("rule", "relation") if key in given}
+    asked = {key: given.pop(key) for key in ("rule", "adjacency") if key in given}
     planned = plan(
-        delta=1e-3, size=SIZE, rate=rate, steps=STEPS, noise=NOISE, clip=CLIP, **asked, solve="epsilon"
+        delta=1e-3, dataset_size=SIZE, sample_rate=rate, steps=STEPS, noise_multiplier=NOISE, clipping_norm=CLIP,
+        **asked, solve="epsilon"
     )  # fmt: skip
     torch.manual_seed(0)
     model = Wide()
@@ -50,9 +51,9 @@ def steps_of(*, x, rate=1.0, **given):
     return torch.stack(found)
 
 
-def right_spread(drawn, std, alarm=ALARM):
+def right_spread(drawn, std, significance=ALARM):
     """sum (x / std)^2 is chi-square."""
-    low, high = stats.chi2(drawn.numel()).ppf([alarm / 2, 1 - alarm / 2])
+    low, high = stats.chi2(drawn.numel()).ppf([significance / 2, 1 - significance / 2])
     return bool(low <= float((drawn / std).square().sum()) <= high)
 
 
@@ -63,12 +64,12 @@ ZEROS = torch.zeros(SIZE, 2000)
     ("given", "std"),
     [
         ({}, NOISE * CLIP),
-        ({"max_physical_batch": 3}, NOISE * CLIP),  # one noise for a step, however many pieces
-        ({"rate": 0.5}, NOISE * CLIP),
-        ({"rate": 0.5, "secure": True}, NOISE * CLIP),  # a thousandth more, which is not seen here
-        ({"rate": 1e-9}, NOISE * CLIP),  # empty batches
-        ({"rate": 0.5, "views": 2, "max_physical_batch": 4}, NOISE * CLIP),
-        ({"relation": "replace"}, 2 * NOISE * CLIP),
+        ({"max_physical_batch_size": 3}, NOISE * CLIP),  # one noise for a step, however many pieces
+        ({"sample_rate": 0.5}, NOISE * CLIP),
+        ({"sample_rate": 0.5, "secure": True}, NOISE * CLIP),  # a thousandth more, which is not seen here
+        ({"sample_rate": 1e-9}, NOISE * CLIP),  # empty batches
+        ({"sample_rate": 0.5, "augmentations": 2, "max_physical_batch_size": 4}, NOISE * CLIP),
+        ({"adjacency": "replace-one"}, 2 * NOISE * CLIP),
         ({"rule": "per_layer"}, NOISE * CLIP),
         ({"rule": "quantile:count_noise=2.6,speed=1e-9"}, NOISE * CLIP / (1 - 0.5**2) ** 0.5),
     ],
@@ -76,7 +77,7 @@ ZEROS = torch.zeros(SIZE, 2000)
 )
 def test_the_weights_get_noise_of_the_planned_size(given, std):
     """Right noise fails once in a million; noise that is 1 % off is caught."""
-    drawn = steps_of(x=ZEROS, generator=seeded(11), **given)
+    drawn = steps_of(x=ZEROS, randomness=seeded(11), **given)
     assert right_spread(drawn, std)
     assert not right_spread(drawn, std * 1.01)
     assert not right_spread(drawn, std * 0.99)
@@ -89,7 +90,7 @@ def test_the_noise_is_on_top_of_the_clipped_sum():
     torch.manual_seed(0)
     model = Wide()
     total = slow_sum(model, LOSS, (x, LABELS), "flat", CLIP)["inner.weight"]
-    drawn = steps_of(x=x, generator=seeded(11), max_physical_batch=7)[0]
+    drawn = steps_of(x=x, randomness=seeded(11), max_physical_batch_size=7)[0]
     assert right_spread(drawn - total, NOISE * CLIP)
     along = total / total.norm()  # where the sum can be told from noise
     off = stats.norm.isf(ALARM / 2) * NOISE * CLIP
@@ -112,10 +113,10 @@ def test_a_small_task_is_learnt():
     centres = torch.randn(10, 20, generator=g) * 1.5
     y = torch.randint(10, (4000,), generator=g)
     x = centres[y] + torch.randn(4000, 20, generator=g)
-    planned = plan(epsilon=2.0, delta=1e-5, size=3000, batch=300, steps=60)
+    planned = plan(epsilon=2.0, delta=1e-5, dataset_size=3000, batch_size=300, steps=60)
     model = nn.Linear(20, 10)
     training = Training(
-        model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9), (x[:3000], y[:3000]), planned, average=0.9
+        model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9), (x[:3000], y[:3000]), planned, ema_decay=0.9
     )
     for inputs, targets in training:
         training.step(LOSS(model(inputs), targets))

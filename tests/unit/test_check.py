@@ -29,7 +29,7 @@ def test_numbers_in_range_pass_and_the_rest_is_named(check, good, bad):
 
 def test_the_first_bad_of_several_is_named():
     with pytest.raises(InvalidValue, match=r"^delta=-1 "):
-        _check.positive(epsilon=1, delta=-1, size=-2)
+        _check.positive(epsilon=1, delta=-1, dataset_size=-2)
 
 
 def test_whole_numbers():

@@ -17,7 +17,7 @@ from tiny_task import SIZE
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 
-P = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
+P = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier=2.0, solve="epsilon")
 PRECIOUS = b"what someone else relies on\n"
 APPENDED = ("ledger.lock", "ledger.count", "ledger.jsonl")
 
@@ -86,7 +86,10 @@ class Interrupting(Progress):
 def test_a_run_is_not_resumed_with_a_link_and_ends_without(tmp_path, name, link):
     out, precious = tmp_path / "run", tmp_path / "precious"
     train(
-        plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=6), "tiny_task:task", out=out, watcher=Interrupting()
+        plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=6),
+        "tiny_task:task",
+        out=out,
+        watcher=Interrupting(),
     )
     (out / name).rename(precious)
     before = precious.read_bytes()
@@ -105,7 +108,7 @@ def test_a_new_run_replaces_links_that_wait_in_its_folder(tmp_path, name):
     out = tmp_path / "run"
     out.mkdir()
     (out / name).symlink_to(tmp_path / "elsewhere")
-    train(plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=2), "tiny_task:task", out=out)
+    train(plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=2), "tiny_task:task", out=out)
     assert not (tmp_path / "elsewhere").exists()
     assert not (out / name).is_symlink()
 

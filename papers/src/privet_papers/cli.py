@@ -117,7 +117,7 @@ def run_rows(
     rows: "Sequence[Row]", *, seeds: int, steps: int | None, out: Path, data_dir: Path | None, mode: "Mode" = "full"
 ) -> int:
     """Run what the folder lacks; how many could not be run, which is told."""
-    from privet.data import Where
+    from privet.data import DataFolders
     from privet.training.progress import LiveProgress, LogProgress
     from privet_papers.reproduce.runner import jobs, reproduce
 
@@ -125,7 +125,7 @@ def run_rows(
     watch = LiveProgress if sys.stderr.isatty() else lambda: LogProgress(sys.stderr)
     tell = lambda text: click.echo(text, err=True)  # noqa: E731
     with warnings_as_lines():
-        done = sum(1 for _ in reproduce(asked, out=out, where=Where(folder=data_dir), watch=watch, tell=tell))
+        done = sum(1 for _ in reproduce(asked, out=out, where=DataFolders(folder=data_dir), watch=watch, tell=tell))
     return len(asked) - done
 
 
@@ -373,7 +373,7 @@ def _print_one(one: "Best", line: "Line") -> None:
     recipe = one.recipe()
     budget, training = recipe.budget, recipe.training
     _, _, seeds = _reached(one, line)
-    plan = f"{recipe.count} steps, batch {recipe.batch:g} of {recipe.size:,}, clip {recipe.clip}"
+    plan = f"{recipe.count} steps, batch {recipe.batch_size:g} of {recipe.dataset_size:,}, clip {recipe.clipping_norm}"
     lines = {
         "what": one.says,
         "budget": f"epsilon {format_bound(budget.epsilon, up=True)} at delta "

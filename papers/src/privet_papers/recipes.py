@@ -133,36 +133,36 @@ _CHANGES: dict[str, list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]] = {
         ("features-scattering", {}, {"task": "mnist:features=scattering", "lr": (0.4, 0.8)}),
         ("features-pixels", {}, {"task": "mnist", "lr": (0.25, 1.0, 4.0)}),
         ("model-tanh-cnn", {"steps": 150}, {"task": "mnist", "model": "tanh-cnn", "lr": (0.5, 1.0, 2.0)}),
-        ("batch-512", {"batch": 512, "steps": 400}, {"lr": (0.1, 0.2)}),
+        ("batch-512", {"batch_size": 512, "steps": 400}, {"lr": (0.1, 0.2)}),
     ],
     "adult-1": [
         ("features-paper-bins", {}, {"task": "adult:judge=test"}),
         ("model-mlp", {}, {"model": "mlp"}),
-        ("batch-1024", {"batch": 1024, "steps": 300}, {"lr": (0.5, 1.0, 2.0)}),
+        ("batch-1024", {"batch_size": 1024, "steps": 300}, {"lr": (0.5, 1.0, 2.0)}),
     ],
     "fashion-mnist-1.2": [
         ("features-scattering", {}, {"task": "fashion-mnist:features=scattering", "lr": (0.4, 0.8)}),
         ("features-pixels", {}, {"task": "fashion-mnist", "lr": (0.25, 1.0, 4.0)}),
-        ("batch-512", {"batch": 512, "steps": 400}, {"lr": (0.1, 0.2)}),
+        ("batch-512", {"batch_size": 512, "steps": 400}, {"lr": (0.1, 0.2)}),
     ],
     "imdb-1": [
         ("features-common-words", {}, {"task": "imdb:features=set,words=16384"}),
         ("model-with-bias", {}, {"model": "bag:bias=learned"}),
-        ("batch-1024", {"batch": 1024, "steps": 200}, {"lr": (6.0, 12.0, 24.0)}),
+        ("batch-1024", {"batch_size": 1024, "steps": 200}, {"lr": (6.0, 12.0, 24.0)}),
     ],
     "names-1": [
         ("features-pairs", {}, {"task": "names:features=set,words=4096,order=1-2"}),
         ("features-2048", {}, {"task": "names:features=set,words=2048"}),
         ("model-with-bias", {}, {"model": "bag:bias=learned"}),
-        ("batch-1024", {"batch": 1024, "steps": 200}, {"lr": (8.0, 16.0, 32.0)}),
+        ("batch-1024", {"batch_size": 1024, "steps": 200}, {"lr": (8.0, 16.0, 32.0)}),
     ],
     "cifar10-3": [
         ("features-scattering", {}, {"task": "cifar10:features=scattering"}),
-        ("batch-1024", {"batch": 1024, "steps": 600}, {"lr": (0.1, 0.2)}),
+        ("batch-1024", {"batch_size": 1024, "steps": 600}, {"lr": (0.1, 0.2)}),
     ],
     "movielens-1m-10": [
         ("model-one-factor", {}, {"model": "stars:factors=1"}),
-        ("batch-80017", {"batch": 80017}, {}),
+        ("batch-80017", {"batch_size": 80017}, {}),
     ],
 }
 

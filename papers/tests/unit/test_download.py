@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from privet.data.files import File, Where, read
+from privet.data.files import DataFolders, File, read
 from privet.errors import InvalidValue
 from privet_papers.datasets import download as fetching
 from privet_papers.datasets.archives import untar, unzip
@@ -126,7 +126,7 @@ def left(folder: Path) -> list[str]:
 
 
 def test_a_missing_file_is_fetched_once_and_kept(tmp_path, server, capfd, naps):
-    file, where = replace(FILE, url=server.url), Where(folder=tmp_path)
+    file, where = replace(FILE, url=server.url), DataFolders(folder=tmp_path)
     assert read(where, file) == CONTENT
     assert read(where, file) == CONTENT
     assert server.asked == [None]
@@ -139,7 +139,7 @@ def test_a_missing_file_is_fetched_once_and_kept(tmp_path, server, capfd, naps):
 
 
 def test_nothing_is_fetched_when_that_is_not_wanted(tmp_path, server):
-    refused(lambda: read(Where(folder=tmp_path, download=False), replace(FILE, url=server.url)), "needs some.bin")
+    refused(lambda: read(DataFolders(folder=tmp_path, download=False), replace(FILE, url=server.url)), "needs some.bin")
     assert server.asked == []
 
 
@@ -195,7 +195,7 @@ def test_a_redirection_to_no_address_is_said(tmp_path, server):
 
 
 def test_no_network_is_one_line_that_says_what_to_put_where(tmp_path):
-    line = refused(lambda: read(Where(folder=tmp_path), FILE), "cannot be reached")
+    line = refused(lambda: read(DataFolders(folder=tmp_path), FILE), "cannot be reached")
     assert str(tmp_path / "some-set") in line
     assert FILE.url in line
 
@@ -295,8 +295,8 @@ def with_hole(size: int) -> bytes:
         (noted("GNU.sparse.major=1", "GNU.sparse.minor=0"), "has a file with holes"),
         (noted("GNU.sparse.size=x"), "not a whole tar.gz"),
         (noted("GNU.sparse.map=1,x"), "not a whole tar.gz"),
-        (noted("size=-512"), "more than 1,000,000 bytes"),
-        (noted("size=" + "9" * 30), "more than 1,000,000 bytes"),
+        (noted("dataset_size=-512"), "more than 1,000,000 bytes"),
+        (noted("dataset_size=" + "9" * 30), "more than 1,000,000 bytes"),
         (noted(*(f"number{k}=v" for k in range(101))), "is no plain file"),  # each member has a copy of all notes
         (gzip.compress(header(b"g", bytes(2**17))), "has a header of 131,072 bytes"),
         (gzip.compress(header(b"x", b"8 n=abc\n") * 3000 + bytes(1024)), "not a whole tar.gz"),  # a chain too deep

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import task
 from privet.errors import InvalidValue, Unsupported
 from privet_papers.datasets import features
@@ -50,7 +50,7 @@ def test_a_row_becomes_the_same_whatever_is_beside_it_and_has_one_size():
 
 def test_whitened_features_of_a_task_are_made_once_and_are_grey(tmp_path, monkeypatch):
     monkeypatch.setattr(features, "PICTURES", 8)
-    where, digits = Where(folder=tmp_path), task("digits:size=10")
+    where, digits = DataFolders(folder=tmp_path), task("digits:size=10")
     small = replace(digits, held_out=tuple(part[:5] for part in digits.held_out))
     found = features.image_features(small, "whitened", where, directions=4)
     assert (found.train[0].shape, found.facts["shape"], found.model) == ((10, 4), (4,), "linear")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from privet.data import Where, task
+from privet.data import DataFolders, task
 from privet.data.files import File
 from privet.errors import InvalidValue
 from privet_papers.datasets import cifar, lfw, mnist
@@ -26,10 +26,10 @@ RANDOM = np.random.default_rng(0)
 
 
 @pytest.fixture
-def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolders:
     monkeypatch.delenv("PRIVET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Where(folder=tmp_path, download=False)
+    return DataFolders(folder=tmp_path, download=False)
 
 
 def put(path: Path, content: bytes) -> Path:
@@ -164,7 +164,7 @@ def known(data: cifar.Cifar, rows: dict[str, np.ndarray], archive: bytes, **pick
         )
         for name, held in rows.items()
     )  # fmt: skip
-    file = replace(data.archive, sha256=sha256(archive).hexdigest(), size=len(archive))
+    file = replace(data.archive, sha256=sha256(archive).hexdigest(), dataset_size=len(archive))
     return replace(data, batches=batches, archive=file)
 
 

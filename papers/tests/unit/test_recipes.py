@@ -73,8 +73,8 @@ def test_an_unknown_recipe_names_the_nearest():
 
 def test_a_table_for_people_is_no_part_of_a_recipe(tmp_path):
     file = tmp_path / "own.toml"
-    file.write_text("epsilon = 1\nsize = 100\nsteps = 5\nbatch = 10\n[about]\nnote = 'for us'\n")
-    assert Recipe.load(file) == Recipe.of(epsilon=1.0, size=100, steps=5, batch=10)
+    file.write_text("epsilon = 1\ndataset_size = 100\nsteps = 5\nbatch_size = 10\n[about]\nnote = 'for us'\n")
+    assert Recipe.load(file) == Recipe.of(epsilon=1.0, dataset_size=100, steps=5, batch_size=10)
 
 
 # --- ablation -------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def tiny(name: str = "a", **changes: object) -> Row:
     given: dict[str, object] = {
         "paper": "bu2019", "table": "table1", "place": "made up", "kind": "trains", "task": "tiny_task:task",
         "published": {"accuracy": 90.0}, "training": {"lr": 0.5, "momentum": 0.0, "evaluate_every": 10},
-        "recipe": {"size": 200, "batch": 50, "steps": 30, "noise": 0.7, "delta": 1e-4},
+        "recipe": {"dataset_size": 200, "batch_size": 50, "steps": 30, "noise_multiplier": 0.7, "delta": 1e-4},
     }  # fmt: skip
     return Row(name=name, **{**given, **changes})
 
@@ -115,7 +115,7 @@ def test_the_closed_form_of_the_proactive_paper_holds_and_fails_where_it_should(
         assert (claimed.label, proven.label) == ("claimed", "certified")
         noise, enough = (found[name].value for name in ("noise of the closed form", "noise that is enough"))
         assert (proven.value <= claimed.value) == (noise >= enough)
-        holds[row.recipe["batch"], row.recipe["steps"]] = proven.value <= claimed.value
+        holds[row.recipe["batch_size"], row.recipe["steps"]] = proven.value <= claimed.value
     assert holds[256, 60000]
     assert not holds[600, 60000]
     assert not holds[1000, 10000]
@@ -125,7 +125,7 @@ def test_the_fingerprint_sees_what_is_run_and_not_what_is_said():
     row = tiny()
     assert replace(row, notes=("said",), published={}).fingerprint == row.fingerprint
     for changed in (
-        replace(row, recipe={**row.recipe, "noise": 0.8}),
+        replace(row, recipe={**row.recipe, "noise_multiplier": 0.8}),
         replace(row, training={**row.training, "lr": 0.6}),
         replace(row, choices={"lr": (0.1, 0.2)}),
         replace(row, name="b"),
@@ -161,7 +161,15 @@ def test_a_result_says_what_was_measured_and_what_is_proven_of_the_run(tmp_path)
 
 
 def test_a_federation_protects_clients_and_is_proven_from_its_ledger(tmp_path):
-    recipe = {"size": 40, "batch": 10, "steps": 5, "epsilon": 3.0, "delta": 1e-3, "clip": 1.0, "unit": "client"}
+    recipe = {
+        "dataset_size": 40,
+        "batch_size": 10,
+        "steps": 5,
+        "epsilon": 3.0,
+        "delta": 1e-3,
+        "clipping_norm": 1.0,
+        "unit": "client",
+    }
     row = tiny(kind="federates", recipe=recipe, training={"algorithm": "fedsgd"},
                choices={"lr": (0.1, 0.2), "momentum": (0.0,)})  # fmt: skip
     (found,) = ran([row], tmp_path)
@@ -183,8 +191,8 @@ def test_a_federation_protects_clients_and_is_proven_from_its_ledger(tmp_path):
 def test_more_noise_is_less_accuracy_and_less_epsilon_and_no_noise_is_most(tmp_path):
     recipe = tiny().recipe
     rows = [
-        tiny("loud", recipe={**recipe, "noise": 30.0}),
-        tiny("soft", recipe={**recipe, "noise": 0.5}),
+        tiny("loud", recipe={**recipe, "noise_multiplier": 30.0}),
+        tiny("soft", recipe={**recipe, "noise_multiplier": 0.5}),
         tiny("none", kind="baseline"),
     ]
     loud, soft, none = (ran([row], tmp_path, seeds=2) for row in rows)
@@ -225,7 +233,7 @@ class Interrupting(Progress):
 
 
 def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
-    row = tiny(training={**tiny().training, "reserve": 1})
+    row = tiny(training={**tiny().training, "steps_per_line": 1})
     with pytest.raises(KeyboardInterrupt):
         ran([row], tmp_path, watch=Interrupting)
     assert results.load(tmp_path, row, "full", 0) is None
@@ -247,8 +255,8 @@ def test_a_run_that_a_crash_tore_at_its_start_is_left_alone(tmp_path):
 
 
 def test_an_unsound_row_has_a_claim_and_no_proof(tmp_path):
-    recipe = {"size": 200, "batch": 50, "steps": 12, "noise": 5.0, "delta": 1e-4}
-    row = tiny(recipe={**recipe, "method": "auto-linear", "as_published": True}, label="claimed")
+    recipe = {"dataset_size": 200, "batch_size": 50, "steps": 12, "noise_multiplier": 5.0, "delta": 1e-4}
+    row = tiny(recipe={**recipe, "method": "auto-linear", "uncertified": True}, label="claimed")
     (found,) = ran([row], tmp_path)
     assert found.certified is None
     assert found.claimed > 0
@@ -256,7 +264,7 @@ def test_an_unsound_row_has_a_claim_and_no_proof(tmp_path):
 
 
 def test_a_run_stopped_by_its_accuracy_is_certified_at_the_plan(tmp_path):
-    row = tiny(training={**tiny().training, "stop_at": "accuracy=0.1", "reserve": 1})
+    row = tiny(training={**tiny().training, "stop_at": "accuracy=0.1", "steps_per_line": 1})
     (found,) = ran([row], tmp_path)
     assert found.steps < found.planned
     assert found.certified[1] == row.plan().certified.epsilon
@@ -570,8 +578,8 @@ def test_a_shorter_run_says_of_what_its_epsilons_are():
 
 
 def test_nothing_is_proven_where_something_was_read_off_the_records(tmp_path):
-    recipe = {**tiny().recipe, "method": "noisy-sgd", "as_published": True}
-    row = tiny(task="tiny_task:task:not_private=counted", recipe=recipe)
+    recipe = {**tiny().recipe, "method": "noisy-sgd", "uncertified": True}
+    row = tiny(task="tiny_task:task:non_private_preprocessing=counted", recipe=recipe)
     found, traced = ran([row, replace(row, name="traced", trace="raw_gradient_norm")], tmp_path)
     assert (found.certified, traced.certified) == (None, None)
     assert found.claimed > 0

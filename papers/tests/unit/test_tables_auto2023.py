@@ -38,7 +38,7 @@ def row_of(table: str, name: str) -> Row:
 def tiny(letter: str, **more: object) -> Row:
     """A variant as published that trains in milliseconds: 10 steps an epoch, 4 epochs."""
     row = row_of("table14", f"{letter}-1.4929")
-    recipe = {**row.recipe, "size": 200, "batch": 20, "epochs": 4, **more}
+    recipe = {**row.recipe, "dataset_size": 200, "batch_size": 20, "epochs": 4, **more}
     return replace(row, task="tiny_task:task", model=None, recipe=recipe, figures=None, published={})
 
 
@@ -171,7 +171,7 @@ def test_rows_made_sound_keep_the_budget_of_dp_sgd():
         for letter in "ltse":
             row = row_of("table14", f"{letter}-{noise:g}-sound")
             assert row.recipe["epsilon"] == BUDGETS[number]
-            assert not row.recipe.get("as_published")
+            assert not row.recipe.get("uncertified")
     plan = row_of("table14", "s-1.4929-sound").plan()
     assert plan.rule == "normalised"
     assert plan.guarantee.label == "certified"
@@ -191,20 +191,20 @@ def test_table_5_claims_the_epsilon_of_100_epochs_which_the_sensitivity_of_table
 def test_the_settings_are_those_of_appendix_b():
     row = row_of("table12", "mnist-w0.2")
     assert row.recipe == {
-        **MNIST, "method": "auto-linear", "noise": 2.8, "as_published": True, "rule": "own_norm:scale=0.2"
+        **MNIST, "method": "auto-linear", "noise_multiplier": 2.8, "uncertified": True, "rule": "own_norm:scale=0.2"
     }  # fmt: skip
     assert row.training == {"optimizer": "adamw", "weight_decay": 1e-3, "lr": 1e-3, "scheduler": "one-cycle"}
     clip = row_of("table9", "mnist-c50")
-    assert (clip.recipe["noise"], clip.recipe["clip"], clip.training["lr"]) == (2.8, 50.0, 1e-4)
+    assert (clip.recipe["noise_multiplier"], clip.recipe["clipping_norm"], clip.training["lr"]) == (2.8, 50.0, 1e-4)
     assert clip.training["optimizer"] == "sgd"
-    assert row_of("table2", "dp-1.4929").recipe["clip"] == CLIPS["mnist"]
+    assert row_of("table2", "dp-1.4929").recipe["clipping_norm"] == CLIPS["mnist"]
     assert set(VARIANTS) == {"L", "T", "S", "E"}
 
 
 @pytest.mark.slow
 def test_figure_2_traces_a_rule_without_guarantee_too(tmp_path):
     row = replace(row_of("fig2", "auto-l"), task="tiny_task:task", model=None)
-    row = replace(row, recipe={**row.recipe, "size": 200, "batch": 20, "epochs": 2})
+    row = replace(row, recipe={**row.recipe, "dataset_size": 200, "batch_size": 20, "epochs": 2})
     found = ran(row, tmp_path)
     assert found.certified is None
     assert len(found.curve.x) == 20

@@ -32,8 +32,17 @@ def row_of(table: str, name: str) -> Row:
 
 def tiny(method: str, *, goal: float, **more: object) -> Row:
     """A row of the paper's kind that trains in milliseconds."""
-    recipe = {"size": 200, "batch": 50, "steps": 60, "noise": 0.7, "delta": 1e-4, "method": method, "clip": 4.0, **more}
-    training = {"lr": 0.5, "momentum": 0.0, "evaluate_every": 5, "stop_at": f"accuracy={goal}", "reserve": 1}
+    recipe = {
+        "dataset_size": 200,
+        "batch_size": 50,
+        "steps": 60,
+        "noise_multiplier": 0.7,
+        "delta": 1e-4,
+        "method": method,
+        "clipping_norm": 4.0,
+        **more,
+    }
+    training = {"lr": 0.5, "momentum": 0.0, "evaluate_every": 5, "stop_at": f"accuracy={goal}", "steps_per_line": 1}
     return Row(
         paper="wei2021", table="table6", name="tiny", place="made up", kind="trains", task="tiny_task:task",
         recipe=recipe, training=training, after=at_the_stop(ACCOUNTANTS),
@@ -103,11 +112,11 @@ def test_a_method_stands_as_published_and_beside_it_made_sound():
         if row.kind != "trains":
             continue
         unsound = not METHODS[row.recipe["method"]].sound
-        assert bool(row.recipe.get("as_published")) == (unsound and not row.name.endswith("-sound")), row.key
+        assert bool(row.recipe.get("uncertified")) == (unsound and not row.name.endswith("-sound")), row.key
         if row.name.endswith("-sound"):
             assert not any(name.endswith("epsilon") for name in row.published)  # those are claims of the other
             other = row_of(row.table, row.name.removesuffix("-sound"))
-            assert {**row.recipe, "as_published": True} == other.recipe
+            assert {**row.recipe, "uncertified": True} == other.recipe
 
 
 # --- attacks ----------------------------------------------------------------------------------------
@@ -205,13 +214,15 @@ def test_a_run_that_its_accuracy_stops_is_certified_at_the_plan_and_read_as_a_cl
 
 
 def test_without_a_guarantee_the_reading_is_all_there_is(tmp_path):
-    found = ran(tiny("dp-baseline", goal=0.8, as_published=True), tmp_path)
+    found = ran(tiny("dp-baseline", goal=0.8, uncertified=True), tmp_path)
     assert found.certified is None
     assert found.figures["moments epsilon"].label == "claimed"
 
 
 def test_a_target_that_was_not_reached_has_no_reading(tmp_path):
-    row = replace(tiny("dp-baseline", goal=1.0, noise=50.0), published={"moments epsilon": 0.6, "iterations": 5137})
+    row = replace(
+        tiny("dp-baseline", goal=1.0, noise_multiplier=50.0), published={"moments epsilon": 0.6, "iterations": 5137}
+    )
     found = ran(row, tmp_path)
     assert found.steps == found.planned
     assert not {"iterations", "moments epsilon"} & set(found.figures)
@@ -233,14 +244,14 @@ def test_the_noise_is_drawn_as_it_was_added(tmp_path):
     ledger.add(Step(noise=1.0, clip=3.0), 5)
     curve = noise_of(ledger)
     assert (curve.x, curve.y) == ((1.0, 10.0, 11.0, 15.0), (8.0, 8.0, 3.0, 3.0))
-    free = {"goal": 2.0, "noise": "exponential:start=1,end=0.5", "clip": "linear:start=4,end=2"}
-    row = replace(tiny("dyn-s-sigma", as_published=True, **free), after=noise_over_steps, name="raw")
+    free = {"goal": 2.0, "noise_multiplier": "exponential:start=1,end=0.5", "clipping_norm": "linear:start=4,end=2"}
+    row = replace(tiny("dyn-s-sigma", uncertified=True, **free), after=noise_over_steps, name="raw")
     found = ran(row, tmp_path).curve
     assert len(found.x) == 12
     assert found.x[-1] == 60
     assert all(0 < y <= 4 for y in found.y)  # at most C sigma, less where the batch was quiet
     assert found.y[-1] < 2
-    sound = ran(replace(row, recipe={**row.recipe, "as_published": False}, name="sound"), tmp_path).curve
+    sound = ran(replace(row, recipe={**row.recipe, "uncertified": False}, name="sound"), tmp_path).curve
     assert sound.y[-1] < sound.y[0]
 
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 import pytest
 import torch
 
-from privet.data import Where, task
+from privet.data import DataFolders, task
 from privet.errors import InvalidValue
 from privet_papers.datasets import text
 from privet_papers.datasets.ngrams import Hashed, Listed, number_words, split_words
@@ -34,7 +34,9 @@ def where(tmp_path, monkeypatch):
 def known(monkeypatch, constant, content):
     """The public file `constant` is this content, for the test."""
     file = getattr(text, constant)
-    monkeypatch.setattr(text, constant, replace(file, sha256=sha256(content).hexdigest(), size=len(content), url=""))
+    monkeypatch.setattr(
+        text, constant, replace(file, sha256=sha256(content).hexdigest(), dataset_size=len(content), url="")
+    )
     return content
 
 
@@ -98,7 +100,7 @@ def archive(rows=REVIEWS, prefix="aclImdb/"):
 @pytest.fixture
 def tables(where, monkeypatch):
     content = table()
-    file = replace(text.IMDB_TABLES["train"], sha256=sha256(content).hexdigest(), size=len(content))
+    file = replace(text.IMDB_TABLES["train"], sha256=sha256(content).hexdigest(), dataset_size=len(content))
     monkeypatch.setattr(text, "IMDB_TABLES", {"train": file, "test": replace(file, name="test.csv")})
     for part in ("train", "test"):
         put(where, f"imdb/{part}.csv.xz", lzma.compress(content))
@@ -112,7 +114,7 @@ def reviews(found):
 
 def test_every_form_holds_the_same_reviews(where, monkeypatch, tables):
     from_tables = task("imdb", where=where)
-    other = Where(folder=where.folder / "2", download=False)
+    other = DataFolders(folder=where.folder / "2", download=False)
     put(other, "imdb/aclImdb_v1.tar.gz", known(monkeypatch, "IMDB", archive()))
     from_archive = task("imdb", where=other)
     for name, content in members():
@@ -153,9 +155,9 @@ def test_common_words_are_dropped_from_both_parts_by_a_fixed_list(where, tables)
 def test_a_counted_vocabulary_says_that_it_is_not_private(where, tables):
     found = task("imdb:vocabulary=counted,words=5", where=where)
     assert "WITHOUT PRIVACY" in found.source
-    assert "vocabulary=counted" in found.not_private  # which `train` refuses: test_training_loop
+    assert "vocabulary=counted" in found.non_private_preprocessing  # which `train` refuses: test_training_loop
     hashed = task("imdb", where=where)
-    assert ("WITHOUT PRIVACY" in hashed.source, hashed.not_private) == (False, "")
+    assert ("WITHOUT PRIVACY" in hashed.source, hashed.non_private_preprocessing) == (False, "")
     counts = Counter(word for review, _ in REVIEWS for word in split_words(review))
     top = sorted(counts, key=lambda word: (-counts[word], word))[:3]  # 0 is padding, 1 any other word
     index = {word: number for number, word in enumerate(top, 2)}
@@ -168,7 +170,7 @@ def test_a_public_list_of_words(where, tables, tmp_path):
     (tmp_path / "public.txt").write_text("film\nbad\nend\nloved\n")
     found = task(f'imdb:vocabulary="{tmp_path}/public.txt",words=5', where=where)
     assert "the first 3 words of public.txt, SHA-256" in found.source
-    assert found.not_private == ""
+    assert found.non_private_preprocessing == ""
     assert int(found.train[0].max()) == 4
     with pytest.raises(InvalidValue, match="length=1000000000000 must be at most"):
         task("imdb:length=1000000000000", where=where)
@@ -182,7 +184,7 @@ def test_a_part_of_the_training_reviews_is_mixed(where, tables):
     whole, part = task("imdb", where=where), task("imdb:size=2", where=where)
     assert torch.equal(part.train[0], whole.train[0][:2])
     assert torch.equal(part.held_out[0], whole.held_out[0])
-    with pytest.raises(InvalidValue, match="size=5 is more than the 4"):
+    with pytest.raises(InvalidValue, match="dataset_size=5 is more than the 4"):
         task("imdb:size=5", where=where)
 
 
@@ -312,7 +314,7 @@ def test_the_zip_of_the_tutorial_holds_the_same(where):
             archive.writestr(f"__MACOSX/data/names/{language}.txt", "not used")
     put(where, "names/data.zip", packed.getvalue())
     from_zip = task("names", where=where)
-    other = Where(folder=where.folder / "2", download=False)
+    other = DataFolders(folder=where.folder / "2", download=False)
     for language in LANGUAGES:
         put(other, f"names/{language}.txt", names_of(language).encode())
     assert torch.equal(from_zip.train[0], task("names", where=other).train[0])

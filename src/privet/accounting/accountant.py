@@ -15,7 +15,7 @@ from scipy import special
 from privet import _check
 from privet._registry import Registry
 from privet._text import one_line
-from privet.accounting.guarantee import LABELS, RELATIONS, UNITS, Guarantee, Label, Relation, Unit, adjacency
+from privet.accounting.guarantee import ADJACENCIES, LABELS, UNITS, Adjacency, Guarantee, Label, Unit, adjacency
 from privet.accounting.ledger import Floats, Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.accounting.sampling import registry as samplings
@@ -27,7 +27,7 @@ LEAST_NOISE = 1e-100  # its square, over any number of steps, is still a number
 class Accountant(Protocol):
     """Turns a ledger into an interval for epsilon. One class, one file, three methods."""
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
         """Why this step has no theorem here, or None if it has."""
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
@@ -48,8 +48,8 @@ register = registry.register
 
 
 def spent(
-    ledger: Ledger, delta: float, *, accountant: str = "pld", relation: Relation = "zero-out", unit: Unit = "example",
-    size: int | None = None,
+    ledger: Ledger, delta: float, *, accountant: str = "pld", adjacency: Adjacency = "zero-out", unit: Unit = "example",
+    dataset_size: int | None = None,
 ) -> Guarantee:  # fmt: skip
     """The guarantee of everything in `ledger`, at `delta`.
 
@@ -58,30 +58,30 @@ def spent(
         relation: which datasets are neighbours. Poisson sampling gives the same numbers under
             `zero-out` (n is public) and `add-remove`; `replace` needs rate 1 or fixed-size sampling,
             with `noise` counted in units of the doubled sensitivity.
-        size: the number of records, if known: a delta of 1 / size or more draws a warning.
+        dataset_size: the number of records, if known: a delta of 1 / size or more draws a warning.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), count=14063)
     >>> guarantee = spent(ledger, delta=1e-5)
     >>> guarantee.label, round(guarantee.epsilon, 3)
     ('certified', 2.382)
     """
     _check.delta(delta)
-    relation = adjacency(relation)
-    _check.one_of(RELATIONS, relation=relation)
+    adjacency = adjacency(adjacency)
+    _check.one_of(ADJACENCIES, adjacency=adjacency)
     _check.one_of(UNITS, unit=unit)
     _check.whole(least=0, steps=ledger.steps)
-    if size is not None:
-        warn_large_delta(delta, size, unit=unit)
+    if dataset_size is not None:
+        warn_large_delta(delta, dataset_size, unit=unit)
     chosen = registry.make(accountant)
-    refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
+    refuse_unsupported(chosen, ledger, adjacency=adjacency, accountant=accountant)
     lower: float | None = None
     if registry.is_ours(chosen):
         (lower, upper), label = _ledger_bounds(chosen, ledger, delta), chosen.label(ledger, delta)
     else:
-        upper, label = _check_plugin_bound(chosen, ledger, delta, relation=relation, accountant=accountant)
+        upper, label = _check_plugin_bound(chosen, ledger, delta, adjacency=adjacency, accountant=accountant)
     return Guarantee(
-        epsilon=upper, epsilon_lower=lower, delta=delta, label=label, method=accountant, relation=relation,
+        epsilon=upper, epsilon_lower=lower, delta=delta, label=label, method=accountant, adjacency=adjacency,
         sampling=" + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson", unit=unit,
         steps=ledger.steps,
     )  # fmt: skip
@@ -92,7 +92,7 @@ def _ledger_bounds(chosen: Accountant, ledger: Ledger, delta: float) -> tuple[fl
 
 
 def _check_plugin_bound(
-    chosen: Accountant, ledger: Ledger, delta: float, *, relation: Relation, accountant: str
+    chosen: Accountant, ledger: Ledger, delta: float, *, adjacency: Adjacency, accountant: str
 ) -> tuple[float, Label]:
     """The upper bound of an accountant from outside, and its label; refused where `pld` proves that more is spent.
 
@@ -109,7 +109,7 @@ def _check_plugin_bound(
         ) from error
     _check.one_of(LABELS, label=label)
     _check.non_negative(epsilon=upper)
-    proven = _pld_lower_bound(ledger, delta, relation)
+    proven = _pld_lower_bound(ledger, delta, adjacency)
     if upper < proven:
         raise InvalidValue(
             f"accountant={accountant!r} gives epsilon={upper:.6g}, but 'pld' proves that {proven:.6g} or more is "
@@ -118,11 +118,11 @@ def _check_plugin_bound(
     return upper, label if label == "empirical" else "claimed"
 
 
-def _pld_lower_bound(ledger: Ledger, delta: float, relation: Relation) -> float:
+def _pld_lower_bound(ledger: Ledger, delta: float, adjacency: Adjacency) -> float:
     """What `pld` proves is spent; 0 where it has no theorem."""
     exact = registry.make("pld")
     try:
-        refuse_unsupported(exact, ledger, relation=relation, accountant="pld")
+        refuse_unsupported(exact, ledger, adjacency=adjacency, accountant="pld")
         return _ledger_bounds(exact, ledger, delta)[0] or 0.0
     except Unsupported:
         return 0.0
@@ -139,14 +139,15 @@ def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None
         )
 
 
-def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation, accountant: str) -> None:
+def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, adjacency: Adjacency, accountant: str) -> None:
     """Raise Unsupported with the accountant's reason, if it has no theorem for a step of the ledger."""
-    relation = adjacency(relation)
-    _check.one_of(RELATIONS, relation=relation)  # an unknown one must not pass for one with a theorem
+    adjacency = adjacency(adjacency)
+    _check.one_of(ADJACENCIES, adjacency=adjacency)  # an unknown one must not pass for one with a theorem
     for step in representative_steps(ledger):
-        if step.noise < LEAST_NOISE:
+        if step.noise_multiplier < LEAST_NOISE:
             raise Unsupported(
-                f"noise={float(step.noise)!r} must be at least {LEAST_NOISE:g}. Below it epsilon overflows. Use more "
+                f"noise_multiplier={float(step.noise_multiplier)!r} must be at least {LEAST_NOISE:g}. Below it "
+                "epsilon overflows. Use more "
                 "noise."
             )
         if registry.is_ours(chosen) and not samplings.is_ours(step.sampling):  # what it is called proves nothing
@@ -154,7 +155,7 @@ def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, relation: Relation
                 f"sampling={str(step.sampling)!r} has no theorem here. It is not Privet's own. "
                 "Use 'poisson', or an accountant of your own: accountant='my_lab.module:Class'."
             )
-        reason = chosen.unsupported_reason(step, relation)
+        reason = chosen.unsupported_reason(step, adjacency)
         if reason:
             raise Unsupported(f"accountant={accountant!r} does not cover this ledger: {reason}")
 
@@ -165,22 +166,30 @@ def representative_steps(ledger: Ledger) -> list[Step]:
     found = []
     for kind, chosen in enumerate(columns.samplings):
         for full in (False, True):
-            here = np.flatnonzero((columns.sampling_index == kind) & ((columns.rate == 1) == full))
-            for pick in {int(here[f(columns.noise[here])]) for f in (np.argmin, np.argmax)} if len(here) else ():
-                found.append(Step(noise=columns.noise[pick], rate=columns.rate[pick], sampling=chosen))
+            here = np.flatnonzero((columns.sampling_index == kind) & ((columns.sample_rate == 1) == full))
+            for pick in (
+                {int(here[f(columns.noise_multiplier[here])]) for f in (np.argmin, np.argmax)} if len(here) else ()
+            ):
+                found.append(
+                    Step(
+                        noise_multiplier=columns.noise_multiplier[pick],
+                        sample_rate=columns.sample_rate[pick],
+                        sampling=chosen,
+                    )
+                )
     return found
 
 
-def gaussian_unsupported_reason(step: Step, relation: Relation) -> str | None:
+def gaussian_unsupported_reason(step: Step, adjacency: Adjacency) -> str | None:
     """The rule shared by accountants of Poisson-sampled Gaussians (and of whole-dataset ones, rate 1)."""
-    if step.sampling.name == "fixed-size" and step.rate < 1:
+    if step.sampling.name == "fixed-size" and step.sample_rate < 1:
         return "fixed-size sampling has a theorem in 'rdp' only. Use accountant='rdp', or Poisson sampling."
     if step.sampling.name == "shuffled":
         return "shuffled batches are not Poisson-sampled. Use accountant='pld' (no amplification) or Poisson sampling."
-    if relation == "replace" and step.rate < 1:
+    if adjacency == "replace" and step.sample_rate < 1:
         return (
-            f"relation='replace' at rate={step.rate:g} has no theorem here. "
-            "Use relation='zero-out', rate 1, or fixed-size sampling with accountant='rdp'."
+            f"adjacency='replace' at sample_rate={step.sample_rate:g} has no theorem here. "
+            "Use adjacency='zero-out', rate 1, or fixed-size sampling with accountant='rdp'."
         )
     return None
 
@@ -194,12 +203,12 @@ class GaussianAccountant:
     proven: Label = "certified"
     covers_shuffled = False
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
         if not self.covers_shuffled or step.sampling.name != "shuffled":
-            return gaussian_unsupported_reason(step, relation)
-        if relation == "zero-out":
+            return gaussian_unsupported_reason(step, adjacency)
+        if adjacency == "zero-out":
             return None
-        return f"shuffled batches have no theorem for {relation=}. Use relation='zero-out', or Poisson sampling."
+        return f"shuffled batches have no theorem for {adjacency=}. Use adjacency='zero-out', or Poisson sampling."
 
     def upper(self, ledger: Ledger, delta: float) -> float:
         """The upper bound of a ledger that has steps, where there is no lower one."""
@@ -275,7 +284,9 @@ def overflow_probability(ledger: Ledger) -> float:
     for step, count in ledger:
         kind = step.sampling
         if isinstance(kind, TruncatedPoisson) and kind.cap < kind.size:
-            total += count * (float(special.bdtrc(kind.cap, kind.size, step.rate)) + 1e-300)  # what may underflow
+            total += count * (
+                float(special.bdtrc(kind.cap, kind.size, step.sample_rate)) + 1e-300
+            )  # what may underflow
     return total * (1 + 1e-9)
 
 
@@ -284,7 +295,15 @@ def to_poisson(ledger: Ledger) -> Ledger:
     plain = Ledger()
     for step, count in ledger:
         kept = POISSON if isinstance(step.sampling, TruncatedPoisson) else step.sampling
-        plain.add(Step(noise=step.noise, rate=step.rate, clip=step.clip, sampling=kept), count)
+        plain.add(
+            Step(
+                noise_multiplier=step.noise_multiplier,
+                sample_rate=step.sample_rate,
+                clipping_norm=step.clipping_norm,
+                sampling=kept,
+            ),
+            count,
+        )
     return plain
 
 
@@ -297,7 +316,7 @@ def compose_ledgers(*ledgers: Ledger) -> Ledger:
     put together by `add` are taken for steps of one run.
 
     >>> run = Ledger()
-    >>> run.add(Step(noise=2.0, rate=0.25, sampling="shuffled"), count=3)
+    >>> run.add(Step(noise_multiplier=2.0, sample_rate=0.25, sampling="shuffled"), count=3)
     >>> [round(spent(ledger, delta=1e-5).epsilon, 2) for ledger in (run, compose_ledgers(run, run))]
     [1.99, 2.94]
     """
@@ -323,18 +342,19 @@ def _scan_epochs(ledger: Ledger) -> tuple[list[float], int]:
     for step, count in ledger:
         if step.sampling.name != "shuffled":
             continue
-        length = math.ceil(1 / step.rate - 1e-9)
-        if left and step.rate != rate_before:
+        length = math.ceil(1 / step.sample_rate - 1e-9)
+        if left and step.sample_rate != rate_before:
             raise InvalidValue(
-                f"rate={step.rate!r} changes within a shuffled epoch: {left} steps of it remain. Change the rate "
+                f"sample_rate={step.sample_rate!r} changes within a shuffled epoch: {left} steps of it remain. Change "
+                "the rate "
                 "between epochs only."
             )
-        rate_before = step.rate
+        rate_before = step.sample_rate
         while count:
             if not left:
                 left, least = length, math.inf
             taken = min(left, count)
-            least = min(least, step.noise)
+            least = min(least, step.noise_multiplier)
             left, count = left - taken, count - taken
             if not left:
                 found.append(least)

@@ -26,7 +26,7 @@ ROUNDING = 1e-11
 MOST_DISTINCT = 4096
 
 
-def amplified_epsilon(epsilon: Floats, rate: Floats) -> Floats:
+def amplified_epsilon(epsilon: Floats, sample_rate: Floats) -> Floats:
     """The epsilon of an (epsilon, delta)-DP mechanism on a Poisson sample; its delta becomes rate delta.
 
         epsilon' = log(1 + rate (e^epsilon - 1))
@@ -40,8 +40,8 @@ def amplified_epsilon(epsilon: Floats, rate: Floats) -> Floats:
     with np.errstate(over="ignore", divide="ignore"):
         return np.where(
             epsilon < 1,
-            np.log1p(rate * np.expm1(np.minimum(epsilon, 1.0))),
-            np.logaddexp(np.log1p(-rate), np.log(rate) + epsilon),
+            np.log1p(sample_rate * np.expm1(np.minimum(epsilon, 1.0))),
+            np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + epsilon),
         )
 
 
@@ -154,7 +154,7 @@ def distinct_steps(ledger: Ledger) -> tuple[Floats, Floats, Floats]:
     """(noise, rate, count) of the different steps; beyond MOST_DISTINCT on a grid that is never too favourable."""
     columns = ledger.columns()
     # A pair as one complex number: sorting those measured five times faster than sorting rows.
-    found, where = np.unique(columns.noise + 1j * columns.rate, return_inverse=True)
+    found, where = np.unique(columns.noise_multiplier + 1j * columns.sample_rate, return_inverse=True)
     noise, rate = found.real.copy(), found.imag.copy()
     if len(found) > MOST_DISTINCT:
         grid = np.floor(1024 * np.log2(noise)) + 1j * np.ceil(1024 * np.log2(rate))

@@ -10,7 +10,7 @@ import numpy as np
 
 from privet import _check
 from privet.accounting.accountant import is_truncated, spent
-from privet.accounting.guarantee import Label, Relation
+from privet.accounting.guarantee import Adjacency, Label
 from privet.accounting.ledger import Floats, Ints, Ledger
 from privet.accounting.pld.accountant import directed_epsilon, epsilon_bounds, is_hidden
 from privet.accounting.pld.fourier import spectra
@@ -46,7 +46,7 @@ class EpsilonCurve:
         """(steps, lower, upper): the corners of two staircases from step 0, between which the truth lies everywhere.
 
         >>> ledger = Ledger()
-        >>> ledger.extend(noise=[2.0, 1.8], rate=0.01)
+        >>> ledger.extend(noise_multiplier=[2.0, 1.8], sample_rate=0.01)
         >>> steps, lower, upper = epsilon_curve(ledger, 1e-5).step_points()
         >>> steps.tolist(), lower.round(3).tolist(), upper.round(3).tolist()
         ([0, 1, 1, 2], [0.0, 0.0, 0.028, 0.028], [0.028, 0.028, 0.041, 0.041])
@@ -56,12 +56,12 @@ class EpsilonCurve:
 
 
 def epsilon_curve(
-    ledger: Ledger, delta: float, *, points: int = 200, accountant: str = "pld", relation: Relation = "zero-out"
+    ledger: Ledger, delta: float, *, points: int = 200, accountant: str = "pld", adjacency: Adjacency = "zero-out"
 ) -> EpsilonCurve:
     """Epsilon over the run, at about `points` evenly spaced steps, and some more among the first.
 
     >>> ledger = Ledger()
-    >>> ledger.extend(noise=[2.0, 1.8, 1.6, 1.4], rate=0.01)
+    >>> ledger.extend(noise_multiplier=[2.0, 1.8, 1.6, 1.4], sample_rate=0.01)
     >>> curve = epsilon_curve(ledger, 1e-5)
     >>> curve.label, curve.upper.round(3).tolist()
     ('certified', [0.028, 0.041, 0.055, 0.077])
@@ -71,11 +71,11 @@ def epsilon_curve(
         raise InvalidValue("ledger=empty has no curve. Add at least one step.")
     quick = accountant == "pld" and not is_truncated(ledger)
     steps = _curve_steps(ledger.steps, points if quick else min(points, FEWER))
-    last = spent(ledger, delta, accountant=accountant, relation=relation)  # refuses what has no theorem
+    last = spent(ledger, delta, accountant=accountant, adjacency=adjacency)  # refuses what has no theorem
     if quick:
         lower, upper = _pld_bounds(ledger, delta, steps[:-1])
     else:
-        found = [spent(ledger.first(int(n)), delta, accountant=accountant, relation=relation) for n in steps[:-1]]
+        found = [spent(ledger.first(int(n)), delta, accountant=accountant, adjacency=adjacency) for n in steps[:-1]]
         lower = np.array([np.nan if g.epsilon_lower is None else g.epsilon_lower for g in found])
         upper = np.array([g.epsilon for g in found])
     lower = np.append(lower, np.nan if last.epsilon_lower is None else last.epsilon_lower)

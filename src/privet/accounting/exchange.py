@@ -143,12 +143,18 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     """`ledger` as plain values, one row per run of equal steps.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1, rate=0.01), count=3)
+    >>> ledger.add(Step(noise_multiplier=1.1, sample_rate=0.01), count=3)
     >>> to_json(ledger)["steps"]
     [{'noise': 1.1, 'rate': 0.01, 'clip': 1.0, 'sampling': 'poisson', 'count': 3}]
     """
     rows = [
-        {"noise": step.noise, "rate": step.rate, "clip": step.clip, "sampling": str(step.sampling), "count": count}
+        {
+            "noise_multiplier": step.noise_multiplier,
+            "sample_rate": step.sample_rate,
+            "clipping_norm": step.clipping_norm,
+            "sampling": str(step.sampling),
+            "count": count,
+        }
         for step, count in ledger
     ]
     return {"format": FORMAT, "version": VERSION, "steps": rows}
@@ -177,7 +183,7 @@ def from_opacus(state: Mapping[str, Any] | Sequence[Any]) -> Ledger:
         here = f"history[{number}]"
         if isinstance(entry, (str, Mapping)) or not isinstance(entry, Sequence) or len(entry) != 3:
             raise InvalidValue(f"{here}: must be [noise multiplier, sample rate, steps].")
-        rows.add(here, noise=entry[0], rate=entry[1], count=entry[2])
+        rows.add(here, noise_multiplier=entry[0], sample_rate=entry[1], count=entry[2])
     return rows.ledger
 
 
@@ -191,9 +197,9 @@ def to_opacus(ledger: Ledger, *, mechanism: str = "rdp") -> dict[str, Any]:
                 f"sampling={str(step.sampling)!r} cannot be written as an Opacus history, which is "
                 "Poisson sampling only."
             )
-        if history and history[-1][:2] == (step.noise, step.rate):
+        if history and history[-1][:2] == (step.noise_multiplier, step.sample_rate):
             count += history.pop()[2]
-        history.append((step.noise, step.rate, count))
+        history.append((step.noise_multiplier, step.sample_rate, count))
     if mechanism == "gdp" and len(history) > 1:
         raise Unsupported("mechanism='gdp' holds one noise and one rate only. Use mechanism='rdp' or 'prv'.")
     return {"history": history, "mechanism": mechanism}
@@ -214,9 +220,9 @@ def from_dp_event(event: Any) -> Ledger:
     return from_event_json(event_to_json(event))
 
 
-def to_dp_event(ledger: Ledger, *, size: int | None = None) -> Any:
-    """`ledger` as a dp_accounting `DpEvent`. `size`, the number of records, is needed for fixed-size sampling."""
-    return event_from_json(to_event_json(ledger, size=size))
+def to_dp_event(ledger: Ledger, *, dataset_size: int | None = None) -> Any:
+    """`ledger` as a dp_accounting `DpEvent`. `dataset_size`, the number of records, is needed for fixed-size sampling."""
+    return event_from_json(to_event_json(ledger, dataset_size=dataset_size))
 
 
 def event_to_json(event: Any) -> dict[str, Any]:
@@ -252,18 +258,18 @@ def _decode_event_field(value: Any) -> Any:
     return [_decode_event_field(item) for item in value] if isinstance(value, list) else value
 
 
-def to_event_json(ledger: Ledger, *, size: int | None = None) -> dict[str, Any]:
+def to_event_json(ledger: Ledger, *, dataset_size: int | None = None) -> dict[str, Any]:
     """`ledger` as the JSON of a dp_accounting event.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1))
+    >>> ledger.add(Step(noise_multiplier=1.1))
     >>> to_event_json(ledger)
     {'class_name': 'GaussianDpEvent', 'noise_multiplier': 1.1}
     """
     scale = 2.0 if any(step.sampling.name == "fixed-size" for step, _ in ledger) else 1.0
     events = []
     for step, count in ledger:
-        event = _release_event(step, scale, size)
+        event = _release_event(step, scale, dataset_size)
         events.append(event if count == 1 else {"class_name": "SelfComposedDpEvent", "event": event, "count": count})
     if not events:
         return {"class_name": "NoOpDpEvent"}
@@ -271,29 +277,31 @@ def to_event_json(ledger: Ledger, *, size: int | None = None) -> dict[str, Any]:
 
 
 def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]:
-    gaussian = {"class_name": "GaussianDpEvent", "noise_multiplier": scale * step.noise}
+    gaussian = {"class_name": "GaussianDpEvent", "noise_multiplier": scale * step.noise_multiplier}
     if isinstance(step.sampling, TruncatedPoisson):
         return {
             "class_name": "TruncatedSubsampledGaussianDpEvent", "dataset_size": step.sampling.size,
-            "sampling_probability": step.rate, "truncated_batch_size": step.sampling.cap,
-            "noise_multiplier": scale * step.noise,
+            "sampling_probability": step.sample_rate, "truncated_batch_size": step.sampling.cap,
+            "noise_multiplier": scale * step.noise_multiplier,
         }  # fmt: skip
     if step.sampling.name == "fixed-size":
         if size is None:
             raise InvalidValue("size=None must be given for fixed-size sampling: the event holds numbers of examples.")
         _check.whole(size=size)
-        batch = round(step.rate * size)
-        if batch < 1 or not math.isclose(batch / size, step.rate, rel_tol=1e-9):
-            raise InvalidValue(f"size={size!r} does not make rate={step.rate!r} a whole number of examples.")
+        batch = round(step.sample_rate * size)
+        if batch < 1 or not math.isclose(batch / size, step.sample_rate, rel_tol=1e-9):
+            raise InvalidValue(
+                f"size={size!r} does not make sample_rate={step.sample_rate!r} a whole number of examples."
+            )
         return {
             "class_name": "SampledWithoutReplacementDpEvent", "source_dataset_size": size, "sample_size": batch,
             "event": gaussian,
         }  # fmt: skip
     if step.sampling != POISSON:
         raise Unsupported(f"sampling={str(step.sampling)!r} has no dp_accounting event.")
-    if step.rate == 1:
+    if step.sample_rate == 1:
         return gaussian
-    return {"class_name": "PoissonSampledDpEvent", "sampling_probability": step.rate, "event": gaussian}
+    return {"class_name": "PoissonSampledDpEvent", "sampling_probability": step.sample_rate, "event": gaussian}
 
 
 _EVENTS = (
@@ -353,7 +361,7 @@ def _step_fields(event: Mapping[str, Any], name: str, place: str) -> dict[str, A
     if name == "TruncatedSubsampledGaussianDpEvent":
         cap, size = (_get_integer(event, key, place) for key in ("truncated_batch_size", "dataset_size"))
         noise, rate = (_get_number(event, key, place) for key in ("noise_multiplier", "sampling_probability"))
-        return {"noise": noise, "rate": rate, "sampling": TruncatedPoisson(cap=cap, size=size)}
+        return {"noise_multiplier": noise, "sample_rate": rate, "sampling": TruncatedPoisson(cap=cap, size=size)}
     if name == "PoissonSampledDpEvent":
         rate, sampling = _get_number(event, "sampling_probability", place), "poisson"
     elif name == "SampledWithoutReplacementDpEvent":
@@ -362,7 +370,7 @@ def _step_fields(event: Mapping[str, Any], name: str, place: str) -> dict[str, A
     else:
         raise Unsupported(f"{place}: {_no_theorem_error(name)}")
     combined = _combined_noise(_get_field(event, "event", place), f"{place}.event")
-    return {"noise": combined, "rate": rate, "sampling": sampling} if combined is not None else {}
+    return {"noise_multiplier": combined, "sample_rate": rate, "sampling": sampling} if combined is not None else {}
 
 
 def _combined_noise(event: Any, place: str) -> float | None:
@@ -413,10 +421,20 @@ class LedgerBuilder:
         self.add(place, **row)
 
     def add(
-        self, place: str, *, noise: Any, rate: Any = 1.0, clip: Any = 1.0, sampling: Any = POISSON, count: Any = 1
+        self,
+        place: str,
+        *,
+        noise_multiplier: Any,
+        sample_rate: Any = 1.0,
+        clipping_norm: Any = 1.0,
+        sampling: Any = POISSON,
+        count: Any = 1,
     ) -> None:
         try:
-            numbers = {k: require_number(k, v) for k, v in (("noise", noise), ("rate", rate), ("clip", clip))}
+            numbers = {
+                k: require_number(k, v)
+                for k, v in (("noise", noise_multiplier), ("rate", sample_rate), ("clip", clipping_norm))
+            }
             step = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]
             self.ledger.add(step, require_integer("count", count))
         except PrivetError as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from privet import _check
 from privet.accounting.accountant import overflow_probability, refuse_unsupported, registry, spent, to_poisson
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.accounting.ledger import Ledger
 from privet.accounting.rdp import MOST_WORK, ORDERS, Divergence, epsilon_from_rdp
 from privet.errors import PrivetError, Unsupported
@@ -30,7 +30,7 @@ class Filter:
 
     >>> from privet.accounting import Step
     >>> run = Ledger()
-    >>> run.add(Step(noise=1.0, rate=0.01), count=500)
+    >>> run.add(Step(noise_multiplier=1.0, sample_rate=0.01), count=500)
     >>> total = Filter.for_first_run(run, epsilon=2.7, delta=1e-5)
     >>> [total.cost([run] * runs) <= total.epsilon for runs in (1, 2, 3, 4)]
     [True, True, True, False]
@@ -47,7 +47,9 @@ class Filter:
             raise Unsupported(f"order={self.order!r} must be a finite number above 1. Set the total again.")
 
     @classmethod
-    def for_first_run(cls, first: Ledger, *, epsilon: float, delta: float, relation: Relation = "zero-out") -> "Filter":
+    def for_first_run(
+        cls, first: Ledger, *, epsilon: float, delta: float, adjacency: Adjacency = "zero-out"
+    ) -> "Filter":
         """The filter whose order lets most runs like the first begin.
 
         Raises:
@@ -55,7 +57,7 @@ class Filter:
         """
         _check.positive(total_epsilon=epsilon)
         _check.between(0, 1, delta=delta)
-        divergence = _divergence(first, relation)
+        divergence = _divergence(first, adjacency)
         found: dict[float, float] = {}
         for order in _feasible_orders(divergence):
             found[order] = _allowed_divergence(order, epsilon, delta) / max(divergence(order), 1e-300)
@@ -65,7 +67,7 @@ class Filter:
             found[1 + float(order)] = allowed / max(divergence(1 + order), 1e-300)
         return cls(epsilon=epsilon, delta=delta, order=max(found, key=lambda order: found[order]))
 
-    def cost(self, ledgers: Sequence[Ledger], *, relation: Relation = "zero-out") -> float:
+    def cost(self, ledgers: Sequence[Ledger], *, adjacency: Adjacency = "zero-out") -> float:
         """The epsilon at `delta` that these whole plans come to; rounding goes outward.
 
         Raises:
@@ -74,26 +76,26 @@ class Filter:
         if not ledgers:
             return 0.0
         if len(ledgers) == 1:
-            return certified_epsilon(ledgers[0], self.delta, relation)
+            return certified_epsilon(ledgers[0], self.delta, adjacency)
         if sum(map(overflow_probability, ledgers)) * (1 + math.exp(min(self.epsilon, 700.0))) > CUT * self.delta:
             raise Unsupported(
                 f"cap: batches of these runs are cut more often than {CUT:g} of delta={self.delta!r} can absorb. Use a "
                 "larger cap."
             )
-        divergence = sum(_divergence(ledger, relation)(self.order) for ledger in ledgers) * (1 + 1e-12)
+        divergence = sum(_divergence(ledger, adjacency)(self.order) for ledger in ledgers) * (1 + 1e-12)
         return epsilon_from_rdp(order=self.order, rdp=divergence, delta=(1 - CUT) * self.delta)
 
 
-def certified_epsilon(ledger: Ledger, delta: float, relation: Relation) -> float:
+def certified_epsilon(ledger: Ledger, delta: float, adjacency: Adjacency) -> float:
     """A certified epsilon of one ledger: by pld, or by rdp where pld has no theorem."""
     try:
-        return spent(ledger, delta, relation=relation).epsilon
+        return spent(ledger, delta, adjacency=adjacency).epsilon
     except PrivetError:
-        return spent(ledger, delta, relation=relation, accountant="rdp").epsilon
+        return spent(ledger, delta, adjacency=adjacency, accountant="rdp").epsilon
 
 
-def _divergence(ledger: Ledger, relation: Relation) -> Divergence:
-    refuse_unsupported(registry.make("rdp"), ledger, relation=relation, accountant="rdp")
+def _divergence(ledger: Ledger, adjacency: Adjacency) -> Divergence:
+    refuse_unsupported(registry.make("rdp"), ledger, adjacency=adjacency, accountant="rdp")
     return Divergence(to_poisson(ledger))
 
 

@@ -11,7 +11,7 @@ from scipy import optimize, special
 
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, epoch_noises, register
-from privet.accounting.guarantee import Label, Relation
+from privet.accounting.guarantee import Adjacency, Label
 from privet.accounting.ledger import Floats, Ledger, Step
 
 # Certified values are moved outward by this much of epsilon, plus this much of mu where epsilon itself is near 0.
@@ -74,7 +74,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-14, rtol=1e-14))) if high > low else 1.0
 
 
-def clt_mu(*, noise: float, rate: float, steps: float) -> float:
+def clt_mu(*, noise_multiplier: float, sample_rate: float, steps: float) -> float:
     """The mu that the central limit theorem gives equal Poisson-sampled steps.
 
         mu = rate sqrt(steps (e^(1/noise^2) - 1))
@@ -82,13 +82,13 @@ def clt_mu(*, noise: float, rate: float, steps: float) -> float:
     A limit for steps -> infinity with rate sqrt(steps) held fixed: no bound in either direction at any finite number.
     `steps` may be a fraction: published tables use epochs / rate unrounded. Source: Bu et al. 2019, eq. (5).
 
-    >>> round(clt_mu(noise=1.1, rate=256 / 60000, steps=60 * 60000 / 256), 2)
+    >>> round(clt_mu(noise_multiplier=1.1, sample_rate=256 / 60000, steps=60 * 60000 / 256), 2)
     0.57
     """
-    _check.positive(noise=noise)
-    _check.rate(rate=rate)
+    _check.positive(noise_multiplier=noise_multiplier)
+    _check.rate(sample_rate=sample_rate)
     _check.non_negative(steps=steps)
-    return rate * math.sqrt(steps * float(_expm1(1 / noise**2)))
+    return sample_rate * math.sqrt(steps * float(_expm1(1 / noise_multiplier**2)))
 
 
 def extended_clt_mu(ledger: Ledger) -> float:
@@ -101,13 +101,17 @@ def extended_clt_mu(ledger: Ledger) -> float:
     only; squares of mu add up. Source: Du et al. 2021, Theorem 1 (with one rate for all steps).
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=2.0), count=4)
+    >>> ledger.add(Step(noise_multiplier=2.0), count=4)
     >>> extended_clt_mu(ledger)
     1.0
     """
     columns = ledger.columns()
     shuffled = columns.uses("shuffled")
-    cost = np.where(columns.rate < 1, columns.rate**2 * _expm1(columns.noise**-2.0), columns.noise**-2.0)
+    cost = np.where(
+        columns.sample_rate < 1,
+        columns.sample_rate**2 * _expm1(columns.noise_multiplier**-2.0),
+        columns.noise_multiplier**-2.0,
+    )
     total = float((columns.count * cost)[~shuffled].sum())
     if shuffled.any():
         total += float((np.array(epoch_noises(ledger)) ** -2.0).sum())
@@ -125,12 +129,10 @@ class Gdp(GaussianAccountant):
 
     covers_shuffled = True
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        if step.sampling.name != "shuffled" and step.rate < 1 and step.noise < LEAST_SAMPLED_NOISE:
-            return (
-                f"noise={step.noise:g} is below {LEAST_SAMPLED_NOISE:g}, where e^(1/noise^2) overflows. Use more noise."
-            )
-        return super().unsupported_reason(step, relation)
+    def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
+        if step.sampling.name != "shuffled" and step.sample_rate < 1 and step.noise_multiplier < LEAST_SAMPLED_NOISE:
+            return f"noise_multiplier={step.noise_multiplier:g} is below {LEAST_SAMPLED_NOISE:g}, where e^(1/noise^2) overflows. Use more noise."
+        return super().unsupported_reason(step, adjacency)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:
         mu = extended_clt_mu(ledger)
@@ -140,12 +142,12 @@ class Gdp(GaussianAccountant):
         lower, upper = round_outward(epsilon, mu)
         if self.label(ledger, delta) == "approximate":
             return None, epsilon
-        shuffled = ledger.columns().uses("shuffled") & (ledger.columns().rate < 1)
+        shuffled = ledger.columns().uses("shuffled") & (ledger.columns().sample_rate < 1)
         return (None if shuffled.any() else lower), upper
 
     def label(self, ledger: Ledger, delta: float) -> Label:
         columns = ledger.columns()
-        return "approximate" if ((columns.rate < 1) & ~columns.uses("shuffled")).any() else "certified"
+        return "approximate" if ((columns.sample_rate < 1) & ~columns.uses("shuffled")).any() else "certified"
 
 
 def round_outward(epsilon: float, mu: float) -> tuple[float, float]:

@@ -8,10 +8,10 @@ from privet._text import format_bound as format_bound
 from privet._text import format_outward as format_outward
 
 Label = Literal["certified", "approximate", "claimed", "empirical"]
-Relation = Literal["zero-out", "add-remove", "replace"]
+Adjacency = Literal["zero-out", "add-remove", "replace"]
 Unit = Literal["example", "client", "user"]
 
-RELATIONS: tuple[str, ...] = get_args(Relation)
+ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
 LABELS: tuple[str, ...] = get_args(Label)
 UNITS: tuple[str, ...] = get_args(Unit)
 
@@ -30,14 +30,14 @@ class Budget:
     epsilon: float
     delta: float
     unit: Unit = "example"
-    relation: Relation = "zero-out"
+    adjacency: Adjacency = "zero-out"
 
     def __post_init__(self) -> None:
         _check.positive(epsilon=self.epsilon)
         _check.delta(self.delta)
         _check.one_of(UNITS, unit=self.unit)
-        object.__setattr__(self, "relation", adjacency(self.relation))
-        _check.one_of(RELATIONS, relation=self.relation)
+        object.__setattr__(self, "adjacency", adjacency(self.adjacency))
+        _check.one_of(ADJACENCIES, adjacency=self.adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Guarantee:
     delta: float
     label: Label
     method: str
-    relation: Relation = "zero-out"
+    adjacency: Adjacency = "zero-out"
     sampling: str = "poisson"
     unit: Unit = "example"
     steps: int = 0
@@ -63,7 +63,7 @@ class Guarantee:
         _check.non_negative(epsilon=self.epsilon)
         _check.delta(self.delta)
         _check.one_of(LABELS, label=self.label)
-        _check.one_of(RELATIONS, relation=self.relation)
+        _check.one_of(ADJACENCIES, adjacency=self.adjacency)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))  # a list, where it was read from JSON
 
     @property
@@ -93,7 +93,7 @@ class Guarantee:
         assumed = f"; {count} assumption{'s' if count > 1 else ''}" if count else ""
         return (
             f"epsilon {side} {format_outward(self.epsilon, up=self.label != 'empirical')} at delta {self.delta_text} "
-            f"[{self.label}: {self.method}{known}; {self.sampling}, {self.relation}, per {self.unit}{assumed}]"
+            f"[{self.label}: {self.method}{known}; {self.sampling}, {self.adjacency}, per {self.unit}{assumed}]"
         )
 
 

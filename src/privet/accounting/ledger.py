@@ -20,20 +20,20 @@ Bools = NDArray[np.bool_]
 class Step:
     """One release: a sum of clipped gradients plus Gaussian noise.
 
-    `noise` is the multiplier sigma: standard deviation over sensitivity. `rate` is the chance q that a
-    record takes part. `clip` is the bound C on one record's share; it does not change the cost. `mechanism` says which
-    noise it is.
+    `noise_multiplier` is the multiplier sigma: standard deviation over sensitivity. `sample_rate` is the chance q that
+    a record takes part. `clipping_norm` is the bound C on one record's share; it does not change the cost. `mechanism`
+    says which noise it is.
     """
 
-    noise: float
-    rate: float = 1.0
-    clip: float = 1.0
+    noise_multiplier: float
+    sample_rate: float = 1.0
+    clipping_norm: float = 1.0
     sampling: Sampling = POISSON
     mechanism: MechanismSpec = field(default=GAUSSIAN, repr=False)
 
     def __post_init__(self) -> None:
-        _check.positive(noise=self.noise, clip=self.clip)
-        _check.rate(rate=self.rate)
+        _check.positive(noise_multiplier=self.noise_multiplier, clipping_norm=self.clipping_norm)
+        _check.rate(sample_rate=self.sample_rate)
         object.__setattr__(self, "sampling", sampling(self.sampling))
 
 
@@ -41,8 +41,8 @@ class Step:
 class LedgerArrays:
     """A ledger as arrays, one entry per run of equal steps. `kind` numbers the distinct samplings."""
 
-    noise: Floats
-    rate: Floats
+    noise_multiplier: Floats
+    sample_rate: Floats
     count: Ints
     sampling_index: Ints
     samplings: tuple[Sampling, ...]
@@ -57,7 +57,7 @@ class Ledger:
     """Releases in order. Equal neighbours are stored once with a count.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), count=14063)
     >>> ledger.steps
     14063
     """
@@ -77,22 +77,29 @@ class Ledger:
                 f"mechanism={step.mechanism!r} has no theorem: no accountant could say what it costs. Use Gaussian()."
             )
         kind = self._find_sampling(step.sampling)
-        if self._noise and (step.noise, step.rate, step.clip, kind) == (
+        if self._noise and (step.noise_multiplier, step.sample_rate, step.clipping_norm, kind) == (
             self._noise[-1], self._rate[-1], self._clip[-1], self._kind[-1],
         ):  # fmt: skip
             self._count[-1] += count
             return
-        self._noise.append(float(step.noise))
-        self._rate.append(float(step.rate))
-        self._clip.append(float(step.clip))
+        self._noise.append(float(step.noise_multiplier))
+        self._rate.append(float(step.sample_rate))
+        self._clip.append(float(step.clipping_norm))
         self._kind.append(kind)
         self._count.append(int(count))
 
     def extend(
-        self, *, noise: ArrayLike, rate: ArrayLike = 1.0, clip: ArrayLike = 1.0, sampling: "str | Sampling" = POISSON
+        self,
+        *,
+        noise_multiplier: ArrayLike,
+        sample_rate: ArrayLike = 1.0,
+        clipping_norm: ArrayLike = 1.0,
+        sampling: "str | Sampling" = POISSON,
     ) -> None:
-        """Charge one release per entry of `noise`; `rate` and `clip` are one value or one per step."""
-        noises, rates, clips = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (noise, rate, clip)))
+        """Charge one release per entry of `noise_multiplier`; `sample_rate` and `clipping_norm` are one value or one per step."""
+        noises, rates, clips = np.broadcast_arrays(
+            *(np.asarray(v, dtype=np.float64) for v in (noise_multiplier, sample_rate, clipping_norm))
+        )
         noises, rates, clips = (np.atleast_1d(v).ravel() for v in (noises, rates, clips))
         _refuse_bad("noise", noises, (noises > 0) & np.isfinite(noises), "must be finite and > 0")
         _refuse_bad("rate", rates, (rates > 0) & (rates <= 1), "must be > 0 and <= 1")
@@ -102,7 +109,11 @@ class Ledger:
         changed = (np.diff(noises) != 0) | (np.diff(rates) != 0) | (np.diff(clips) != 0)
         starts = np.flatnonzero(np.concatenate(([True], changed)))
         counts = np.diff(np.concatenate((starts, [len(noises)])))
-        numbers = {"noise": float(noises[0]), "rate": float(rates[0]), "clip": float(clips[0])}
+        numbers = {
+            "noise_multiplier": float(noises[0]),
+            "sample_rate": float(rates[0]),
+            "clipping_norm": float(clips[0]),
+        }
         first = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]  # Step turns a name into a Sampling
         self.add(first, int(counts[0]))
         rest = starts[1:]
@@ -126,7 +137,10 @@ class Ledger:
         for noise, rate, clip, kind, count in zip(
             self._noise, self._rate, self._clip, self._kind, self._count, strict=True
         ):
-            yield Step(noise=noise, rate=rate, clip=clip, sampling=self._samplings[kind]), count
+            yield (
+                Step(noise_multiplier=noise, sample_rate=rate, clipping_norm=clip, sampling=self._samplings[kind]),
+                count,
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ledger) and self._rows() == other._rows()
@@ -134,7 +148,8 @@ class Ledger:
     def columns(self) -> LedgerArrays:
         """The ledger as arrays, for accountants."""
         return LedgerArrays(
-            noise=np.array(self._noise, dtype=np.float64), rate=np.array(self._rate, dtype=np.float64),
+            noise_multiplier=np.array(self._noise, dtype=np.float64),
+            sample_rate=np.array(self._rate, dtype=np.float64),
             count=np.array(self._count, dtype=np.int64), sampling_index=np.array(self._kind, dtype=np.int64),
             samplings=tuple(self._samplings),
         )  # fmt: skip

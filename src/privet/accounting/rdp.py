@@ -13,7 +13,7 @@ from scipy import special
 
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, register
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.accounting.ledger import Floats, Ledger, Step
 from privet.accounting.pld.levels import LossLevels, loss_levels, sum_by_index
 from privet.accounting.pld.loss_moments import QuadratureTooCostly, tilted_moments
@@ -38,15 +38,15 @@ class Rdp(GaussianAccountant):
     conversion: Conversion = "new"
     covers_shuffled = True
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
+    def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
         if step.sampling.name == "fixed-size":
-            if relation == "add-remove" and step.rate < 1:
+            if adjacency == "add-remove" and step.sample_rate < 1:
                 return (
                     "fixed-size sampling has a theorem for neighbours of one size only. "
-                    "Use relation='replace' or 'zero-out'."
+                    "Use adjacency='replace' or 'zero-out'."
                 )
             return None
-        return super().unsupported_reason(step, relation)
+        return super().unsupported_reason(step, adjacency)
 
     def upper(self, ledger: Ledger, delta: float) -> float:
         return epsilon(ledger, delta, orders=self.orders, conversion=self.conversion)
@@ -66,7 +66,7 @@ def epsilon(
     """The least epsilon at `delta` over the given orders, or over all orders by a search.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), count=14063)
     >>> round(epsilon(ledger, 1e-5), 2)
     2.6
     """
@@ -110,9 +110,9 @@ class Divergence:
 
     def __init__(self, ledger: Ledger) -> None:
         columns = ledger.columns()
-        fixed = columns.uses("fixed-size") & (columns.rate < 1)
+        fixed = columns.uses("fixed-size") & (columns.sample_rate < 1)
         self._cells = _divergence_cells(loss_levels(ledger, without=fixed))
-        each = np.stack((columns.noise[fixed], columns.rate[fixed]), axis=1)
+        each = np.stack((columns.noise_multiplier[fixed], columns.sample_rate[fixed]), axis=1)
         pairs, where = np.unique(each, axis=0, return_inverse=True)
         counts = np.bincount(where.ravel(), weights=columns.count[fixed])
         self._fixed = [(float(n), float(q), float(count)) for (n, q), count in zip(pairs, counts, strict=True)]

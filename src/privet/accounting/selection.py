@@ -16,7 +16,7 @@ from scipy import optimize
 
 from privet import _check
 from privet.accounting.accountant import epoch_noises, is_truncated, refuse_unsupported, representative_steps
-from privet.accounting.guarantee import Guarantee, Relation, Unit
+from privet.accounting.guarantee import Adjacency, Guarantee, Unit
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.pld.accountant import Pld, delta_curve
 from privet.accounting.rdp import MOST_WORK, ORDERS, Divergence, Rdp, epsilon_from_rdp
@@ -73,7 +73,7 @@ def poisson_rdp(*, order: float, rdp: float, delta: float, mean: float) -> float
 
 
 def private_selection(
-    ledger: Ledger, delta: float, *, law: str, mean: float, relation: Relation = "zero-out", unit: Unit = "example"
+    ledger: Ledger, delta: float, *, law: str, mean: float, adjacency: Adjacency = "zero-out", unit: Unit = "example"
 ) -> Guarantee:
     """The guarantee of publishing the best of a random number of runs, each with this ledger.
 
@@ -81,7 +81,7 @@ def private_selection(
     private too: from public data, or paid for in the run.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=2.0, rate=256 / 60000), count=3516)
+    >>> ledger.add(Step(noise_multiplier=2.0, sample_rate=256 / 60000), count=3516)
     >>> guarantee = private_selection(ledger, 1e-5, law="geometric", mean=10)
     >>> guarantee.label, guarantee.method, round(guarantee.epsilon, 2)
     ('certified', 'rdp, best of geometric(10) runs', 1.17)
@@ -89,23 +89,25 @@ def private_selection(
     _check.delta(delta)
     _check.one_of(RANDOM, law=law)
     check_mean(mean)
-    refuse_unsupported(Rdp(), ledger, relation=relation, accountant="rdp")
+    refuse_unsupported(Rdp(), ledger, adjacency=adjacency, accountant="rdp")
     if is_truncated(ledger):
         raise Unsupported(
-            f"trials_law={law!r} has no theorem for truncated batches. Rényi privacy is lost where a batch is cut. "
-            "Use Poisson sampling, or trials_law='fixed'."
+            f"trial_count_distribution={law!r} has no theorem for truncated batches. Rényi privacy is lost where a "
+            "batch is cut. "
+            "Use Poisson sampling, or trial_count_distribution='fixed'."
         )
-    if law == "poisson" and any(Pld().unsupported_reason(step, relation) for step in representative_steps(ledger)):
+    if law == "poisson" and any(Pld().unsupported_reason(step, adjacency) for step in representative_steps(ledger)):
         raise Unsupported(
-            "trials_law='poisson' does not cover this ledger: it needs the delta of one run, which accountant='pld' "
-            "does not know here. Use trials_law='geometric', or Poisson sampling."
+            "trial_count_distribution='poisson' does not cover this ledger: it needs the delta of one run, which "
+            "accountant='pld' "
+            "does not know here. Use trial_count_distribution='geometric', or Poisson sampling."
         )
     epsilon_of = {"geometric": _geometric_epsilon, "poisson": _poisson_epsilon}[law]
     found = epsilon_of(ledger, delta, float(mean)) if ledger else 0.0
     sampling = " + ".join(sorted(str(kind) for kind in ledger.columns().samplings)) or "poisson"
     return Guarantee(
         epsilon=found, epsilon_lower=None, delta=delta, label="certified", method=f"rdp, best of {law}({mean:g}) runs",
-        relation=relation, sampling=sampling, unit=unit, steps=ledger.steps,
+        adjacency=adjacency, sampling=sampling, unit=unit, steps=ledger.steps,
     )  # fmt: skip
 
 
@@ -120,7 +122,7 @@ def repeated_runs(ledger: Ledger, runs: int) -> Ledger:
     """The ledger of `runs` runs, one after the other.
 
     >>> one = Ledger()
-    >>> one.add(Step(noise=2.0, rate=0.1), count=5)
+    >>> one.add(Step(noise_multiplier=2.0, sample_rate=0.1), count=5)
     >>> repeated_runs(one, 3).steps
     15
     """
@@ -136,13 +138,16 @@ def _complete_epochs(ledger: Ledger) -> Ledger:
     """Shuffled steps that cost the same, each epoch whole and of one noise: the next run begins with a new epoch."""
     first = next(iter(ledger))[0]
     columns = ledger.columns()
-    if (columns.rate != first.rate).any() or len(columns.samplings) > 1:
+    if (columns.sample_rate != first.sample_rate).any() or len(columns.samplings) > 1:
         raise Unsupported(
             "trials of shuffled runs have no theorem here if the batch or the sampling changes. Give one of each."
         )
     whole = Ledger()
     for least in epoch_noises(ledger):
-        whole.add(Step(noise=least, rate=first.rate, sampling=first.sampling), math.ceil(1 / first.rate - 1e-9))
+        whole.add(
+            Step(noise_multiplier=least, sample_rate=first.sample_rate, sampling=first.sampling),
+            math.ceil(1 / first.sample_rate - 1e-9),
+        )
     return whole
 
 
@@ -210,5 +215,7 @@ def _minimize_over_orders(value: OfOrder, divergence: Divergence) -> tuple[float
 
 def _require_finite(epsilon: float) -> float:
     if not math.isfinite(epsilon):
-        raise NoSolution("accountant='rdp' finds no finite order for this ledger. Use trials_law='fixed'.")
+        raise NoSolution(
+            "accountant='rdp' finds no finite order for this ledger. Use trial_count_distribution='fixed'."
+        )
     return epsilon

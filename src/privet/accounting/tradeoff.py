@@ -16,7 +16,7 @@ from scipy import special
 from privet import _check
 from privet.accounting import gdp
 from privet.accounting.accountant import overflow_probability, refuse_unsupported, registry
-from privet.accounting.guarantee import Label, Relation
+from privet.accounting.guarantee import Adjacency, Label
 from privet.accounting.ledger import Floats, Ledger
 from privet.accounting.pld import accountant as pld
 from privet.errors import InvalidValue, Unsupported
@@ -71,7 +71,7 @@ class Gaussian:
 
 
 def tradeoff(
-    ledger: Ledger, *, accountant: str = "pld", relation: Relation = "zero-out", points: int = POINTS
+    ledger: Ledger, *, accountant: str = "pld", adjacency: Adjacency = "zero-out", points: int = POINTS
 ) -> Tradeoff | Gaussian:
     """The trade-off curve of a ledger: certified from `pld`, approximate from `gdp` (the CLT).
 
@@ -80,14 +80,14 @@ def tradeoff(
 
     >>> from privet.accounting.ledger import Step
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    >>> ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), count=14063)
     >>> round(least_error_sum(tradeoff(ledger)), 3), round(least_error_sum(tradeoff(ledger, accountant="gdp")), 3)
     (0.776, 0.774)
     """
     if accountant not in ("pld", "gdp"):
         raise InvalidValue(f"accountant={accountant!r} has no trade-off curve. Use 'pld' or 'gdp'.")
     chosen = registry.make(accountant)
-    refuse_unsupported(chosen, ledger, relation=relation, accountant=accountant)
+    refuse_unsupported(chosen, ledger, adjacency=adjacency, accountant=accountant)
     if accountant == "gdp":
         if overflow_probability(ledger):
             raise Unsupported(

@@ -18,7 +18,7 @@ from privet.attacks import observing
 from privet.attacks.base import Attack, Reconstruction, resolve_attack
 from privet.attacks.identification import identify_from_run, one_step_ceiling, run_ceiling
 from privet.attacks.outcome import Measures, Outcome, baselines, format_table, measure_reconstruction
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
@@ -32,15 +32,15 @@ from privet.training.settings import Settings
 REFERENCE = "non-private"
 RHO = 2.0  # first over last value, for methods that ask for it
 _KEPT = (  # of a plan's [training] table
-    "model", "weights", "train", "fresh", "optimizer", "lr", "momentum", "weight_decay", "max_physical_batch",
+    "model", "weights", "train", "fresh", "optimizer", "lr", "momentum", "weight_decay", "max_physical_batch_size",
 )  # fmt: skip
 
 Source = Plan | Run | None  # None: without privacy
 
 
 def resolve_sources(
-    what: "str | Sequence[str] | Plan | Run | None", task: "str | Task | None", where: Where | None,
-    as_published: bool, **given: Any,
+    what: "str | Sequence[str] | Plan | Run | None", task: "str | Task | None", where: DataFolders | None,
+    uncertified: bool, **given: Any,
 ) -> tuple[Task, dict[str, Source], list[Plan]]:  # fmt: skip
     """The task, what is attacked by name, and a plan or more: without privacy, the first one's batches are drawn."""
     if isinstance(what, Run) and task is None:
@@ -48,26 +48,34 @@ def resolve_sources(
     else:
         named = what.recipe.training.get("task") if isinstance(what, Plan) else None
         loaded = task_of(task or named or "digits", where=where)
-    if not (isinstance(what, Run) and what.not_private):  # whose own guarantee says that there is none
-        check_preprocessing(loaded.not_private)  # what attacks find is held against the plans' guarantees
+    if not (isinstance(what, Run) and what.non_private_preprocessing):  # whose own guarantee says that there is none
+        check_preprocessing(loaded.non_private_preprocessing)  # what attacks find is held against the plans' guarantees
     if isinstance(what, Run):
         return loaded, {"run": what}, [what.plan]
     if isinstance(what, Plan):
         return loaded, {REFERENCE: None, "plan": what}, [what]
     names = [what] if isinstance(what, str) else list(what or [])
-    made = {one: method_plan(one, loaded.size, as_published=as_published, **given) for one in names if one != REFERENCE}
-    plans = list(made.values()) or [method_plan("noisy-sgd", loaded.size, as_published=False, **given)]
+    made = {one: method_plan(one, loaded.size, uncertified=uncertified, **given) for one in names if one != REFERENCE}
+    plans = list(made.values()) or [method_plan("noisy-sgd", loaded.size, uncertified=False, **given)]
     return loaded, {REFERENCE: None, **made}, plans
 
 
 def method_plan(
-    name: str, size: int, *, noise: float, clip: float, rate: float, steps: int, as_published: bool
+    name: str,
+    dataset_size: int,
+    *,
+    noise_multiplier: float,
+    clipping_norm: float,
+    sample_rate: float,
+    steps: int,
+    uncertified: bool,
 ) -> Plan:
     """The plan of a method at a given noise, for a comparison: it says what that costs."""
     _check.whole(steps=steps)
     return plan(
-        delta=min(1e-5, 1 / (10 * size)), size=size, rate=rate, steps=steps, method=name, noise=noise, clip=clip,
-        solve="epsilon", as_published=as_published, **dict.fromkeys(method(name).needs, RHO),
+        delta=min(1e-5, 1 / (10 * dataset_size)), dataset_size=dataset_size, sample_rate=sample_rate, steps=steps,
+        method=name, noise_multiplier=noise_multiplier, clipping_norm=clipping_norm,
+        solve="epsilon", uncertified=uncertified, **dict.fromkeys(method(name).needs, RHO),
     )  # fmt: skip
 
 
@@ -121,10 +129,12 @@ class AttackReport:
 
 def attack(
     what: "str | Sequence[str] | Plan | Run | None" = None, task: "str | Task | None" = None, *,
-    attacks: Sequence[str] | None = None, examples: int = 100, batch: int = 1, candidates: int = 1000,
-    at_steps: "Sequence[str | int]" = ("first",), model: str | None = None, noise: float = 6.0, clip: float = 4.0,
-    rate: float = 0.01, steps: int = 100, as_published: bool = False, seed: int = 0, out: "str | Path | None" = None,
-    where: Where | None = None, progress: Tell | None = None,
+    attacks: Sequence[str] | None = None, examples: int = 100, batch_size: int = 1, candidates: int = 1000,
+    at_steps: "Sequence[str | int]" = ("first",), model: str | None = None, noise_multiplier: float = 6.0,
+    clipping_norm: float = 4.0,
+    sample_rate: float = 0.01, steps: int = 100, uncertified: bool = False, seed: int = 0,
+    out: "str | Path | None" = None,
+    where: DataFolders | None = None, progress: Tell | None = None,
 ) -> AttackReport:  # fmt: skip
     """What one update gives away: each attack on each method at each step, with controls, baselines and ceilings.
 
@@ -136,13 +146,13 @@ def attack(
         what: names of methods, a plan, or a run; None is training without privacy alone.
         attacks: invert-l2 and prior, unless they are given; for several records in an update, invert-l2.
         task: images with classes; a run brings its own.
-        batch: unknown records in an update, 1 to 8.
+        batch_size: unknown records in an update, 1 to 8.
         candidates: K, the victims among them.
         at_steps: of first, middle, last, and numbers from 1; a run is looked at where its checkpoint stands. `all` is
             the whole run of a plan, for `prior`.
         model: `shallow-cnn` with sigmoids unless a plan or run says otherwise.
         noise, clip, rate, steps: of the plans of methods given by name; the first two are those of Wei and Liu.
-        as_published: methods by the papers' own rules, which may have no guarantee.
+        uncertified: methods by the papers' own rules, which may have no guarantee.
         out: a folder where outcomes are kept; those that are there already are not computed again.
         progress: told (done, of, what is next).
 
@@ -155,16 +165,16 @@ def attack(
         Unsupported: the task is not one of images.
     """
     loaded, sources, plans = resolve_sources(
-        what, task, where, as_published, noise=noise, clip=clip, rate=rate, steps=steps
+        what, task, where, uncertified, noise=noise_multiplier, clip=clipping_norm, rate=sample_rate, steps=steps
     )
-    attacks = (("invert-l2", "prior") if batch == 1 else ("invert-l2",)) if attacks is None else attacks
+    attacks = (("invert-l2", "prior") if batch_size == 1 else ("invert-l2",)) if attacks is None else attacks
     made = {spelling: resolve_attack(spelling) for spelling in attacks}
     _check_request(made, at_steps)
-    victims = observing.choose_targets(loaded, examples=examples, batch=batch, candidates=candidates, seed=seed)
+    victims = observing.choose_targets(loaded, examples=examples, batch=batch_size, candidates=candidates, seed=seed)
     k = len(victims.candidates[0])
     settings = {
-        "examples": examples, "batch": batch, "candidates": k, "seed": seed, "model": model,
-        "at_steps": [str(word) for word in at_steps], "as_published": as_published,
+        "examples": examples, "batch": batch_size, "candidates": k, "seed": seed, "model": model,
+        "at_steps": [str(word) for word in at_steps], "uncertified": uncertified,
     }  # fmt: skip
     cells = [
         (name, number, spelling)
@@ -231,15 +241,17 @@ def _run_attack(
     spelling: str, made: Any, seed: int,
 ) -> Outcome:  # fmt: skip
     plan = source.plan if isinstance(source, Run) else source
-    seen = observing.observe(moment, task, victims, generator=seeded(seed, 2, moment.number))
-    empty = observing.observe(moment, task, victims, generator=seeded(seed, 3, moment.number), is_control=True)
+    seen = observing.observe(moment, task, victims, randomness=seeded(seed, 2, moment.number))
+    empty = observing.observe(moment, task, victims, randomness=seeded(seed, 3, moment.number), is_control=True)
     found, control = made.run(seen), made.run(empty)
-    is_covered = not (isinstance(source, Run) and source.not_private)
+    is_covered = not (isinstance(source, Run) and source.non_private_preprocessing)
     ceilings = _identification_ceilings(plan if is_covered else None, moment, victims)
     return Outcome(
         method=name, attack=spelling, step=moment.number + 1, found=measure_reconstruction(found, victims),
-        control=measure_reconstruction(control, victims), noise=None if moment.step is None else moment.step.noise,
-        clip=None if moment.step is None else moment.step.clip, std=seen.std, rule=None if plan is None else plan.rule,
+        control=measure_reconstruction(control, victims),
+        noise_multiplier=None if moment.step is None else moment.step.noise_multiplier,
+        clipping_norm=None if moment.step is None else moment.step.clipping_norm, std=seen.std,
+        rule=None if plan is None else plan.rule,
         ceiling=ceilings[0], run_ceiling=ceilings[1], iterations=float(found.iterations.float().mean()),
         evaluations=float(found.evaluations.float().mean()), seconds=found.seconds,
         frames=_picture_frames(found, control),
@@ -254,7 +266,8 @@ def _attack_whole_run(
     ceiling = _plan_ceiling(plan, len(victims.candidates[0]))
     return Outcome(
         method=name, attack="prior", step=0, found=measure_reconstruction(found, victims),
-        control=measure_reconstruction(control, victims), noise=float(plan.steps.noises.min()), clip=plan.steps[0].clip,
+        control=measure_reconstruction(control, victims), noise_multiplier=float(plan.steps.noise_multipliers.min()),
+        clipping_norm=plan.steps[0].clipping_norm,
         std=None, rule=plan.rule, ceiling=ceiling, run_ceiling=ceiling, iterations=float(len(plan.steps)),
         evaluations=float(found.evaluations[0]), seconds=found.seconds, frames=_picture_frames(found, control),
     )  # fmt: skip
@@ -270,12 +283,12 @@ def _identification_ceilings(
     candidates = len(victims.candidates[0])
     if plan is None or plan.is_unsound or moment.step is None or victims.batch > 1:
         return None, None
-    return one_step_ceiling(candidates, 1 / moment.step.noise), _plan_ceiling(plan, candidates)
+    return one_step_ceiling(candidates, 1 / moment.step.noise_multiplier), _plan_ceiling(plan, candidates)
 
 
 def _plan_ceiling(plan: Plan, candidates: int) -> float | None:
     try:
-        return run_ceiling(candidates, tradeoff(plan.ledger(), relation=plan.recipe.budget.relation))
+        return run_ceiling(candidates, tradeoff(plan.ledger(), adjacency=plan.recipe.budget.adjacency))
     except PrivetError:  # no certified curve covers this sampling
         return None
 
@@ -300,7 +313,13 @@ class _Shelf:
 
     def __init__(self, folder: "str | Path | None", settings: dict[str, Any], sampled: Plan) -> None:
         steps = sampled.steps  # without privacy, batches are drawn by these
-        self._batches = [steps.rate, str(steps.batch), len(steps), str(steps.sampling), repr(sampled.recipe.training)]
+        self._batches = [
+            steps.sample_rate,
+            str(steps.batch_schedule),
+            len(steps),
+            str(steps.sampling),
+            repr(sampled.recipe.training),
+        ]
         self._folder = None if folder is None else Path(folder)
         self._settings = {key: value for key, value in settings.items() if key != "at_steps"}
         if self._folder is not None:

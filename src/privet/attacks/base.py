@@ -46,7 +46,7 @@ class Observation:
     labels: Tensor | None = None  # (N, batch), if they are known
     step: int = 0
     rule: ClippingRule | None = None
-    clip: float = math.inf
+    clipping_norm: float = math.inf
     std: float | None = 0.0  # of the noise on each entry of an update; None where it is not public
     candidates: tuple[Tensor, Tensor] | None = None  # K known inputs and labels, the victims' among them
 
@@ -82,7 +82,7 @@ class Observation:
         `inputs` is (R, *shape), `labels` (R, classes), each row a distribution. Both may be differentiated through.
         """
         grads = example_gradients(self.model, self.state, inputs, labels, names=self.update)
-        return grads if self.rule is None else clip_gradients(grads, self.rule, self.clip)
+        return grads if self.rule is None else clip_gradients(grads, self.rule, self.clipping_norm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,12 +145,12 @@ def clip_gradients(grads: Grads, rule: ClippingRule, clip: float) -> dict[str, T
     groups = held.groups(list(moved))
     sq = torch.stack([sum_tensors([moved[n].flatten(1).square().sum(1) for n in group]) for group in groups], dim=1)
     norms = sq.clamp(min=1e-30).sqrt()  # (R, G); a root has no slope at zero
-    factors = held.unbounded_factors(norms, threshold)
+    scales = held.unbounded_scales(norms, threshold)
     if not rules.is_ours(rule):
         bound = held.bound(threshold, len(groups))
-        factors = held.factors(norms, threshold, bound=bound, dtype=norms.dtype)
+        scales = held.scales(norms, threshold, bound=bound, dtype=norms.dtype)
     return {
-        name: moved[name] * factors[:, g].view(-1, *[1] * (moved[name].dim() - 1))
+        name: moved[name] * scales[:, g].view(-1, *[1] * (moved[name].dim() - 1))
         for g, group in enumerate(groups) for name in group
     }  # fmt: skip
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from privet import _check
 from privet.accounting import Step
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.accounting.tradeoff import Curve
 from privet.attacks.base import Observation, Reconstruction, register
 from privet.attacks.observing import TargetRecords, simulate_training
@@ -115,7 +115,7 @@ def identify_from_run(
                 seen = _public_observation(
                     copy.deepcopy(training.model).eval(), training.rule, step, victims
                 )  # watched: its own
-                scores += _step_log_likelihoods(seen, step, victims, source, relation=plan.recipe.budget.relation)
+                scores += _step_log_likelihoods(seen, step, victims, source, adjacency=plan.recipe.budget.adjacency)
             training.step(task.losses, x, y)
     seconds = time.perf_counter() - begun
     halves = (scores[: victims.size], scores[victims.size :])
@@ -129,24 +129,24 @@ def _public_observation(model: torch.nn.Module, rule: ClippingRule, step: Step, 
     empty = {name: torch.zeros_like(p)[None] for name, p in model.named_parameters() if p.requires_grad}
     return Observation(
         model=model, state=state, update=empty, shape=tuple(victims.inputs.shape[2:]), classes=victims.classes,
-        rule=rule, clip=step.clip,
+        rule=rule, clipping_norm=step.clipping_norm,
     )  # fmt: skip
 
 
 def _step_log_likelihoods(
-    seen: Observation, step: Step, victims: TargetRecords, source: torch.Generator, *, relation: Relation
+    seen: Observation, step: Step, victims: TargetRecords, source: torch.Generator, *, adjacency: Adjacency
 ) -> Tensor:  # fmt: skip
     """One step's share in log p(k) for all victims, and for as many controls, (2 N, K)."""
     assert seen.rule is not None
     rule = bounded(seen.rule)
-    bound = rule.bound(rule.clip_in_force(step.clip), len(rule.groups(list(seen.update))))
-    std = noise_std(step, norm_bound=bound, relation=relation)
+    bound = rule.bound(rule.clip_in_force(step.clipping_norm), len(rule.groups(list(seen.update))))
+    std = noise_std(step, l2_bound=bound, adjacency=adjacency)
     own = torch.cat(list(flat_gradients(seen, victims.inputs[:, 0], victims.labels[:, 0])))
-    took_part = torch.rand(len(own), 1, generator=source) < step.rate
+    took_part = torch.rand(len(own), 1, generator=source) < step.sample_rate
     update = torch.cat([own * took_part, torch.zeros_like(own)])
     update += std * torch.randn(update.shape, generator=source, dtype=torch.float64)
     ratios = (log_likelihood_ratio(update, flat) / std**2 for flat in flat_gradients(seen, *victims.candidates))
-    return torch.cat([_mix_log_ratio(ratio, step.rate) for ratio in ratios], 1)
+    return torch.cat([_mix_log_ratio(ratio, step.sample_rate) for ratio in ratios], 1)
 
 
 def _mix_log_ratio(ratio: Tensor, rate: float) -> Tensor:

@@ -22,7 +22,7 @@ from privet.accounting import Guarantee
 from privet.accounting.tradeoff import Curve, advantage, tradeoff, true_positive_rate
 from privet.attacks.attack import attack_settings, resolve_sources
 from privet.attacks.outcome import align_columns
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import seeded
@@ -87,13 +87,13 @@ def train_shadow_models(
 def to_add_remove(plan: Plan) -> Plan:
     """The same steps, with neighbours that lack a record: the numbers are the same as under zero-out."""
     budget = plan.recipe.budget
-    if budget.relation == "replace" or plan.steps[0].sampling.name != "poisson" or budget.unit != "example":
+    if budget.adjacency == "replace" or plan.steps[0].sampling.name != "poisson" or budget.unit != "example":
         raise Unsupported(
-            f"relation={budget.relation!r}, sampling={plan.steps[0].sampling}, unit={budget.unit!r}: membership "
+            f"adjacency={budget.adjacency!r}, sampling={plan.steps[0].sampling}, unit={budget.unit!r}: membership "
             "inference needs a plan with Poisson sampling and unit example, under zero-out or add-remove. Make such "
             "a plan."
         )
-    return replace(plan, recipe=replace(plan.recipe, budget=replace(budget, relation="add-remove")))
+    return replace(plan, recipe=replace(plan.recipe, budget=replace(budget, adjacency="add-remove")))
 
 
 def _train_model(
@@ -104,7 +104,7 @@ def _train_model(
         _train_without_privacy(parts, data, seed)
         return parts.model
     training = Training(
-        parts.model, parts.optimizer, data, parts.plan, generator=seeded(seed, 1), as_published=plan.is_unsound
+        parts.model, parts.optimizer, data, parts.plan, randomness=seeded(seed, 1), uncertified=plan.is_unsound
     )
     with training:
         for x, y in training:
@@ -115,7 +115,7 @@ def _train_model(
 def _train_without_privacy(parts: TrainingSetup, data: "tuple[Tensor, Tensor]", seed: int) -> None:
     numbers = seeded(seed, 1).numpy_generator()
     for step in parts.plan.steps:
-        rows = torch.as_tensor(poisson_indices(len(data[0]), step.rate, numbers))
+        rows = torch.as_tensor(poisson_indices(len(data[0]), step.sample_rate, numbers))
         if len(rows):
             x, y = gather(data, rows)
             step_plainly(parts.optimizer, parts.task.losses(parts.model(x), y))
@@ -180,13 +180,13 @@ def roc(values: Tensor, members: Tensor) -> tuple[Floats, Floats]:
     return np.append(0.0, false / max((~inside).sum(), 1)), np.append(0.0, true / max(inside.sum(), 1))
 
 
-def mean_interval(means: Floats, alarm: float) -> tuple[float, float]:
-    """Limits of the expectation behind the mean of independent values in [0, 1], each wrong with chance `alarm`.
+def mean_interval(means: Floats, significance: float) -> tuple[float, float]:
+    """Limits of the expectation behind the mean of independent values in [0, 1], each wrong with chance `significance`.
 
     All p with n KL(mean || p) <= log(1/alarm): Hoeffding 1963, Theorem 1. Records of one model depend on each other,
     so a model is one value: its share of records above the threshold (`shares`).
     """
-    mean, bound = float(np.mean(means)), math.log(1 / alarm) / len(means)
+    mean, bound = float(np.mean(means)), math.log(1 / significance) / len(means)
 
     def apart(p: float) -> float:
         first = mean * math.log(mean / p) if mean > 0 else 0.0
@@ -219,7 +219,9 @@ class Score:
         }  # fmt: skip
 
 
-def score_attack(attack: str, learnt: ShadowModels, targets: ShadowModels, curve: Curve | None, alarm: float) -> Score:
+def score_attack(
+    attack: str, learnt: ShadowModels, targets: ShadowModels, curve: Curve | None, significance: float
+) -> Score:
     """An attack that learnt from some models, on others. A violation: a rate beyond the curve, with confidence."""
     known = membership_scores(attack, learnt, learnt, leave_out=True)
     values = membership_scores(attack, targets, learnt)
@@ -234,15 +236,15 @@ def score_attack(attack: str, learnt: ShadowModels, targets: ShadowModels, curve
         attack=attack, roc=(false, true), tpr={rate: float(true[false <= rate].max()) for rate in RATES},
         advantage=float(passed[inside].mean() - passed[~inside].mean()),
         is_violation=curve is not None and any(
-            _exceeds_curve(values, targets.members, t, curve, alarm / (2 * len(RATES) + 2)) for t in (*thresholds, best)
+            _exceeds_curve(values, targets.members, t, curve, significance / (2 * len(RATES) + 2)) for t in (*thresholds, best)
         ),
     )  # fmt: skip
 
 
-def _exceeds_curve(values: Tensor, members: Tensor, threshold: float, curve: Curve, alarm: float) -> bool:
+def _exceeds_curve(values: Tensor, members: Tensor, threshold: float, curve: Curve, significance: float) -> bool:
     """Whether members pass more often than f allows at this false-positive rate: TPR_low > 1 - f(FPR_high)."""
     true, false = passed_weights(values >= threshold, members)
-    low, high = mean_interval(true, alarm)[0], mean_interval(false, alarm)[1]
+    low, high = mean_interval(true, significance)[0], mean_interval(false, significance)[1]
     whole = total_record_weight(members.shape[1])
     return low / whole > true_positive_rate(curve, min(high / whole, 1.0))
 
@@ -323,8 +325,10 @@ class Memberships:
 
 def membership_inference(
     what: "str | Sequence[str] | Plan | None" = None, task: "str | Task | None" = None, *, records: int = 200,
-    shadows: int = 32, targets: int = 16, model: str | None = None, noise: float = 1.0, clip: float = 1.0,
-    rate: float = 0.1, steps: int = 100, as_published: bool = False, seed: int = 0, where: Where | None = None,
+    shadows: int = 32, targets: int = 16, model: str | None = None, noise_multiplier: float = 1.0,
+    clipping_norm: float = 1.0,
+    sample_rate: float = 0.1, steps: int = 100, uncertified: bool = False, seed: int = 0,
+    where: DataFolders | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Memberships:  # fmt: skip
     """How well a trained model tells who took part, by method; training without privacy is always beside them.
@@ -347,7 +351,7 @@ def membership_inference(
     _check.whole(least=4, shadows=shadows)
     _check.whole(least=2, targets=targets)
     loaded, sources, plans = resolve_sources(
-        what, task, where, as_published, noise=noise, clip=clip, rate=rate, steps=steps
+        what, task, where, uncertified, noise=noise_multiplier, clip=clipping_norm, rate=sample_rate, steps=steps
     )
     if "classes" not in loaded.facts:
         raise Unsupported(
@@ -382,4 +386,4 @@ def _certified_curve(plan: Plan | None) -> Curve | None:
     """The certified trade-off curve of a plan, None where there is no guarantee."""
     if plan is None or plan.is_unsound:
         return None
-    return tradeoff(to_add_remove(plan).ledger(), relation="add-remove")
+    return tradeoff(to_add_remove(plan).ledger(), adjacency="add-remove")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from privet import _check
 from privet.accounting import Step
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.attacks.base import Grads, Observation, example_gradients
 from privet.clipping.clipped_sum import Clipper, clipped_sum
 from privet.clipping.rule import ClippingRule, clipping_rule, is_adaptive, is_published
@@ -97,7 +97,7 @@ class AttackedStep:
     step: Step | None = None
     rule: ClippingRule | None = None
     divisor: float = 1.0  # the public batch
-    relation: Relation = "zero-out"
+    adjacency: Adjacency = "zero-out"
 
 
 def parse_step_numbers(words: Sequence["str | int"], length: int) -> list[int]:
@@ -153,8 +153,8 @@ def attacked_steps_of_plan(
 def simulate_training(plan: Plan, task: Task, *, settings: Settings, seed: int) -> Training:
     parts = build_setup(plan, task, settings, weights_seed=seed, group=None)
     return Training(
-        parts.model, parts.optimizer, task.train, plan, generator=seeded(seed, 1), as_published=plan.is_unsound,
-        max_physical_batch=settings.max_physical_batch,
+        parts.model, parts.optimizer, task.train, plan, randomness=seeded(seed, 1), uncertified=plan.is_unsound,
+        max_physical_batch_size=settings.max_physical_batch_size,
     )  # fmt: skip
 
 
@@ -162,14 +162,14 @@ def _make_attacked_step(number: int, plan: Plan, model: nn.Module, rule: Clippin
     step = plan.steps[number]
     return AttackedStep(
         number=number, model=copy.deepcopy(model).eval(), step=step, rule=copy.deepcopy(rule),
-        divisor=step.rate * plan.recipe.size, relation=plan.recipe.budget.relation,
+        divisor=step.sample_rate * plan.recipe.dataset_size, adjacency=plan.recipe.budget.adjacency,
     )  # fmt: skip
 
 
 def _non_private_steps(parts: TrainingSetup, sampled: Plan, numbers: Sequence[int], seed: int) -> list[AttackedStep]:
     found, task = [], parts.task
     open_ = sorted(numbers)
-    for number, indices in enumerate(sampler(sampled, records=task.size, generator=seeded(seed, 1))):
+    for number, indices in enumerate(sampler(sampled, records=task.size, randomness=seeded(seed, 1))):
         while open_ and open_[0] <= number:
             found.append(AttackedStep(number=open_.pop(0), model=copy.deepcopy(parts.model).eval()))
         if not open_:
@@ -185,9 +185,9 @@ def attacked_step_of_run(run: Run, task: Task) -> AttackedStep:
     if run.checkpoint is None:
         raise InvalidValue(f"{run.folder}: has no weights yet. They are saved at evaluations. Resume the run.")
     kept = checkpoint.peek(run.checkpoint)
-    rule = clipping_rule(run.plan.rule, as_published=run.plan.is_unsound)
+    rule = clipping_rule(run.plan.rule, uncertified=run.plan.is_unsound)
     if is_adaptive(rule) and kept.rule_state is not None:
-        rule.restore(kept.rule_state)
+        rule.load_state_dict(kept.rule_state)
     number = min(int(kept.extra.get("step", run.steps)), len(run.plan.steps) - 1)
     return _make_attacked_step(number, run.plan, run.network(task), rule)
 
@@ -196,7 +196,7 @@ def attacked_step_of_run(run: Run, task: Task) -> AttackedStep:
 
 
 def observe(
-    moment: AttackedStep, task: Task, victims: TargetRecords, *, generator: Randomness, is_control: bool = False
+    moment: AttackedStep, task: Task, victims: TargetRecords, *, randomness: Randomness, is_control: bool = False
 ) -> Observation:
     """The update of each victim at a moment, noise and all, by the engine itself; a control has the noise alone.
 
@@ -209,11 +209,11 @@ def observe(
         update = _sum_gradients(moment.model, state, parameters, victims)
         update = {name: torch.zeros_like(u) for name, u in update.items()} if is_control else update
     else:
-        update, std = _private_updates(moment, task, victims, parameters, generator, is_control=is_control)
+        update, std = _private_updates(moment, task, victims, parameters, randomness, is_control=is_control)
     return Observation(
         model=moment.model, state=state, update=update, shape=tuple(victims.inputs.shape[2:]), classes=victims.classes,
         batch=victims.batch, step=moment.number, rule=moment.rule, std=std, candidates=victims.candidates,
-        clip=torch.inf if moment.step is None else moment.step.clip,
+        clipping_norm=torch.inf if moment.step is None else moment.step.clipping_norm,
     )  # fmt: skip
 
 
@@ -224,23 +224,23 @@ def _sum_gradients(model: nn.Module, state: Grads, names: Grads, victims: Target
 
 
 def _private_updates(
-    moment: AttackedStep, task: Task, victims: TargetRecords, parameters: Any, generator: Randomness, *,
+    moment: AttackedStep, task: Task, victims: TargetRecords, parameters: Any, randomness: Randomness, *,
     is_control: bool,
 ) -> tuple[dict[str, Tensor], "float | None"]:  # fmt: skip
     assert moment.rule is not None
     assert moment.step is not None
     rows, std = [], None
-    published, clip = is_published(moment.rule), moment.step.clip
+    published, clip = is_published(moment.rule), moment.step.clipping_norm
     for x, y in zip(victims.inputs, victims.labels, strict=True):
         rule = copy.deepcopy(moment.rule)  # it learns from a release, and every victim's is the first
         if is_control:
             clipper = Clipper(rule, parameters)
             whole = clipper.zero(clipper.rule.clip_in_force(clip))
         else:
-            whole = clipped_sum(moment.model, task.losses, (x, y), rule=rule, clip=clip, as_published=published)
+            whole = clipped_sum(moment.model, task.losses, (x, y), rule=rule, clipping_norm=clip, uncertified=published)
         found = release(
-            whole, rule, step=moment.step, batch=moment.divisor, generator=generator, relation=moment.relation,
-            as_published=published,
+            whole, rule, step=moment.step, batch_size=moment.divisor, randomness=randomness, adjacency=moment.adjacency,
+            uncertified=published,
         )  # fmt: skip
         rows.append(_recover_noisy_sum(found.grads, moment.rule, moment.divisor))
         std = found.std
@@ -253,6 +253,6 @@ def _recover_noisy_sum(grads: Grads, rule: ClippingRule, divisor: float) -> dict
         return {name: g * divisor for name, g in grads.items()}
     found = {}
     for name, g in grads.items():
-        zero, one = rule.transformed(name, Dense(torch.stack([torch.zeros_like(g), torch.ones_like(g)]))).materialize()
+        zero, one = rule.transform(name, Dense(torch.stack([torch.zeros_like(g), torch.ones_like(g)]))).materialize()
         found[name] = (g * (one - zero) + zero) * divisor  # (g - centre) / scale, coordinate by coordinate
     return found

@@ -185,8 +185,8 @@ class Outcome:
     step: int  # from 1; 0 for the whole run
     found: Measures
     control: Measures
-    noise: float | None  # multiplier; None without privacy
-    clip: float | None
+    noise_multiplier: float | None  # multiplier; None without privacy
+    clipping_norm: float | None
     std: float | None
     rule: str | None
     ceiling: float | None  # on top-1, of any attack on this one step; None without a guarantee
@@ -220,7 +220,7 @@ class Outcome:
         low, high = self.limits
         return {
             "method": self.method, "attack": self.attack, "step": self.step or "all", "rule": self.rule,
-            "noise": self.noise, "clip": self.clip, "std": self.std, **self.found.as_dict(),
+            "noise": self.noise_multiplier, "clip": self.clipping_norm, "std": self.std, **self.found.as_dict(),
             "control": self.control.as_dict(),
             "difference": self.difference, "difference_lower": low, "difference_upper": high,
             "confidence": CONFIDENCE, "ceiling": self.ceiling, "run_ceiling": self.run_ceiling,

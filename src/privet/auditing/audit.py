@@ -41,17 +41,17 @@ def audit_ledger(run: Run) -> Finding:
         reasons.append(
             f"epsilon {run.spent.epsilon:.6g} is spent, and the budget is {run.plan.recipe.budget.epsilon:g}"
         )
-    is_covered = run.noise_is_secret and not run.not_private and run.loop.void_from is None
+    is_covered = run.noise_is_secret and not run.non_private_preprocessing and run.loop.void_from is None
     verdict: Verdict = "violation" if reasons else "consistent" if is_covered else "inconclusive"
     says = f"{run.ledger.steps} of {len(run.plan.steps)} steps are charged"
     if not run.noise_is_secret:
         says += f"; seed {run.seed} makes the noise again: reproducible, not private"
-    if run.not_private:
-        says += f"; {run.not_private}: read off the records without noise, which no ledger shows"
+    if run.non_private_preprocessing:
+        says += f"; {run.non_private_preprocessing}: read off the records without noise, which no ledger shows"
     if run.loop.void_from is not None:
         says += f"; guarantee: none, {run.loop.void_text}"
     return Finding(
-        kind="ledger", verdict=verdict, says=says, reasons=tuple(reasons), alarm=0.0,
+        kind="ledger", verdict=verdict, says=says, reasons=tuple(reasons), significance=0.0,
         seconds=time.perf_counter() - start, numbers={"steps": run.ledger.steps},
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def group_equal_steps(ledger: Ledger) -> list[Row]:
     """Runs of steps that cost the same, whatever their clips."""
     found: list[Row] = []
     for step, count in ledger:
-        key = (step.noise, step.rate, step.sampling)
+        key = (step.noise_multiplier, step.sample_rate, step.sampling)
         if found and found[-1][:3] == key:
             count += found.pop()[3]
         found.append((*key, count))
@@ -78,15 +78,15 @@ Tell = Callable[[str], None]
 
 
 def audit(
-    what: "str | Plan | Run | Mechanism", *, kinds: Sequence[str] | None = None, as_published: bool = False,
+    what: "str | Plan | Run | Mechanism", *, kinds: Sequence[str] | None = None, uncertified: bool = False,
     samples: int = 2000, canaries: int = 1000, task: Task | None = None,
-    scenes: Sequence[NeighbouringPair] | None = None, claim: Curve | None = None, alarm: float = ALARM,
-    delta: float = 1e-5, generator: Randomness | None = None, progress: Tell | None = None,
+    scenes: Sequence[NeighbouringPair] | None = None, claim: Curve | None = None, significance: float = ALARM,
+    delta: float = 1e-5, randomness: Randomness | None = None, progress: Tell | None = None,
 ) -> Audit:  # fmt: skip
     """Test a claim by attack: does this mechanism give away no more than it is charged for?
 
     `what` is a method's name (`privet list methods`), a negative control's, a plan, a run, or your own: an object with
-    `claim` and a call (records, generator) -> {name: tensor}, whose coins and noise all come from `generator`.
+    `claim` and a call (records, generator) -> {name: tensor}, whose coins and noise all come from `randomness`.
 
     Args:
         kinds: of replay (deterministic), step (statistical) and one-run (a whole run of a plan); by default all that
@@ -102,11 +102,11 @@ def audit(
     >>> audit("noisy-sgd", kinds=["replay"]).verdict
     'consistent'
     """
-    _check.between(0, 1, alarm=alarm)
+    _check.between(0, 1, significance=significance)
     _check.delta(delta)
     if task is not None:
-        check_preprocessing(task.not_private)  # the run is held against the plan's curve
-    parts, name, planned = _resolve_mechanisms(what, as_published=as_published)
+        check_preprocessing(task.non_private_preprocessing)  # the run is held against the plan's curve
+    parts, name, planned = _resolve_mechanisms(what, uncertified=uncertified)
     asked = _resolve_kinds(kinds, planned)
     tell = (lambda _: None) if progress is None else progress
     findings: list[Finding] = [audit_ledger(what)] if isinstance(what, Run) else []
@@ -119,15 +119,17 @@ def audit(
             tell(f"{label}choosing neighbouring datasets")
             chosen = most_unlike_pairs(mechanism, given, 1)
             found = distinguish(
-                mechanism, chosen, samples=samples, alarm=alarm / tested, delta=delta, generator=generator,
+                mechanism, chosen, samples=samples, significance=significance / tested, delta=delta,
+                randomness=randomness,
                 progress=tell,
             )  # fmt: skip
             findings.append(_add_label(found, label))
     if "one-run" in asked and planned is not None:
         findings.append(
             one_run(
-                planned, canaries=min(canaries, planned.recipe.size), kind="block" if task is None else "examples",
-                task=task, claim=claim, alarm=alarm, generator=generator,
+                planned, canaries=min(canaries, planned.recipe.dataset_size),
+                kind="block" if task is None else "examples",
+                task=task, claim=claim, significance=significance, randomness=randomness,
                 progress=lambda done, of: tell(f"one run: step {done} of {of}"),
             )
         )  # fmt: skip
@@ -149,16 +151,16 @@ def _resolve_kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[s
 
 def _can_audit_one_run(planned: Plan) -> bool:
     """Whether a run of the plan is short, and one that canaries can be put in."""
-    budget, rule = planned.recipe.budget, clipping_rule(planned.rule, as_published=planned.is_unsound)
-    if len(planned.steps) > MOST_STEPS or planned.recipe.size < LEAST_CANARIES or is_adaptive(rule):
+    budget, rule = planned.recipe.budget, clipping_rule(planned.rule, uncertified=planned.is_unsound)
+    if len(planned.steps) > MOST_STEPS or planned.recipe.dataset_size < LEAST_CANARIES or is_adaptive(rule):
         return False
-    return (budget.relation, budget.unit, planned.steps.sampling) == ("zero-out", "example", POISSON)
+    return (budget.adjacency, budget.unit, planned.steps.sampling) == ("zero-out", "example", POISSON)
 
 
 # --- what is audited ---------------------------------------------------------------------------------
 
 
-def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mechanism], str, Plan | None]:
+def _resolve_mechanisms(what: Any, *, uncertified: bool) -> tuple[dict[str, Mechanism], str, Plan | None]:
     """Mechanisms by what is said of them, the name of the whole, and the plan if there is one."""
     if isinstance(what, Run):
         says = f"run {what.folder}: its ledger, and its plan by new runs, rule {what.plan.rule}"
@@ -167,8 +169,8 @@ def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mec
         return plan_mechanisms(what), f"plan {what.hash.rpartition(':')[2][:12]}, rule {what.rule}", what
     if isinstance(what, str):
         if what in METHODS:
-            published = " as published" if as_published else ""
-            return plan_mechanisms(method_plan(what, as_published=as_published)), f"method {what}{published}", None
+            published = " as published" if uncertified else ""
+            return plan_mechanisms(method_plan(what, uncertified=uncertified)), f"method {what}{published}", None
         if what in broken_mechanisms.control_names():
             says = f"control {what}: {broken_mechanisms.describe_fault(what)}"
             return {"": broken_mechanisms.control(what)}, says, None
@@ -180,18 +182,21 @@ def _resolve_mechanisms(what: Any, *, as_published: bool) -> tuple[dict[str, Mec
     if not callable(what) or not isinstance(getattr(what, "claim", None), MechanismClaim):
         raise InvalidValue(
             f"what={what!r} must be a name, a plan, a run, or an object that can be called and has `claim`. "
-            "It says what is charged. Use auditing.mechanism_claim(step, norm_bound=, divisor=)."
+            "It says what is charged. Use auditing.mechanism_claim(step, l2_bound=, divisor=)."
         )
     return {"": what}, type(what).__name__, None
 
 
-def method_plan(name: str, *, as_published: bool = False, steps: int = NAMED_STEPS, noise: float = 1.0) -> Plan:
+def method_plan(
+    name: str, *, uncertified: bool = False, steps: int = NAMED_STEPS, noise_multiplier: float = 1.0
+) -> Plan:
     """A short plan of a method at noise 1 and rate 1, where audits see most."""
     row = method(name)
     given: dict[str, Any] = dict.fromkeys(row.needs, RHO)
     return plan(
-        delta=1e-5, size=SIZE, batch=SIZE, steps=steps, method=name, noise=noise, solve="epsilon",
-        as_published=as_published, **given,
+        delta=1e-5, dataset_size=SIZE, batch_size=SIZE, steps=steps, method=name, noise_multiplier=noise_multiplier,
+        solve="epsilon",
+        uncertified=uncertified, **given,
     )  # fmt: skip
 
 
@@ -202,29 +207,29 @@ def plan_mechanisms(planned: Plan) -> dict[str, Mechanism]:
     adds is tested by replay on half of the records (the last part), and by one-run at the plan's own rate.
     """
     places = {"first step: ": 0, "last step: ": len(planned.steps) - 1}
-    steps = {label: replace(planned.steps[place], rate=1.0, sampling=POISSON) for label, place in places.items()}
+    steps = {label: replace(planned.steps[place], sample_rate=1.0, sampling=POISSON) for label, place in places.items()}
     if len(set(steps.values())) == 1:
         steps = {"": steps["first step: "]}
     parts = {label: _engine_mechanism(planned, one) for label, one in steps.items()}
-    if planned.steps.rate < 1 and planned.steps.sampling == POISSON:
-        parts[SAMPLED] = _engine_mechanism(planned, replace(next(iter(steps.values())), rate=0.5))
+    if planned.steps.sample_rate < 1 and planned.steps.sampling == POISSON:
+        parts[SAMPLED] = _engine_mechanism(planned, replace(next(iter(steps.values())), sample_rate=0.5))
     return parts
 
 
 def _engine_mechanism(planned: Plan, one: Step) -> Mechanism:
     return EngineStep(
-        rule=planned.rule, step=one, batch=one.rate * SIZE, relation=planned.recipe.budget.relation,
-        as_published=planned.is_unsound,
+        rule=planned.rule, step=one, batch=one.sample_rate * SIZE, adjacency=planned.recipe.budget.adjacency,
+        uncertified=planned.is_unsound,
     )  # fmt: skip
 
 
 def _resolve_pairs(which: MechanismClaim) -> tuple[NeighbouringPair, ...]:
-    if which.relation == "replace":
+    if which.adjacency == "replace":
         raise Unsupported(
-            "relation='replace' has no built-in neighbouring datasets. They set an example to null, or remove it. "
+            "adjacency='replace' has no built-in neighbouring datasets. They set an example to null, or remove it. "
             "Give scenes=."
         )
-    return all_scenes(relation=which.relation, clip=which.steps[0].clip)
+    return all_scenes(adjacency=which.adjacency, clip=which.steps[0].clipping_norm)
 
 
 def _add_label(found: Finding, label: str) -> Finding:
@@ -240,5 +245,5 @@ def _describe_claim(parts: dict[str, Mechanism], claimed: "Plan | Run | None") -
 def _describe_charge(which: MechanismClaim) -> str:
     first = which.steps[0]
     many = f"{len(which.steps)} steps" if len(which.steps) > 1 else "one step"
-    rate = f", {first.sampling} sampling at rate {first.rate:g}" if which.is_sampled else ""
-    return f"{many} with noise {first.noise:.4g}{rate}, {which.relation}: like mu = {equivalent_mu(which.curve):.3g}"
+    rate = f", {first.sampling} sampling at rate {first.sample_rate:g}" if which.is_sampled else ""
+    return f"{many} with noise {first.noise_multiplier:.4g}{rate}, {which.adjacency}: like mu = {equivalent_mu(which.curve):.3g}"

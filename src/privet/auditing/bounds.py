@@ -23,15 +23,15 @@ MOST_SAMPLES = 10**9  # beyond, no sampling decides
 DECIDES = 250.0  # samples per world that tell mu from mu' are about this over (mu - mu')^2
 
 
-def upper_limit(count: ArrayLike, trials: int, alarm: float) -> Floats:
-    """Above the true rate of `count` out of `trials`, but for a chance of `alarm`.
+def upper_limit(count: ArrayLike, trials: int, significance: float) -> Floats:
+    """Above the true rate of `count` out of `trials`, but for a chance of `significance`.
 
     Source: Clopper and Pearson 1934; exact, from the beta distribution.
     """
     _check.whole(trials=trials)
-    _check.between(0, 1, alarm=alarm)
+    _check.between(0, 1, significance=significance)
     k = np.asarray(count, dtype=np.float64)
-    found = special.betaincinv(k + 1, np.maximum(trials - k, 1e-9), 1 - alarm)
+    found = special.betaincinv(k + 1, np.maximum(trials - k, 1e-9), 1 - significance)
     return np.where(k >= trials, 1.0, found)
 
 
@@ -71,25 +71,25 @@ class Threshold:
     sign: float
     value: float
 
-    def errors(self, without: Floats, with_: Floats, alarm: float) -> Errors:
+    def errors(self, without: Floats, with_: Floats, significance: float) -> Errors:
         """What the test does on samples (N, features) that had no say in choosing it."""
         false = int((self.sign * without[:, self.feature] > self.value).sum())
         missed = int((self.sign * with_[:, self.feature] <= self.value).sum())
         return Errors(
-            false_alarm=float(upper_limit(false, len(without), alarm / 2)),
-            miss=float(upper_limit(missed, len(with_), alarm / 2)),
+            false_alarm=float(upper_limit(false, len(without), significance / 2)),
+            miss=float(upper_limit(missed, len(with_), significance / 2)),
             seen_false_alarm=false / len(without), seen_miss=missed / len(with_),
         )  # fmt: skip
 
 
 def choose_tests(
-    without: Floats, with_: Floats, *, curve: Curve, delta: float, alarm: float
+    without: Floats, with_: Floats, *, curve: Curve, delta: float, significance: float
 ) -> tuple[Threshold, Threshold]:
     """The tests that look best on these samples: against the curve, and for a direct bound on epsilon."""
     best: list[tuple[float, Threshold]] = [(-math.inf, Threshold(feature=0, sign=1.0, value=0.0))] * 2
     for feature in range(without.shape[1]):
         for sign in (1.0, -1.0):
-            values, a, b = _candidate_thresholds(sign * without[:, feature], sign * with_[:, feature], alarm)
+            values, a, b = _candidate_thresholds(sign * without[:, feature], sign * with_[:, feature], significance)
             with np.errstate(divide="ignore", invalid="ignore"):
                 margins = special.ndtri(np.clip(curve(a), 1e-300, 1 - 1e-16)) - special.ndtri(b)
                 ratios = np.maximum(np.log(np.maximum(1 - delta - b, 0) / a), np.log(np.maximum(1 - delta - a, 0) / b))
@@ -101,14 +101,14 @@ def choose_tests(
     return best[0][1], best[1][1]
 
 
-def _candidate_thresholds(without: Floats, with_: Floats, alarm: float) -> tuple[Floats, Floats, Floats]:
+def _candidate_thresholds(without: Floats, with_: Floats, significance: float) -> tuple[Floats, Floats, Floats]:
     pooled = np.sort(np.concatenate([without, with_]))
     at = np.unique(np.linspace(0, len(pooled) - 1, THRESHOLDS).astype(int))
     values = pooled[at]
     false = len(without) - np.searchsorted(np.sort(without), values, side="right")
     missed = np.searchsorted(np.sort(with_), values, side="right")
     return (
-        values, upper_limit(false, len(without), alarm / 2), upper_limit(missed, len(with_), alarm / 2),
+        values, upper_limit(false, len(without), significance / 2), upper_limit(missed, len(with_), significance / 2),
     )  # fmt: skip
 
 
@@ -117,18 +117,18 @@ def equivalent_mu(curve: Curve) -> float:
     return float(2 * special.ndtri((1 + min(advantage(curve), 1 - 1e-15)) / 2))
 
 
-def has_power(claimed: float, mu: float, *, samples: int, alarm: float) -> bool:
+def has_power(claimed: float, mu: float, *, samples: int, significance: float) -> bool:
     """Whether the testing half of `samples` per world would reject G_claimed, were errors those expected of G_mu."""
     trials, at = samples // 2, np.linspace(-8.0, mu + 8.0, 801)
-    a, b = (upper_limit(np.ceil(trials * special.ndtr(x)), trials, alarm / 2) for x in (-at, at - mu))
+    a, b = (upper_limit(np.ceil(trials * special.ndtr(x)), trials, significance / 2) for x in (-at, at - mu))
     return bool((b < Gaussian(mu=claimed)(a)).any())
 
 
-def samples_to_detect(claimed: float, mu: float, *, least: int, alarm: float) -> int | None:
+def samples_to_detect(claimed: float, mu: float, *, least: int, significance: float) -> int | None:
     """Samples per world at which `would_see` is true, `least` or that doubled; None beyond a billion."""
     samples = least
     while samples <= MOST_SAMPLES:
-        if has_power(claimed, mu, samples=samples, alarm=alarm):
+        if has_power(claimed, mu, samples=samples, significance=significance):
             return samples
         samples *= 2
     return None
@@ -187,9 +187,9 @@ def curve_p_value(curve: Curve, *, canaries: int, guesses: int, right: int) -> f
     return min(1.0, math.exp(high))
 
 
-def is_rejected(curve: Curve, *, canaries: int, guesses: int, right: int, alarm: float) -> bool:
-    """Whether so many right guesses have a chance below `alarm` under the curve: quicker than the p-value."""
-    return right > 0 and _least_probability(curve, canaries, guesses, right, alarm) > 1
+def is_rejected(curve: Curve, *, canaries: int, guesses: int, right: int, significance: float) -> bool:
+    """Whether so many right guesses have a chance below `significance` under the curve: quicker than the p-value."""
+    return right > 0 and _least_probability(curve, canaries, guesses, right, significance) > 1
 
 
 def _least_probability(curve: Curve, m: int, r: int, v: int, tail: float) -> float:
@@ -221,17 +221,22 @@ def _inverse_curve(curve: Curve) -> Callable[[float], float]:
     return lambda y: float(curve(max(0.0, 1 - y)))
 
 
-def mu_bound(*, canaries: int, guesses: int, right: int, alarm: float) -> float:
-    """The largest mu whose G_mu is rejected at `alarm`: the Gaussian reading of the guesses; 0 if none is."""
+def mu_bound(*, canaries: int, guesses: int, right: int, significance: float) -> float:
+    """The largest mu whose G_mu is rejected at `significance`: the Gaussian reading of the guesses; 0 if none is."""
     return _largest_rejected(
-        lambda mu: is_rejected(Gaussian(mu=mu), canaries=canaries, guesses=guesses, right=right, alarm=alarm), most=64.0
+        lambda mu: is_rejected(
+            Gaussian(mu=mu), canaries=canaries, guesses=guesses, right=right, significance=significance
+        ),
+        most=64.0,
     )
 
 
-def epsilon_bound(*, canaries: int, guesses: int, right: int, delta: float, alarm: float) -> float:
-    """The largest epsilon whose (epsilon, delta) is rejected at `alarm`, by the direct bound; 0 if none is."""
+def epsilon_bound(*, canaries: int, guesses: int, right: int, delta: float, significance: float) -> float:
+    """The largest epsilon whose (epsilon, delta) is rejected at `significance`, by the direct bound; 0 if none is."""
     return _largest_rejected(
-        lambda eps: pair_p_value(canaries=canaries, guesses=guesses, right=right, epsilon=eps, delta=delta) <= alarm,
+        lambda eps: (
+            pair_p_value(canaries=canaries, guesses=guesses, right=right, epsilon=eps, delta=delta) <= significance
+        ),
         most=64.0,
     )
 

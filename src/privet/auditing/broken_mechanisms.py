@@ -37,16 +37,16 @@ def clip_rows(grads: Tensor, clip: float = CLIP) -> Tensor:
     return grads * (clip / norms.clamp(min=clip))
 
 
-def add_gaussian_noise(value: Tensor, std: float, generator: Randomness) -> Tensor:
+def add_gaussian_noise(value: Tensor, std: float, randomness: Randomness) -> Tensor:
     if std <= 0:
         return value
-    return value + draw(torch.empty(value.shape, dtype=torch.float64), std=std, generator=generator)
+    return value + draw(torch.empty(value.shape, dtype=torch.float64), std=std, generator=randomness)
 
 
 def claim_steps(steps: tuple[Step, ...]) -> MechanismClaim:
     """Steps at one rate, each over the public batch, under its number."""
     step_of = {str(number): number for number in range(len(steps))}
-    return MechanismClaim(steps=steps, std=NOISE * CLIP / (SIZE * steps[0].rate), step_of=step_of)
+    return MechanismClaim(steps=steps, std=NOISE * CLIP / (SIZE * steps[0].sample_rate), step_of=step_of)
 
 
 class Control:
@@ -55,16 +55,16 @@ class Control:
     Unless a control says otherwise it is one step on all records, with a public divisor.
     """
 
-    claim = mechanism_claim(Step(noise=NOISE), norm_bound=CLIP, divisor=SIZE)
+    claim = mechanism_claim(Step(noise_multiplier=NOISE), l2_bound=CLIP, divisor=SIZE)
 
-    def __call__(self, records: Records, generator: Randomness) -> Released:
-        return self.prepare(records)(generator)
+    def __call__(self, records: Records, randomness: Randomness) -> Released:
+        return self.prepare(records)(randomness)
 
     def prepare(self, records: Records) -> Run:
         grads, there = logistic_gradients(records), records[1] != 0
         return lambda generator: self.release(grads, there, generator)
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
         """What is released of the gradients (n, d) of those that are there (n,)."""
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ class Control:
 
 
 def _published_step(rule: str) -> EngineStep:
-    return EngineStep(rule=rule, step=Step(noise=NOISE, clip=CLIP), as_published=True)
+    return EngineStep(rule=rule, step=Step(noise_multiplier=NOISE, clipping_norm=CLIP), uncertified=True)
 
 
 @register("own-norm")
@@ -101,30 +101,33 @@ def per_layer() -> Mechanism:
 class NoiseOverBatch(Control):
     """The noise is divided by the batch, and added to the sum."""
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
-        return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP / SIZE, generator) / SIZE}
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
+        return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP / SIZE, randomness) / SIZE}
 
 
 @register("quarter-noise")
 class QuarterNoise(Control):
     """A quarter of the noise that is charged."""
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
-        return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP / 4, generator) / SIZE}
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
+        return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP / 4, randomness) / SIZE}
 
 
 @register("noise-replayed")
 class NoiseReplayed(Control):
     """Two steps, each with its own Poisson batch, and the second draws the first one's noise again: a resumed run."""
 
-    rate: ClassVar[float] = 0.5
+    sample_rate: ClassVar[float] = 0.5
 
-    claim = claim_steps((Step(noise=NOISE, rate=rate),) * 2)
+    claim = claim_steps((Step(noise_multiplier=NOISE, sample_rate=rate),) * 2)
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
-        noise = add_gaussian_noise(torch.zeros_like(grads[0]), NOISE * CLIP, generator)
-        batches = sample_steps(there, generator, rate=self.rate, steps=2)
-        return {str(k): (clip_rows(grads[some]).sum(0) + noise) / (SIZE * self.rate) for k, some in enumerate(batches)}
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
+        noise = add_gaussian_noise(torch.zeros_like(grads[0]), NOISE * CLIP, randomness)
+        batches = sample_steps(there, randomness, rate=self.sample_rate, steps=2)
+        return {
+            str(k): (clip_rows(grads[some]).sum(0) + noise) / (SIZE * self.sample_rate)
+            for k, some in enumerate(batches)
+        }
 
 
 # --- sums that are not bounded ---------------------------------------------------------------------------
@@ -134,79 +137,79 @@ class NoiseReplayed(Control):
 class Microbatch(Control):
     """The mean of four records is clipped, not each record: one of them can turn the whole around."""
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
         means = [four.mean(0, keepdim=True) for four in torch.split(grads[there], 4) if len(four)]
         total = sum((clip_rows(mean)[0] for mean in means), torch.zeros_like(grads[0]))
-        return {"sum": add_gaussian_noise(total, NOISE * CLIP, generator) / SIZE}
+        return {"sum": add_gaussian_noise(total, NOISE * CLIP, randomness) / SIZE}
 
 
 @register("median-clip")
 class MedianClip(Control):
     """The clip is the median of the norms in the batch, at most C, and the noise goes by it: both are private data."""
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
         grads = grads[there]
         clip = min(CLIP, float(grads.norm(dim=1).median())) if len(grads) else CLIP
         total = clip_rows(grads, max(clip, 1e-12)).sum(0)
-        return {"sum": add_gaussian_noise(total, NOISE * clip, generator) / SIZE}
+        return {"sum": add_gaussian_noise(total, NOISE * clip, randomness) / SIZE}
 
 
 @register("realised-batch")
 class RealisedBatch(Control):
     """The mean over the records that are there, with noise for the planned batch: the divisor is private data."""
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
         grads = grads[there]
         mean = clip_rows(grads).sum(0) / max(len(grads), 1)
-        return {"mean": add_gaussian_noise(mean, NOISE * CLIP / SIZE, generator)}
+        return {"mean": add_gaussian_noise(mean, NOISE * CLIP / SIZE, randomness)}
 
 
 # --- sampling that is not what is charged -----------------------------------------------------------------
 
 
 def sample_steps(
-    there: Tensor, generator: Randomness, *, rate: float, steps: int, kind: Sampling = POISSON
+    there: Tensor, randomness: Randomness, *, rate: float, steps: int, kind: Sampling = POISSON
 ) -> Iterator[Tensor]:
-    planned = PlannedSteps(length=steps, rate=rate, sampling=kind)
-    return (chosen[there[chosen]] for chosen in Sampler(size=len(there), steps=planned, generator=generator))
+    planned = PlannedSteps(length=steps, sample_rate=rate, sampling=kind)
+    return (chosen[there[chosen]] for chosen in Sampler(dataset_size=len(there), steps=planned, randomness=randomness))
 
 
 @register("shuffled-as-poisson")
 class ShuffledAsPoisson(Control):
     """An epoch of shuffled batches, charged as Poisson sampling: a record takes part for certain, not by chance."""
 
-    noise: ClassVar[float] = 0.2
+    noise_multiplier: ClassVar[float] = 0.2
     steps: ClassVar[int] = 12
 
     claim = MechanismClaim(
-        steps=(Step(noise=noise, rate=1 / steps),) * steps, std=noise * CLIP,
+        steps=(Step(noise_multiplier=noise, sample_rate=1 / steps),) * steps, std=noise * CLIP,
         step_of=dict(zip(map(str, range(steps)), range(steps), strict=True)),
     )  # fmt: skip
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
-        batches = sample_steps(there, generator, rate=1 / self.steps, steps=self.steps, kind=Shuffled())
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
+        batches = sample_steps(there, randomness, rate=1 / self.steps, steps=self.steps, kind=Shuffled())
         small = clip_rows(grads)
         sums = torch.stack([small[some].sum(0) for some in batches])
-        return {str(k): row for k, row in enumerate(add_gaussian_noise(sums, self.noise * CLIP, generator))}
+        return {str(k): row for k, row in enumerate(add_gaussian_noise(sums, self.noise_multiplier * CLIP, randomness))}
 
 
 @register("count-as-own-step")
 class CountAsOwnStep(Control):
     """Quantile clipping whose count is charged as a step of its own, though both come from one sample."""
 
-    rate: ClassVar[float] = 0.25
+    sample_rate: ClassVar[float] = 0.25
 
     claim = MechanismClaim(
-        steps=(Step(noise=NOISE, rate=rate),) * 2, std={"sum": NOISE * CLIP, "count": NOISE * 0.5},
+        steps=(Step(noise_multiplier=NOISE, sample_rate=rate),) * 2, std={"sum": NOISE * CLIP, "count": NOISE * 0.5},
         step_of={"sum": 0, "count": 1},
     )  # fmt: skip
 
-    def release(self, grads: Tensor, there: Tensor, generator: Randomness) -> Released:
-        grads = grads[next(sample_steps(there, generator, rate=self.rate, steps=1))]
+    def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
+        grads = grads[next(sample_steps(there, randomness, rate=self.sample_rate, steps=1))]
         bits = (grads.norm(dim=1) <= CLIP).double() - 0.5
         return {
-            "sum": add_gaussian_noise(clip_rows(grads).sum(0), NOISE * CLIP, generator),
-            "count": add_gaussian_noise(bits.sum().view(1), NOISE * 0.5, generator),
+            "sum": add_gaussian_noise(clip_rows(grads).sum(0), NOISE * CLIP, randomness),
+            "count": add_gaussian_noise(bits.sum().view(1), NOISE * 0.5, randomness),
         }
 
 
@@ -220,24 +223,24 @@ class Loop:
     step starts at the same ones, so that its gradients are known: `clipped` has one row for each record.
     """
 
-    def __init__(self, records: Records, clipped: Tensor, steps: Sequence[Step], generator: Randomness) -> None:
+    def __init__(self, records: Records, clipped: Tensor, steps: Sequence[Step], randomness: Randomness) -> None:
         self.records, self.steps, self.ledger = records, steps, Ledger()
         self.weights = START
         self.released: dict[str, Tensor] = {}
-        self._clipped, self._generator = clipped, generator
+        self._clipped, self._generator = clipped, randomness
 
     def __iter__(self) -> Iterator[Tensor]:
         """A batch for each step that is left, from coins of its own."""
         numbers = self._generator.numpy_generator()
         for step in self.steps[self.ledger.steps :]:
-            yield torch.from_numpy(poisson_indices(len(self._clipped), step.rate, numbers))
+            yield torch.from_numpy(poisson_indices(len(self._clipped), step.sample_rate, numbers))
 
     def step(self, chosen: Tensor) -> None:
         """A private step on a batch: charged, clipped, with noise, over the public batch."""
         step = self.steps[self.ledger.steps]
         self.ledger.add(step)
-        total = add_gaussian_noise(self._clipped[chosen].sum(0), step.noise * CLIP, self._generator)
-        self.move(START, total / (step.rate * SIZE))
+        total = add_gaussian_noise(self._clipped[chosen].sum(0), step.noise_multiplier * CLIP, self._generator)
+        self.move(START, total / (step.sample_rate * SIZE))
 
     def move(self, weights: Tensor, gradient: Tensor) -> None:
         """Follow a gradient. Whoever has the weights before the next step sees what was taken off them."""
@@ -267,7 +270,7 @@ class LoopControl(Control):
 class ChosenBatch(LoopControl):
     """A loop that leaves by break until its batch has the target: it takes part in each step, charged at the rate."""
 
-    claim = claim_steps((Step(noise=NOISE, rate=0.25),) * 2)
+    claim = claim_steps((Step(noise_multiplier=NOISE, sample_rate=0.25),) * 2)
 
     def train(self, loop: Loop) -> None:
         while loop.ledger.steps < len(loop.steps):
@@ -284,7 +287,7 @@ class ChosenBatch(LoopControl):
 class RawStep(LoopControl):
     """An optimizer's step on gradients as they are, neither clipped nor noisy, between two private steps."""
 
-    claim = claim_steps((Step(noise=NOISE),) * 2)
+    claim = claim_steps((Step(noise_multiplier=NOISE),) * 2)
 
     def train(self, loop: Loop) -> None:
         for number, chosen in enumerate(loop, start=1):
@@ -300,7 +303,7 @@ class RawStep(LoopControl):
 def control(name: str) -> Mechanism:
     """The control called `name`.
 
-    >>> control("quarter-noise").claim.steps[0].noise
+    >>> control("quarter-noise").claim.steps[0].noise_multiplier
     1.0
     """
     return registry.make(name)

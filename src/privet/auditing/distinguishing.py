@@ -65,21 +65,23 @@ class Projection:
 
 
 def distinguish(
-    mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, samples: int = 2000, alarm: float = ALARM,
-    delta: float = 1e-5, generator: Randomness | None = None, progress: Progress | None = None,
+    mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, samples: int = 2000, significance: float = ALARM,
+    delta: float = 1e-5, randomness: Randomness | None = None, progress: Progress | None = None,
 ) -> Finding:  # fmt: skip
-    """`samples` releases of each world in each scene; together a false alarm has the chance `alarm`."""
+    """`samples` releases of each world in each scene; together a false alarm has the chance `significance`."""
     _check.whole(least=20, samples=samples)
-    _check.between(0, 1, alarm=alarm)
+    _check.between(0, 1, significance=significance)
     _check.delta(delta)
     start = time.perf_counter()
-    source = Randomness() if generator is None else generator
+    source = Randomness() if randomness is None else randomness
     curve = mechanism.claim.curve
     results = []
     for scene in scenes:
-        results.append(_test_pair(mechanism, scene, curve, samples, alarm / len(scenes), delta, source, progress))
+        results.append(
+            _test_pair(mechanism, scene, curve, samples, significance / len(scenes), delta, source, progress)
+        )
     top = max(results, key=lambda result: result.rank)
-    return _finding(top, mechanism, samples, alarm, delta, time.perf_counter() - start, len(scenes))
+    return _finding(top, mechanism, samples, significance, delta, time.perf_counter() - start, len(scenes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Result:
 
 
 def _test_pair(
-    mechanism: Mechanism, scene: NeighbouringPair, curve: Curve, samples: int, alarm: float, delta: float,
+    mechanism: Mechanism, scene: NeighbouringPair, curve: Curve, samples: int, significance: float, delta: float,
     source: Randomness, progress: Progress | None,
 ) -> Result:  # fmt: skip
     pair = Pair.of(mechanism, scene)
@@ -116,20 +118,20 @@ def _test_pair(
     half = samples // 2
     without, with_ = (world[half:] for world in worlds)
     for_curve, for_epsilon = bounds.choose_tests(
-        worlds[0][:half], worlds[1][:half], curve=curve, delta=delta, alarm=alarm
+        worlds[0][:half], worlds[1][:half], curve=curve, delta=delta, significance=significance
     )
-    errors = for_curve.errors(without, with_, alarm)
+    errors = for_curve.errors(without, with_, significance)
     mild = for_curve.errors(without, with_, DOUBT)
     claimed = bounds.equivalent_mu(curve)
-    verdict, needed = _verdict(errors, mild, curve, claimed, samples, alarm)
+    verdict, needed = _verdict(errors, mild, curve, claimed, samples, significance)
     return Result(
         scene.name, FEATURES[for_curve.feature], verdict, errors, claimed,
-        for_epsilon.errors(without, with_, alarm).epsilon(delta), needed,
+        for_epsilon.errors(without, with_, significance).epsilon(delta), needed,
     )  # fmt: skip
 
 
 def _verdict(
-    errors: bounds.Errors, mild: bounds.Errors, curve: Curve, claimed: float, samples: int, alarm: float
+    errors: bounds.Errors, mild: bounds.Errors, curve: Curve, claimed: float, samples: int, significance: float
 ) -> tuple[Verdict, int | None]:
     if errors.rejects(curve):
         return "violation", None
@@ -139,17 +141,17 @@ def _verdict(
         )
         return "inconclusive", max(2 * samples, bounds.samples_to_distinguish(float(seen), claimed))
     least, more = bounds.samples_to_distinguish(claimed, FACTOR * claimed), FACTOR * claimed
-    if samples >= least and bounds.has_power(claimed, more, samples=samples, alarm=alarm):
+    if samples >= least and bounds.has_power(claimed, more, samples=samples, significance=significance):
         return "consistent", None
-    return "inconclusive", bounds.samples_to_detect(claimed, more, least=max(least, 20), alarm=alarm)
+    return "inconclusive", bounds.samples_to_detect(claimed, more, least=max(least, 20), significance=significance)
 
 
 def _finding(
-    top: Result, mechanism: Mechanism, samples: int, alarm: float, delta: float, seconds: float, count: int
+    top: Result, mechanism: Mechanism, samples: int, significance: float, delta: float, seconds: float, count: int
 ) -> Finding:
     e, needed = top.errors, "more than a billion" if top.needed is None else f"about {top.needed}"
     outcome = {
-        "violation": f"the claimed curve is rejected with confidence {100 * (1 - alarm):g} %",
+        "violation": f"the claimed curve is rejected with confidence {100 * (1 - significance):g} %",
         "consistent": "the claimed curve is not rejected",
         "inconclusive": f"not decided; {needed} samples per world would",
     }[top.verdict]
@@ -159,9 +161,9 @@ def _finding(
     )
     steps = mechanism.claim.steps
     return Finding(
-        kind="step", verdict=top.verdict, says=says, alarm=alarm, mu=e.mu, mu_claimed=top.mu_claimed,
+        kind="step", verdict=top.verdict, says=says, significance=significance, mu=e.mu, mu_claimed=top.mu_claimed,
         empirical=empirical_guarantee(
-            top.epsilon, delta=delta, alarm=alarm, method="direct bound", steps=len(steps),
+            top.epsilon, delta=delta, significance=significance, method="direct bound", steps=len(steps),
             sampling=str(steps[0].sampling),
         ),
         samples_needed=top.needed, seconds=seconds,

@@ -13,7 +13,7 @@ ALARM = 1e-3  # how often a kind of test accuses a sound mechanism
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one kind of test found. `alarm` is the chance that it accuses a mechanism that keeps its claim.
+    """What one kind of test found. `significance` is the chance that it accuses a mechanism that keeps its claim.
 
     `empirical` is a direct lower bound on epsilon, whatever the mechanism; `mu` is only a Gaussian reading, beside the
     claim's own `mu_claimed`. `samples_needed` is given where the test could not decide.
@@ -23,7 +23,7 @@ class Finding:
     verdict: Verdict
     says: str
     reasons: tuple[str, ...] = ()
-    alarm: float = ALARM
+    significance: float = ALARM
     mu: float | None = None
     mu_claimed: float | None = None
     empirical: Guarantee | None = None
@@ -34,7 +34,7 @@ class Finding:
     def as_dict(self) -> dict[str, Any]:
         return {
             "kind": self.kind, "verdict": self.verdict, "says": self.says, "reasons": list(self.reasons),
-            "confidence": 1 - self.alarm, "mu": self.mu, "mu_claimed": self.mu_claimed,
+            "confidence": 1 - self.significance, "mu": self.mu, "mu_claimed": self.mu_claimed,
             "empirical": None if self.empirical is None else self.empirical.as_dict(),
             "samples_needed": self.samples_needed, "seconds": self.seconds, **self.numbers,
         }  # fmt: skip
@@ -76,10 +76,10 @@ class Audit:
 
 
 def empirical_guarantee(
-    epsilon: float, *, delta: float, alarm: float, method: str, steps: int, sampling: str
+    epsilon: float, *, delta: float, significance: float, method: str, steps: int, sampling: str
 ) -> Guarantee:
     """A lower bound found by attack, with its confidence, as a guarantee that is labelled so."""
-    confidence = f"confidence {100 * (1 - alarm):g} %"
+    confidence = f"confidence {100 * (1 - significance):g} %"
     return Guarantee(
         epsilon=epsilon, epsilon_lower=epsilon, delta=delta, label="empirical", method=f"{method}, {confidence}",
         sampling=sampling, steps=steps,

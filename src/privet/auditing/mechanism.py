@@ -1,7 +1,7 @@
 """What is audited: a function from records and randomness to what it releases, with what it declares of itself.
 
 class Mine:
-    claim = mechanism_claim(Step(noise=1.0), norm_bound=1.0, divisor=12)
+    claim = mechanism_claim(Step(noise=1.0), l2_bound=1.0, divisor=12)
     def __call__(self, records, generator): ...   # -> {name: tensor}; all coins and all noise from `generator`
 
 A mechanism whose deterministic part is slow may also have `prepare(records)`, which gives a function of the generator.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from privet import _check
 from privet.accounting import Ledger, Step
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.accounting.tradeoff import Curve, Gaussian, tradeoff
 from privet.auditing.neighbours import SIZE, Records, Sliced, logistic_losses, neighbouring_pairs, select_present
 from privet.clipping.clipped_sum import ClippedSum, clipped_sum
@@ -48,7 +48,7 @@ class MechanismClaim:
 
     steps: tuple[Step, ...]
     std: "float | Mapping[str, float] | None"
-    relation: Relation = "zero-out"
+    adjacency: Adjacency = "zero-out"
     step_of: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,29 +59,29 @@ class MechanismClaim:
 
     @property
     def is_sampled(self) -> bool:
-        return any(step.rate < 1 for step in self.steps)
+        return any(step.sample_rate < 1 for step in self.steps)
 
     @property
     def curve(self) -> Curve:
         """The claim: the trade-off curve that is charged. Exact without sampling, by `pld` with it."""
         if not self.is_sampled:
-            return Gaussian(mu=math.sqrt(math.fsum(step.noise**-2 for step in self.steps)))
+            return Gaussian(mu=math.sqrt(math.fsum(step.noise_multiplier**-2 for step in self.steps)))
         ledger = Ledger()
         for step in self.steps:
             ledger.add(step)
-        return tradeoff(ledger, relation=self.relation)
+        return tradeoff(ledger, adjacency=self.adjacency)
 
     def std_of(self, name: str) -> float | None:
         return self.std.get(name) if isinstance(self.std, Mapping) else self.std
 
 
 def mechanism_claim(
-    step: Step, *, norm_bound: float, divisor: float, relation: Relation = "zero-out"
+    step: Step, *, l2_bound: float, divisor: float, adjacency: Adjacency = "zero-out"
 ) -> MechanismClaim:
     """What one step of noise on a clipped sum declares: std = noise * sensitivity / divisor on every entry."""
     _check.positive(divisor=divisor)
-    std = noise_std(step, norm_bound=norm_bound, relation=relation) / divisor
-    return MechanismClaim(steps=(step,), std=std, relation=relation)
+    std = noise_std(step, l2_bound=l2_bound, adjacency=adjacency) / divisor
+    return MechanismClaim(steps=(step,), std=std, adjacency=adjacency)
 
 
 class Mechanism(Protocol):
@@ -91,8 +91,8 @@ class Mechanism(Protocol):
     def claim(self) -> MechanismClaim:
         """What it is charged for."""
 
-    def __call__(self, records: Records, generator: Randomness) -> Released:
-        """What it releases; every coin and all noise is drawn from `generator`."""
+    def __call__(self, records: Records, randomness: Randomness) -> Released:
+        """What it releases; every coin and all noise is drawn from `randomness`."""
 
 
 class FrozenRandomness(Randomness):
@@ -154,7 +154,7 @@ class Overheard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rule, name)
 
-    def released(self, grads: Mapping[str, Tensor], bits: Tensor, **given: Any) -> Any:
+    def release(self, grads: Mapping[str, Tensor], bits: Tensor, **given: Any) -> Any:
         self.heard = dict(grads) | ({"count": bits.clone()} if len(bits) else {})
         return self._rule.released(grads, bits, **given)
 
@@ -166,44 +166,51 @@ class EngineStep:
     rule: str
     step: Step
     batch: float = SIZE
-    relation: Relation = "zero-out"
-    as_published: bool = False
+    adjacency: Adjacency = "zero-out"
+    uncertified: bool = False
     _rule: ClippingRule = field(init=False, repr=False)
     _memory: dict[str, Any] | None = field(default=None, init=False, repr=False)
     _model: Sliced = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._rule, self._model = clipping_rule(self.rule, as_published=self.as_published), Sliced(self.step.clip)
+        self._rule, self._model = (
+            clipping_rule(self.rule, uncertified=self.uncertified),
+            Sliced(self.step.clipping_norm),
+        )
         if is_adaptive(self._rule):
-            public = neighbouring_pairs(clip=self.step.clip)[0].without
-            whole = replace(self.step, rate=1.0)
+            public = neighbouring_pairs(clip=self.step.clipping_norm)[0].without
+            whole = replace(self.step, sample_rate=1.0)
             for number in range(WARM):
                 self._release(self._clipped_sum(public, torch.arange(SIZE - 1)), whole, Randomness(number))
-            self._memory = self._rule.state()
+            self._memory = self._rule.state_dict()
             self._rule = Overheard(self._rule)
 
     @property
     def claim(self) -> MechanismClaim:
-        made = mechanism_claim(self.step, norm_bound=self.step.clip, divisor=self.batch, relation=self.relation)
+        made = mechanism_claim(
+            self.step, l2_bound=self.step.clipping_norm, divisor=self.batch, adjacency=self.adjacency
+        )
         if is_published(self._rule) and self.rule.partition(":")[0] == "own_norm":
             return replace(made, std=None)  # read off the data
         if not is_adaptive(self._rule):
             return made
         self._restore_rule()  # the clip in force is the one before the release
-        clip = self._rule.threshold(self.step.clip)
+        clip = self._rule.current_clip(self.step.clipping_norm)
         names = [name for name, _ in self._model.named_parameters()]
-        noise, stds = self.step.noise, {}
-        if self._rule.bit_bound > 0:
-            bits = self._rule.bit_noise(noise, self.batch)
-            stds["count"] = self._noise_std(bits, self._rule.bit_bound)
+        noise, stds = self.step.noise_multiplier, {}
+        if self._rule.statistics_bound > 0:
+            bits = self._rule.statistics_noise(noise, self.batch)
+            stds["count"] = self._noise_std(bits, self._rule.statistics_bound)
             noise = gradient_noise(noise, bits)
         return replace(made, std=stds | dict.fromkeys(names, self._noise_std(noise, clip)))
 
     def _noise_std(self, noise: float, bound: float) -> float:
-        return noise_std(replace(self.step, noise=noise), norm_bound=bound, relation=self.relation) / self.batch
+        return (
+            noise_std(replace(self.step, noise_multiplier=noise), l2_bound=bound, adjacency=self.adjacency) / self.batch
+        )
 
-    def __call__(self, records: Records, generator: Randomness) -> Released:
-        return self.prepare(records)(generator)
+    def __call__(self, records: Records, randomness: Randomness) -> Released:
+        return self.prepare(records)(randomness)
 
     def prepare(self, records: Records) -> Run:
         """Sums are kept by who takes part: they do not depend on noise."""
@@ -212,7 +219,7 @@ class EngineStep:
 
         def run(generator: Randomness) -> Released:
             chosen = everyone
-            if self.step.rate != 1:
+            if self.step.sample_rate != 1:
                 chosen = select_present(records, self._draw_batch(len(records[1]), generator))
             key = chosen.numpy().tobytes()
             self._restore_rule()
@@ -222,24 +229,25 @@ class EngineStep:
 
         return run
 
-    def _draw_batch(self, size: int, generator: Randomness) -> Tensor:
-        steps = PlannedSteps(length=1, rate=self.step.rate, sampling=self.step.sampling)
-        return next(iter(Sampler(size=size, steps=steps, generator=generator)))
+    def _draw_batch(self, size: int, randomness: Randomness) -> Tensor:
+        steps = PlannedSteps(length=1, sample_rate=self.step.sample_rate, sampling=self.step.sampling)
+        return next(iter(Sampler(dataset_size=size, steps=steps, randomness=randomness)))
 
     def _restore_rule(self) -> None:
         if is_adaptive(self._rule) and self._memory is not None:
-            self._rule.restore(self._memory)
+            self._rule.load_state_dict(self._memory)
 
     def _clipped_sum(self, records: Records, chosen: Tensor) -> ClippedSum:
         batch = records[0][chosen], records[1][chosen]
         return clipped_sum(
-            self._model, logistic_losses, batch, rule=getattr(self._rule, "inner", self._rule), clip=self.step.clip,
-            as_published=self.as_published,
+            self._model, logistic_losses, batch, rule=getattr(self._rule, "inner", self._rule),
+            clipping_norm=self.step.clipping_norm,
+            uncertified=self.uncertified,
         )  # fmt: skip
 
-    def _release(self, whole: ClippedSum, step: Step, generator: Randomness) -> Released:
+    def _release(self, whole: ClippedSum, step: Step, randomness: Randomness) -> Released:
         found = release(
-            whole, self._rule, step=step, batch=self.batch, generator=generator, relation=self.relation,
-            as_published=self.as_published,
+            whole, self._rule, step=step, batch_size=self.batch, randomness=randomness, adjacency=self.adjacency,
+            uncertified=self.uncertified,
         )  # fmt: skip
         return self._rule.heard if isinstance(self._rule, Overheard) else found.grads

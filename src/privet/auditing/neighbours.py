@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privet import _check
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.errors import Unsupported
 
 Records = tuple[Tensor, Tensor]  # inputs (n, d) and targets (n,): the whole dataset
@@ -32,7 +32,7 @@ class NeighbouringPair:
     without: Records
 
 
-def neighbouring_pairs(*, relation: Relation = "zero-out", clip: float = 1.0) -> tuple[NeighbouringPair, ...]:
+def neighbouring_pairs(*, adjacency: Adjacency = "zero-out", clip: float = 1.0) -> tuple[NeighbouringPair, ...]:
     """Every canary in every batch, for gradients clipped near `clip`. Under zero-out the canary becomes a null record.
 
     Under add-remove the canary is left out.
@@ -42,9 +42,9 @@ def neighbouring_pairs(*, relation: Relation = "zero-out", clip: float = 1.0) ->
     (30, 'aligned canary, normal batch', torch.Size([12, 128]))
     """
     _check.positive(clip=clip)
-    if relation == "replace":
+    if adjacency == "replace":
         raise Unsupported(
-            "relation='replace' has no neighbouring datasets here. They remove an example, or set it to null. Give "
+            "adjacency='replace' has no neighbouring datasets here. They remove an example, or set it to null. Give "
             "your own scenes."
         )
     found = []
@@ -54,7 +54,7 @@ def neighbouring_pairs(*, relation: Relation = "zero-out", clip: float = 1.0) ->
             cx, cy = _make_canary(canary, clip)
             with_ = torch.cat([x, cx[None]]), torch.cat([y, cy[None]])
             null = torch.cat([x, torch.zeros_like(cx)[None]]), torch.cat([y, torch.zeros(1)])
-            without = null if relation == "zero-out" else (x, y)
+            without = null if adjacency == "zero-out" else (x, y)
             found.append(NeighbouringPair(name=f"{canary} canary, {batch} batch", with_=with_, without=without))
     return tuple(found)
 

@@ -62,32 +62,36 @@ def guess_options(canaries: int) -> list[GuessCount]:
     return [GuessCount(count=count, both=both) for count in counts for both in (True, False)]
 
 
-def best_against_curve(curve: Curve, *, mu: float, canaries: int, alarm: float) -> tuple[GuessCount, bool]:
+def best_against_curve(curve: Curve, *, mu: float, canaries: int, significance: float) -> tuple[GuessCount, bool]:
     """The guesses that would reject the curve most clearly if the truth were G_mu; and whether they would at all."""
     found, clearest = guess_options(canaries)[0], 0.0
     for guesses in guess_options(canaries):
-        right, level = guesses.expected_correct(mu, canaries), alarm
-        while level > 1e-60 and is_rejected(curve, canaries=canaries, guesses=guesses.count, right=right, alarm=level):
+        right, level = guesses.expected_correct(mu, canaries), significance
+        while level > 1e-60 and is_rejected(
+            curve, canaries=canaries, guesses=guesses.count, right=right, significance=level
+        ):
             found, clearest = (guesses, level) if not clearest or level < clearest else (found, clearest)
             level *= 1e-4
     return found, bool(clearest)
 
 
-def best_for_epsilon(*, mu: float, canaries: int, delta: float, alarm: float) -> GuessCount:
+def best_for_epsilon(*, mu: float, canaries: int, delta: float, significance: float) -> GuessCount:
     """The guesses whose direct bound on epsilon would be largest if the truth were G_mu."""
 
     def bound(guesses: GuessCount) -> float:
         right = guesses.expected_correct(mu, canaries)
-        return epsilon_bound(canaries=canaries, guesses=guesses.count, right=right, delta=delta, alarm=alarm)
+        return epsilon_bound(
+            canaries=canaries, guesses=guesses.count, right=right, delta=delta, significance=significance
+        )
 
     return max(guess_options(canaries), key=bound)
 
 
-def canaries_to_reject(claimed: float, *, mu: float, alarm: float, start: int) -> int | None:
+def canaries_to_reject(claimed: float, *, mu: float, significance: float, start: int) -> int | None:
     """How many canaries would reject G_claimed if the truth were G_mu, within a factor of 2; None beyond 131,072."""
     canaries = start
     while canaries <= MOST_CANARIES:
-        if best_against_curve(Gaussian(mu=claimed), mu=mu, canaries=canaries, alarm=alarm)[1]:
+        if best_against_curve(Gaussian(mu=claimed), mu=mu, canaries=canaries, significance=significance)[1]:
             return canaries
         canaries *= 2
     return None
@@ -117,46 +121,47 @@ class Block(nn.Module):
 
 def one_run(
     plan: Plan, *, canaries: int = 1000, kind: Kind = "block", task: Task | None = None, claim: Curve | None = None,
-    alarm: float = ALARM, delta: float | None = None, generator: Randomness | None = None,
+    significance: float = ALARM, delta: float | None = None, randomness: Randomness | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Finding:  # fmt: skip
     """Train by `plan` once with canaries, and hold the right guesses against the plan's own trade-off curve.
 
     The number of guesses is decided before any coin is looked at. `claim` is another curve, for a run that is charged
-    for less than it does. A false alarm has at most the chance `alarm`, by the bound of `curve_p_value`.
+    for less than it does. A false alarm has at most the chance `significance`, by the bound of `curve_p_value`.
 
     Raises:
         InvalidValue: there are more canaries than the plan has records, or examples are asked for without a task.
         Unsupported: the plan's rule learns from releases, or its curve is not known.
     """
-    _check.between(0, 1, alarm=alarm)
+    _check.between(0, 1, significance=significance)
     _check.one_of(("block", "examples"), kind=kind)
     _check_plan(plan, canaries)
     start = time.perf_counter()
-    curve = tradeoff(plan.ledger(), relation=plan.recipe.budget.relation) if claim is None else claim
-    source = Randomness() if generator is None else generator
+    curve = tradeoff(plan.ledger(), adjacency=plan.recipe.budget.adjacency) if claim is None else claim
+    source = Randomness() if randomness is None else randomness
     coins = source.numpy_generator().random(canaries) < 0.5
     if kind == "block":
         scores = _block_scores(plan, coins, source, progress)
     else:
         scores = _example_scores(plan, coins, task, source, progress)
     delta = plan.recipe.budget.delta if delta is None else delta
-    return _judge_guesses(scores, coins, curve, plan, kind, alarm, delta, start)
+    return _judge_guesses(scores, coins, curve, plan, kind, significance, delta, start)
 
 
 def _check_plan(plan: Plan, canaries: int) -> None:
     _check.whole(least=LEAST_CANARIES, canaries=canaries)
-    if canaries > plan.recipe.size:
+    if canaries > plan.recipe.dataset_size:
         raise InvalidValue(
-            f"canaries={canaries} must be at most the plan's size={plan.recipe.size}. Each takes an example's place. "
+            f"canaries={canaries} must be at most the plan's dataset_size={plan.recipe.dataset_size}. Each takes an "
+            "example's place. "
             "Use fewer."
         )
-    if plan.recipe.budget.relation != "zero-out" or plan.recipe.budget.unit != "example":
+    if plan.recipe.budget.adjacency != "zero-out" or plan.recipe.budget.unit != "example":
         raise Unsupported(
-            f"relation={plan.recipe.budget.relation!r}, unit={plan.recipe.budget.unit!r}: canaries here are examples "
-            "that become null examples. Plan with relation='zero-out' and unit='example'."
+            f"adjacency={plan.recipe.budget.adjacency!r}, unit={plan.recipe.budget.unit!r}: canaries here are examples "
+            "that become null examples. Plan with adjacency='zero-out' and unit='example'."
         )
-    if is_adaptive(clipping_rule(plan.rule, as_published=plan.is_unsound)):
+    if is_adaptive(clipping_rule(plan.rule, uncertified=plan.is_unsound)):
         raise Unsupported(
             f"rule={plan.rule!r} learns from releases, and a null example still changes it. Audit it by replay and "
             "step."
@@ -188,10 +193,14 @@ class Watch:
         """After each step of the optimizer, which is SGD with learning rate 1."""
         step = self.plan.steps[self.done]
         now = self.block.places.weight.detach().clone()
-        x = (now - self._before)[:-1, 0].double().numpy() * (step.rate * self.plan.recipe.size / step.clip)
+        x = (now - self._before)[:-1, 0].double().numpy() * (
+            step.sample_rate * self.plan.recipe.dataset_size / step.clipping_norm
+        )
         with np.errstate(over="ignore"):
-            ratio = (x - 0.5) / step.noise**2
-            self.scores += np.logaddexp(np.log1p(-step.rate) if step.rate < 1 else -np.inf, np.log(step.rate) + ratio)
+            ratio = (x - 0.5) / step.noise_multiplier**2
+            self.scores += np.logaddexp(
+                np.log1p(-step.sample_rate) if step.sample_rate < 1 else -np.inf, np.log(step.sample_rate) + ratio
+            )
         self._before = now
         self.done += 1
         if self.progress is not None:
@@ -200,7 +209,7 @@ class Watch:
 
 def _block_scores(plan: Plan, coins: Coins, source: Randomness, progress: Any) -> Floats:
     """The scores of canaries in a block of their own; all other records are null."""
-    size, m = plan.recipe.size, len(coins)
+    size, m = plan.recipe.dataset_size, len(coins)
     place = torch.full((size,), m)
     place[:m] = torch.arange(m)
     there = torch.zeros(size)
@@ -209,7 +218,7 @@ def _block_scores(plan: Plan, coins: Coins, source: Randomness, progress: Any) -
     optimizer = torch.optim.SGD(block.parameters(), lr=1.0)
     watch = Watch(block, plan, progress)
     optimizer.register_step_post_hook(watch)
-    training = Training(block, optimizer, (place, there), plan, generator=source, as_published=plan.is_unsound)
+    training = Training(block, optimizer, (place, there), plan, randomness=source, uncertified=plan.is_unsound)
     for places, weights in training:
         training.step(-PULL * weights * block(places)[:, 0])  # so that its entry rises
     return watch.scores
@@ -219,12 +228,14 @@ def _example_scores(plan: Plan, coins: Coins, task: Task | None, source: Randomn
     """The scores of mislabelled examples of a task: how far training has lowered their losses."""
     if task is None:
         raise InvalidValue("task=None has no examples to mislabel. Give a task, or use kind='block'.")
-    check_preprocessing(task.not_private)
+    check_preprocessing(task.non_private_preprocessing)
     if not isinstance(task.train, tuple) or task.train[1].is_floating_point():
         raise Unsupported(f"task={task.name!r} has no labels to change. Use kind='block'.")
     x, y = task.train
-    if len(y) != plan.recipe.size:
-        raise InvalidValue(f"task={task.name!r} has {len(y)} examples, the plan size={plan.recipe.size}. Plan for it.")
+    if len(y) != plan.recipe.dataset_size:
+        raise InvalidValue(
+            f"task={task.name!r} has {len(y)} examples, the plan dataset_size={plan.recipe.dataset_size}. Plan for it."
+        )
     m, classes = len(coins), int(y.max()) + 1
     y = y.clone()
     y[:m] = (y[:m] + 1) % classes
@@ -232,8 +243,8 @@ def _example_scores(plan: Plan, coins: Coins, task: Task | None, source: Randomn
     there[:m] = torch.from_numpy(coins).float()
     model = task.network()
     before = _example_losses(model, task, x[:m], y[:m])
-    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.5), (x, there, y), plan, generator=source,
-                        as_published=plan.is_unsound, max_physical_batch=512)  # fmt: skip
+    training = Training(model, torch.optim.SGD(model.parameters(), lr=0.5), (x, there, y), plan, randomness=source,
+                        uncertified=plan.is_unsound, max_physical_batch_size=512)  # fmt: skip
     for inputs, weights, targets in training:
         if training.step(task.losses(model(inputs), targets) * weights) and progress is not None:
             progress(training.steps_done, len(plan.steps))
@@ -250,24 +261,28 @@ def _example_losses(model: nn.Module, task: Task, x: Tensor, y: Tensor) -> Float
 
 
 def _judge_guesses(
-    scores: Floats, coins: Coins, curve: Curve, plan: Plan, kind: str, alarm: float, delta: float, start: float
+    scores: Floats, coins: Coins, curve: Curve, plan: Plan, kind: str, significance: float, delta: float, start: float
 ) -> Finding:
     m, claimed = len(coins), equivalent_mu(curve)
-    guesses, enough = _choose_guesses(curve, claimed, m, alarm)
+    guesses, enough = _choose_guesses(curve, claimed, m, significance)
     right = guesses.count_correct(scores, coins)
     p = curve_p_value(curve, canaries=m, guesses=guesses.count, right=right)
-    direct = best_for_epsilon(mu=claimed, canaries=m, delta=delta, alarm=alarm)
+    direct = best_for_epsilon(mu=claimed, canaries=m, delta=delta, significance=significance)
     seen = {"canaries": m, "guesses": direct.count, "right": direct.count_correct(scores, coins)}
-    epsilon, mu = epsilon_bound(**seen, delta=delta, alarm=alarm), mu_bound(**seen, alarm=alarm)
-    verdict: Verdict = "violation" if p <= alarm else "consistent" if enough else "inconclusive"
+    epsilon, mu = (
+        epsilon_bound(**seen, delta=delta, significance=significance),
+        mu_bound(**seen, significance=significance),
+    )
+    verdict: Verdict = "violation" if p <= significance else "consistent" if enough else "inconclusive"
     needed = None
     if verdict == "inconclusive":
-        needed = canaries_to_reject(claimed, mu=FACTOR * claimed, alarm=alarm, start=2 * m)
+        needed = canaries_to_reject(claimed, mu=FACTOR * claimed, significance=significance, start=2 * m)
     says = _describe_result(verdict, needed, m, guesses, right, p, mu, claimed, kind, len(plan.steps))
     return Finding(
-        kind="one-run", verdict=verdict, says=says, alarm=alarm, mu=mu, mu_claimed=claimed,
+        kind="one-run", verdict=verdict, says=says, significance=significance, mu=mu, mu_claimed=claimed,
         empirical=empirical_guarantee(
-            epsilon, delta=delta, alarm=alarm, method=f"direct bound, {direct.count} guesses", steps=len(plan.steps),
+            epsilon, delta=delta, significance=significance, method=f"direct bound, {direct.count} guesses",
+            steps=len(plan.steps),
             sampling=str(plan.steps.sampling),
         ),
         samples_needed=needed, seconds=time.perf_counter() - start,
@@ -276,9 +291,9 @@ def _judge_guesses(
     )  # fmt: skip
 
 
-def _choose_guesses(curve: Curve, claimed: float, canaries: int, alarm: float) -> tuple[GuessCount, bool]:
+def _choose_guesses(curve: Curve, claimed: float, canaries: int, significance: float) -> tuple[GuessCount, bool]:
     for factor in FACTORS:
-        guesses, seen = best_against_curve(curve, mu=factor * claimed, canaries=canaries, alarm=alarm)
+        guesses, seen = best_against_curve(curve, mu=factor * claimed, canaries=canaries, significance=significance)
         if seen:
             return guesses, factor <= FACTOR
     return GuessCount(count=max(1, canaries // 10), both=True), False

@@ -95,7 +95,8 @@ def replay(mechanism: Mechanism, scenes: Sequence[NeighbouringPair], *, progress
     says = f"{many}; one record moves the query by {ratio} what is declared"
     return Finding(
         kind="replay", verdict="violation" if reasons else "consistent", says=says, reasons=tuple(reasons),
-        alarm=CHECKS * RARE, seconds=time.perf_counter() - start, numbers={"scenes": len(scenes), "furthest": furthest},
+        significance=CHECKS * RARE, seconds=time.perf_counter() - start,
+        numbers={"scenes": len(scenes), "furthest": furthest},
     )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def _compare_pair(pair: Pair, coins: int) -> tuple[list[str], float]:
         reasons.append(
             f"the record changes how often something is drawn: {len(one.draws)} with it, {len(other.draws)} without"
         )
-    allowed = np.array([1 / step.noise for step in pair.which.steps])
+    allowed = np.array([1 / step.noise_multiplier for step in pair.which.steps])
     moved = np.linalg.norm(with_ - without, axis=1) / allowed
     reasons += _check_noise(pair, coins)
     if float(moved.max()) > 1 + ROUNDING and not any("noise" in reason for reason in reasons):
@@ -221,7 +222,7 @@ def _participating_coins(mechanism: Mechanism, scene: NeighbouringPair, reasons:
         return [0]
     pair = Pair.of(mechanism, scene)
     moved = np.stack([np.linalg.norm(pair.difference(coin, 1), axis=1) > ROUNDING for coin in range(COINS)])
-    rate, steps = max(step.rate for step in which.steps), len(which.steps)
+    rate, steps = max(step.sample_rate for step in which.steps), len(which.steps)
     times = moved.sum(1)
     is_steady = _nearly_equal(_noise_difference(pair.with_, pair, 0), _noise_difference(pair.without, pair, 0))
     judged = steps if is_steady else 0  # noise that follows the record moves everything

@@ -10,7 +10,7 @@ from privet.cli.common import PATH, integer, number
 from privet.cli.recipe_options import words_of
 from privet.errors import InvalidValue
 
-_LEAKAGE = ("attacks", "examples", "batch", "candidates", "at_steps", "out")
+_LEAKAGE = ("attacks", "examples", "batch_size", "candidates", "at_steps", "out")
 _NAMES = ("attacks", "at_steps")
 _MEMBERSHIP = ("records", "shadows", "targets")
 
@@ -69,9 +69,9 @@ def attack_command(
         from privet.reporting.figures import check_path
 
         check_path(plot, option="--plot")
-    from privet.data import Where
+    from privet.data import DataFolders
 
-    options["where"] = Where(folder=data_dir)
+    options["where"] = DataFolders(folder=data_dir)
     with common.warnings_as_lines(), common.progress("attacking") as tell:
         what: Any = words_of("--method", methods) if methods is not None else common.load(plan_file, folder)
         found = _attack(what, task, options | {"progress": tell}, membership=membership)
@@ -94,7 +94,10 @@ def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, 
         _MEMBERSHIP, "needs --membership"
     )  # fmt: skip
     if is_plan or is_run:
-        idle |= dict.fromkeys(("noise", "clip", "rate", "steps", "as_published"), "needs --method: a plan has its own")
+        idle |= dict.fromkeys(
+            ("noise_multiplier", "clipping_norm", "sample_rate", "steps", "uncertified"),
+            "needs --method: a plan has its own",
+        )
     if is_run:
         idle |= {"at_steps": "has no part in --run: a run is attacked where its checkpoint stands"}
         idle |= {"model": "has no part in --run: a run has its own network"}

@@ -18,7 +18,7 @@ FOUND = 3  # the exit code of --fail-on-violation
 
 @click.command("audit", short_help="Test a privacy guarantee by attack.")
 @option("--method", metavar="NAME", help="A published method; see `privet list methods`.")
-@option("--uncertified", "as_published", former=("--as-published",), is_flag=True,
+@option("--uncertified", "uncertified", former=("--as-published",), is_flag=True,
         help="With --method: the paper's own clipping rule, which may have no guarantee.")  # fmt: skip
 @option("--control", metavar="NAME", help="A mechanism with a known fault, which the audit must find.")
 @option("--plan", "plan_file", type=PATH, metavar="FILE", help="A plan (JSON).")
@@ -29,14 +29,14 @@ FOUND = 3  # the exit code of --fail-on-violation
         "datasets, for distinguish.")  # fmt: skip
 @option("--canaries", type=integer, default=1000, show_default=True, help="Number of canaries, for one-run.")
 @option("--task", metavar="NAME", help="For one-run: canaries are mislabelled examples of this task.")
-@option("--significance", "alarm", former=("--alarm",), type=number, default="1e-3", show_default=True,
+@option("--significance", "significance", former=("--alarm",), type=number, default="1e-3", show_default=True,
         help="Significance level: false-positive rate per test.")  # fmt: skip
 @option("--delta", type=number, default="1e-5", show_default=True, help="Delta of the direct bounds.")
 @option("--seed", type=click.IntRange(min=0), help="Seed of sampling and noise, for a reproducible audit.")
 @option("--fail-on-violation", is_flag=True, help=f"Exit with {FOUND} if the verdict is `violation`.")
 @JSON
 def audit_command(
-    *, method: str | None, as_published: bool, control: str | None, plan_file: Path | None, folder: Path | None,
+    *, method: str | None, uncertified: bool, control: str | None, plan_file: Path | None, folder: Path | None,
     kinds: str | None, fail_on_violation: bool, as_json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Test by attack whether a mechanism leaks more than its guarantee allows.
@@ -57,11 +57,11 @@ def audit_command(
     given = [name for name, value in chosen.items() if value is not None]
     if len(given) != 1:
         raise click.UsageError("Give one of --method, --control, --plan and --run.")
-    if as_published and method is None:
+    if uncertified and method is None:
         raise click.UsageError("--uncertified needs --method.")
     names = None if kinds is None else [_KINDS.get(kind, kind) for kind in words_of("--kind", kinds)]
     with common.warnings_as_lines(), common.progress("auditing") as tell:
-        found = _audit(given[0], chosen[given[0]], kinds=names, as_published=as_published, progress=tell, **options)
+        found = _audit(given[0], chosen[given[0]], kinds=names, uncertified=uncertified, progress=tell, **options)
     if as_json:
         common.print_object(found.as_dict())
     else:
@@ -91,6 +91,6 @@ def _audit(option: str, value: Any, *, task: str | None, seed: int | None, **opt
     if task is not None and option not in ("--plan", "--run"):
         raise click.UsageError("--task needs --plan or --run: one-run is a run of a plan.")
     return audit(
-        value, task=None if task is None else task_of(task), generator=None if seed is None else Randomness(seed),
+        value, task=None if task is None else task_of(task), randomness=None if seed is None else Randomness(seed),
         **options,
     )  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from privet.training.run import Run
 
 DYNAMIC, CONSTANT = "dynamic", "constant"
-BUDGET = {"epsilon": 3.0, "delta": 2.5e-5, "size": 4000, "batch": 256, "clip": 0.1}
+BUDGET = {"epsilon": 3.0, "delta": 2.5e-5, "dataset_size": 4000, "batch_size": 256, "clipping_norm": 0.1}
 TASK, MODEL = "digits", "tanh-cnn"
 # Network, batch, clip and rate: picked from 17 runs by the held-out digits, mostly dynamic. See docs/howto-report.md.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -96,7 +96,9 @@ def _train(folder: Path, name: str, steps: int, head: str) -> "Run":
         _say(f"{head}{'trained already' if run.is_over else f'goes on at step {run.steps}'}; {run.plan.guarantee}")
         return resume_run(run, watcher=watcher)
     _clear(folder)
-    _say(f"{head}{len(planned.steps)} steps, noise {ends(planned.steps.noises, up=True)}; {planned.guarantee}")
+    _say(
+        f"{head}{len(planned.steps)} steps, noise {ends(planned.steps.noise_multipliers, up=True)}; {planned.guarantee}"
+    )
     return train(planned, out=folder, watcher=watcher)
 
 
@@ -137,9 +139,11 @@ def _plain(run: "Run") -> None:
     from privet.training.baseline import train_plainly
 
     steps = len(run.plan.steps)
-    own = {key: BUDGET[key] for key in ("size", "batch", "delta")}
+    own = {key: BUDGET[key] for key in ("dataset_size", "batch_size", "delta")}
     training = {"task": TASK, "model": MODEL, "lr": 0.1, "momentum": 0.9}
-    batches = plan(**own, steps=steps, noise=1.0, solve="epsilon", training=training)  # nobody adds the noise
+    batches = plan(
+        **own, steps=steps, noise_multiplier=1.0, solve="epsilon", training=training
+    )  # nobody adds the noise
     found = train_plainly(batches, seed=SEED)
     store_baseline(run, NonPrivateBaseline(measure=found.scores.name, score=found.scores.measure, steps=steps))
 
@@ -150,7 +154,7 @@ def _audit(run: "Run", sizes: dict[str, Any]) -> None:
     from privet.reporting.evidence import store_audit
 
     with progress("auditing") as tell:
-        found = audit(run, kinds=sizes["kinds"], samples=SAMPLES, generator=Randomness(SEED), progress=tell)
+        found = audit(run, kinds=sizes["kinds"], samples=SAMPLES, randomness=Randomness(SEED), progress=tell)
     store_audit(run, found, {"samples": SAMPLES, "seed": SEED})
 
 

@@ -146,10 +146,10 @@ def _in_plan(plan: "Plan", key: str) -> str | None:
 
 
 def _task_case(spelling: str, network: str | None, folder: Path | None, plan: "Plan | None") -> "Case":
-    from privet.data import Where, task
+    from privet.data import DataFolders, task
     from privet.diagnosis.estimate import random_rows
 
-    where = None if folder is None else Where(folder=folder)
+    where = None if folder is None else DataFolders(folder=folder)
     found = _of_user(f"task={spelling!r}", lambda: task(spelling, where=where))
     what = f"model={network!r}" if network else f"the model of task={spelling!r}"
     model = _of_user(what, lambda: found.network(network))
@@ -157,7 +157,7 @@ def _task_case(spelling: str, network: str | None, folder: Path | None, plan: "P
     own = found.model if isinstance(found.model, str) else type(model).__name__
     return Case(
         task=spelling, name=network or own, model=model, loss_fn=found.losses, rows_of=rows_of, batch=rows_of(TRIAL),
-        records=found.size, users=found.users, not_private=found.not_private,
+        records=found.size, users=found.users, non_private_preprocessing=found.non_private_preprocessing,
         findings=() if plan is None else _load_weights(model, plan, {"task": spelling, "model": network}),
     )  # fmt: skip
 
@@ -223,7 +223,7 @@ def _examine(case: "Case", plan: "Plan | None", *, memory: int | None, fix: bool
         findings += checkup.findings
         changes = changes or checkup.changes
     try:
-        check_preprocessing(case.not_private)
+        check_preprocessing(case.non_private_preprocessing)
     except PrivetError as error:
         findings.append(issue_from_error("dataset", error))
     if plan is not None:
@@ -251,7 +251,7 @@ def _estimate(
     batch = case.rows or 64
     try:
         found = estimate(
-            replace_layers(case.model)[0], case.loss_fn, case.rows_of, plan=plan, batch=batch, rounds=rounds,
+            replace_layers(case.model)[0], case.loss_fn, case.rows_of, plan=plan, batch_size=batch, rounds=rounds,
             limit=limit,
         )  # fmt: skip
     except Exception as error:  # a user's own model may fail in any way, and memory may not suffice
@@ -279,7 +279,7 @@ class Case:
     records: int | None = None
     users: Any = None
     rows: int | None = None  # of a user's own batch
-    not_private: str = ""  # what the task read off its records
+    non_private_preprocessing: str = ""  # what the task read off its records
     findings: "tuple[ModelIssue, ...]" = ()  # of what the plan's table does to the model
 
     @property
@@ -338,7 +338,8 @@ class Report:
             found |= self.checkup.explanation.as_dict()
         if self.plan is not None:
             found["plan"] = {
-                "guarantee": self.plan.guarantee.as_dict(), "steps": len(self.plan.steps), "batch": self.plan.batch,
+                "guarantee": self.plan.guarantee.as_dict(), "steps": len(self.plan.steps),
+                "batch_size": self.plan.batch_size,
                 "epochs": self.epochs, "seconds": self.seconds,
             }  # fmt: skip
         if self.estimate is not None:
@@ -353,7 +354,8 @@ class Report:
             steps = self.plan.steps
             click.echo(f"plan: {self.plan.guarantee}")
             click.echo(
-                f"      {len(steps)} steps, expected batch size {self.plan.batch:.6g}, {self.plan.recipe.size:,} "
+                f"      {len(steps)} steps, expected batch size {self.plan.batch_size:.6g}, "
+                f"{self.plan.recipe.dataset_size:,} "
                 f"{self.plan.recipe.budget.unit}s ({self.epochs:.4g} epochs), {steps.sampling} sampling, rule "
                 f"{self.plan.rule}"
             )
@@ -398,16 +400,16 @@ def _print_findings(findings: "tuple[ModelIssue, ...]") -> None:
 
 
 def _print_estimate(found: "Estimate", limit: int | None, seconds: float | None) -> None:
-    scaled = "" if found.rows == found.batch else f" (from trials of {found.rows})"
+    scaled = "" if found.rows == found.batch_size else f" (from trials of {found.rows})"
     click.echo(
         f"\nprivate step {found.private_ms:.2f} ms, non-private {found.plain_ms:.2f} ms: "
-        f"{found.private_ms / found.plain_ms:.2f} times, at batch size {found.batch}{scaled}"
+        f"{found.private_ms / found.plain_ms:.2f} times, at batch size {found.batch_size}{scaled}"
         + ("" if seconds is None else f"; the whole plan about {_time(seconds)}")
     )
     if found.peak_bytes is None or found.bytes_each is None:
         click.echo("memory was not measured")
         return
-    advice = "a whole batch fits" if found.physical is None else f"use max_physical_batch={found.physical}"
+    advice = "a whole batch fits" if found.physical is None else f"use max_physical_batch_size={found.physical}"
     there = "" if limit is None else f" of {in_words(limit)}"
     click.echo(
         f"memory about {in_words(found.peak_bytes)}{there}, {in_words(found.bytes_each)} per example in a physical "

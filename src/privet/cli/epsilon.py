@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 @click.command("epsilon", cls=common.GroupedCommand, short_help="Compute epsilon of a training run, with its label.")
-@option("--sample-rate", "--rate", "rate", type=number,
+@option("--sample-rate", "--rate", "sample_rate", type=number,
         help="Probability q that an example is in the batch of a step, e.g. 256/60000.")  # fmt: skip
-@option("--batch-size", "--batch", "batch", type=number,
+@option("--batch-size", "--batch", "batch_size", type=number,
         help="Expected batch size; with --dataset-size it gives the sample rate.")  # fmt: skip
-@option("--dataset-size", "--size", "size", type=integer,
+@option("--dataset-size", "--size", "dataset_size", type=integer,
         help="Number of examples n (public). Also checks that delta is below 1/n.")  # fmt: skip
-@option("--noise-multiplier", "--noise", "noise", type=number,
+@option("--noise-multiplier", "--noise", "noise_multiplier", type=number,
         help="Noise multiplier sigma: standard deviation over sensitivity.")  # fmt: skip
 @option("--noise-schedule", metavar="SHAPE", help="Schedule that multiplies --noise-multiplier over the steps; "
         "see `privet list schedules`.")  # fmt: skip
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @option("--epsilon", "at", type=number, help="In place of --delta: the delta at this epsilon.")
 @option("--accountant", default="pld", show_default=True, metavar="NAME",
         help="A method, `all` for all of them side by side, or your own as my.module:Class.")  # fmt: skip
-@option("--adjacency", "--relation", "relation", metavar="NAME", type=common.adjacency_of,
+@option("--adjacency", "--relation", "adjacency", metavar="NAME", type=common.adjacency_of,
         help="Neighbouring datasets: zero-out (default), add-remove or replace-one.")  # fmt: skip
 @option("--sampling", default="poisson", show_default=True, metavar="NAME",
         help="poisson, truncated-poisson:cap=C,size=N, fixed-size or shuffled.")  # fmt: skip
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @JSON
 def epsilon_command(
     *, sources: tuple[str, ...], more: tuple[str, ...], dataset_name: str | None, delta: float | None, at: float | None,
-    accountant: str, relation: str | None, size: int | None, same_epsilon_by: str | None, curve: Path | None,
+    accountant: str, adjacency: str | None, size: int | None, same_epsilon_by: str | None, curve: Path | None,
     tradeoff: Path | None, as_json: bool, **steps: Any,
 ) -> None:  # fmt: skip
     """Compute epsilon at delta, as an interval, with the label that says what is proven.
@@ -70,7 +70,7 @@ def epsilon_command(
     if more and not sources:
         raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs after --from.")
     if same_epsilon_by is not None:
-        given = {"delta": delta, "epsilon": at, "relation": relation, "size": size, "curve": curve, **steps}
+        given = {"delta": delta, "epsilon": at, "adjacency": adjacency, "dataset_size": size, "curve": curve, **steps}
         if len(sources) + len(more) != 1:
             raise click.UsageError("--same-epsilon-by needs --from with one plan (JSON) or recipe (TOML).")
         _check_nothing_beside(given | {"tradeoff": tradeoff}, "--same-epsilon-by", "the plan says it")
@@ -86,23 +86,23 @@ def epsilon_command(
         check_path(path, option=f"--{name}")
     if source is not None:
         _check_nothing_beside(steps)
-        if relation is not None and relation != source.relation:
+        if adjacency is not None and adjacency != source.adjacency:
             raise Unsupported(
-                f"--relation={relation!r} is not the {source.kind}'s, {source.relation!r}. Its noise was calibrated "
+                f"--adjacency={adjacency!r} is not the {source.kind}'s, {source.adjacency!r}. Its noise was calibrated "
                 "for that. Leave it out."
             )
-        ledger, relation, unit, size = source.ledger(), source.relation, source.unit, size or source.size
+        ledger, adjacency, unit, size = source.ledger(), source.adjacency, source.unit, size or source.size
     else:
         ledger = ledger_of(sources[0] if sources else None, size, steps)
         fixed_size = any(kind.name == "fixed-size" for kind in ledger.columns().samplings)
-        relation, unit = relation or ("replace" if fixed_size else "zero-out"), "example"
+        adjacency, unit = adjacency or ("replace" if fixed_size else "zero-out"), "example"
     if at is not None:
-        answer.answer_delta(ledger, at, relation, as_json, source)
+        answer.answer_delta(ledger, at, adjacency, as_json, source)
         return
     assert delta is not None
     with common.warnings_as_lines():
         answers = answer.answers_of(
-            ledger, delta, accountant, () if source is None else source.assumptions, relation=relation, size=size,
+            ledger, delta, accountant, () if source is None else source.assumptions, adjacency=adjacency, size=size,
             unit=unit,
         )  # fmt: skip
     if as_json:
@@ -112,9 +112,9 @@ def epsilon_command(
         common.print_lines([] if source is None else source.lines)
     with common.warnings_as_lines():
         if curve is not None:
-            answer.draw_curve(ledger, delta, accountant, relation, curve)
+            answer.draw_curve(ledger, delta, accountant, adjacency, curve)
         if tradeoff is not None:
-            answer.draw_tradeoff(ledger, relation, tradeoff)
+            answer.draw_tradeoff(ledger, adjacency, tradeoff)
     common.say_written(*figures.values(), as_json=as_json)
 
 
@@ -149,7 +149,7 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
         if not ledger.steps:
             raise InvalidValue(f"{source}: has no steps. Its epsilon would be 0. Give the file of a run.")
         return ledger
-    rate = _rate_of(given["rate"], given["batch"], size)
+    rate = _rate_of(given["sample_rate"], given["batch_size"], size)
     _check.rate(rate=rate)
     steps, epochs = given["steps"], given["epochs"]
     if (steps is None) == (epochs is None):
@@ -157,17 +157,17 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
     if steps is None:
         _check.positive(epochs=epochs)
         steps = steps_in_epochs(epochs, rate)
-    noise, shape = given["noise"], given["noise_schedule"]
+    noise, shape = given["noise_multiplier"], given["noise_schedule"]
     if noise is None and shape is None:
         raise click.UsageError("Give --noise-multiplier (or --noise-schedule, or --from FILE).")
     if noise is not None:
         _check.positive(noise=noise)
     ledger, height, sampling = Ledger(), 1.0 if noise is None else noise, sampling_of(given["sampling"])
     if shape is None:
-        ledger.add(Step(noise=height, rate=rate, sampling=sampling), steps)
+        ledger.add(Step(noise_multiplier=height, sample_rate=rate, sampling=sampling), steps)
     else:
         common.check_scheduled(steps)
-        ledger.extend(noise=height * schedule_values(shape, steps), rate=rate, sampling=sampling)
+        ledger.extend(noise_multiplier=height * schedule_values(shape, steps), sample_rate=rate, sampling=sampling)
     return ledger
 
 

@@ -54,23 +54,23 @@ def answers_of(
     return sorted(answers, key=rank)  # certified first and the tightest of them on top; what refused comes last
 
 
-def answer_delta(ledger: "Ledger", at: float, relation: str, as_json: bool, source: "Source | None") -> None:
+def answer_delta(ledger: "Ledger", at: float, adjacency: str, as_json: bool, source: "Source | None") -> None:
     from privet.accounting import delta_at
 
     start = time.perf_counter()
     with warnings_as_lines():
-        lower, upper = delta_at(ledger, at, relation)  # type: ignore[arg-type]
+        lower, upper = delta_at(ledger, at, adjacency)  # type: ignore[arg-type]
     seconds = time.perf_counter() - start
     if as_json:
         found = {
             "delta": upper, "delta_lower": lower, "epsilon": at, "label": "certified", "method": "pld",
-            "relation": relation, "steps": ledger.steps, "seconds": seconds,
+            "adjacency": adjacency, "steps": ledger.steps, "seconds": seconds,
         }  # fmt: skip
         print_object(found | ({} if source is None else source.beside))
         return
     click.echo(
         f"delta <= {format_outward(upper, up=True)} at epsilon {format_bound(at, up=True)} "
-        f"[certified: pld, true value >= {format_outward(lower, up=False)}; {relation}]"
+        f"[certified: pld, true value >= {format_outward(lower, up=False)}; {adjacency}]"
     )
     click.echo(f"  training  {_format_steps(ledger)}\n  time      {seconds:.3f} s")
     print_lines([] if source is None else source.lines)
@@ -90,7 +90,7 @@ def print_answers(answers: list[Answer], accountant: str, ledger: "Ledger", delt
 
 
 def terms(guarantee: "Guarantee") -> str:
-    return f"{guarantee.sampling}; adjacency: {guarantee.relation}; unit: {guarantee.unit}"
+    return f"{guarantee.sampling}; adjacency: {guarantee.adjacency}; unit: {guarantee.unit}"
 
 
 def _interval(guarantee: "Guarantee") -> str:
@@ -107,7 +107,10 @@ def _format_steps(ledger: "Ledger") -> str:
     columns = ledger.columns()
     if not ledger.steps:
         return "no step"
-    ends = ((n, v.min(), v.max()) for n, v in (("noise multiplier", columns.noise), ("sample rate", columns.rate)))
+    ends = (
+        (n, v.min(), v.max())
+        for n, v in (("noise multiplier", columns.noise_multiplier), ("sample rate", columns.sample_rate))
+    )
     spans = [f"{name} {low:.6g}" + (f" to {high:.6g}" if high > low else "") for name, low, high in ends]
     return f"{ledger.steps} steps, {', '.join(spans)}"
 
@@ -142,7 +145,7 @@ def print_json(
     print_object(first | drawn | ({} if source is None else source.beside))
 
 
-def draw_curve(ledger: "Ledger", delta: float, accountant: str, relation: str, path: Path) -> None:
+def draw_curve(ledger: "Ledger", delta: float, accountant: str, adjacency: str, path: Path) -> None:
     import numpy as np
 
     from privet.accounting import epsilon_curve
@@ -151,17 +154,17 @@ def draw_curve(ledger: "Ledger", delta: float, accountant: str, relation: str, p
     if not ledger.steps:
         raise InvalidValue("steps=0: there is nothing to draw.")
     names = dict.fromkeys(([] if accountant == "all" else [accountant]) + list(BESIDE))
-    curves = _try_lines(names, path, partial(epsilon_curve, ledger, delta, relation=relation))  # type: ignore[arg-type]
+    curves = _try_lines(names, path, partial(epsilon_curve, ledger, delta, adjacency=adjacency))  # type: ignore[arg-type]
     columns = ledger.columns()
     starts = np.concatenate(([0.0], np.cumsum(columns.count)[:-1]))
-    save_epsilon(curves, path, delta=delta, noise=columns.noise, starts=starts)
+    save_epsilon(curves, path, delta=delta, noise=columns.noise_multiplier, starts=starts)
 
 
-def draw_tradeoff(ledger: "Ledger", relation: str, path: Path) -> None:
+def draw_tradeoff(ledger: "Ledger", adjacency: str, path: Path) -> None:
     from privet.accounting.tradeoff import tradeoff
     from privet.reporting.figures import save_tradeoff
 
-    curves = _try_lines(("pld", "gdp"), path, partial(tradeoff, ledger, relation=relation))  # type: ignore[arg-type]
+    curves = _try_lines(("pld", "gdp"), path, partial(tradeoff, ledger, adjacency=adjacency))  # type: ignore[arg-type]
     if not curves:
         raise Unsupported(f"--tradeoff={str(path)!r}: no accountant has a trade-off curve for this ledger.")
     save_tradeoff(curves, path)
@@ -205,7 +208,7 @@ def answer_same_epsilon(source: Path, names: list[str], *, as_json: bool) -> Non
     click.echo(f"the plan: {before.guarantee}")
     click.echo(_SAME.format("accountant", "label", "noise multiplier", "ratio", "certified epsilon at that noise"))
     for row in found:
-        label, noise = row.after.guarantee.label, format_bound(row.after.scale, up=True)
+        label, noise = row.after.guarantee.label, format_bound(row.after.peak_noise_multiplier, up=True)
         click.echo(_SAME.format(row.accountant, label, noise, f"{row.ratio:.4f}", _proven(row)))
 
 
@@ -225,7 +228,7 @@ class Source:
 
     kind: str
     delta: float
-    relation: str
+    adjacency: str
     unit: str
     size: int
     ledger: "Callable[[], Ledger]"  # refused where no epsilon holds for it
@@ -267,8 +270,8 @@ def _plan(file: str) -> Source:
         return plan.ledger()
 
     return Source(
-        kind="plan", delta=plan.recipe.budget.delta, relation=plan.guarantee.relation, unit=plan.guarantee.unit,
-        size=plan.recipe.size, ledger=ledger,
+        kind="plan", delta=plan.recipe.budget.delta, adjacency=plan.guarantee.adjacency, unit=plan.guarantee.unit,
+        dataset_size=plan.recipe.dataset_size, ledger=ledger,
     )  # fmt: skip
 
 
@@ -297,7 +300,8 @@ def _one_run(place: str) -> Source:
         "dataset": header.dataset, "assumptions": list(run.assumptions),
     }  # fmt: skip
     return Source(
-        kind="run", delta=header.delta, relation=header.relation, unit=header.unit, size=header.size, ledger=ledger,
+        kind="run", delta=header.delta, adjacency=header.adjacency, unit=header.unit, dataset_size=header.size,
+        ledger=ledger,
         assumptions=run.assumptions, lines=[*lines, *_assumption_lines(run.assumptions)], beside=beside,
     )  # fmt: skip
 
@@ -337,8 +341,8 @@ def _several_runs(sources: Sequence[str], dataset: str | None) -> Source:
         for run in runs
     ]  # fmt: skip
     return Source(
-        kind="runs", delta=planned.delta, relation=planned.relation, unit=planned.unit,
-        size=max(run.header.size for run in runs), ledger=lambda: compose_ledgers(*(run.spent for run in runs)),
+        kind="runs", delta=planned.delta, adjacency=planned.adjacency, unit=planned.unit,
+        dataset_size=max(run.header.size for run in runs), ledger=lambda: compose_ledgers(*(run.spent for run in runs)),
         assumptions=assumptions, lines=[*lines, *_assumption_lines(assumptions)],
         beside={"dataset": chosen, "planned": planned.as_dict(), "runs": rows, "assumptions": list(assumptions)},
     )  # fmt: skip

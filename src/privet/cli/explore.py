@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 NOTHING = "–"
 OVER, MOST, SHOWN = "rho-noise,rho-clip", 150, 8  # of `--optimize`: what varies, candidates, those in the table
 _FOUND = {  # what `--explore` varies or finds itself
-    "batch": "--batch-size", "rate": "--sample-rate", "batch_schedule": "--batch-schedule",
-    "noise": "--noise-multiplier", "solve": "--solve", "as_published": "--uncertified",
+    "batch_size": "--batch-size", "sample_rate": "--sample-rate", "batch_schedule": "--batch-schedule",
+    "noise_multiplier": "--noise-multiplier", "solve": "--solve", "uncertified": "--uncertified",
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def _load_plans(files: tuple[Path, ...], methods: str | None, flags: dict[str, A
         is_json = is_plan(file) or file.suffix.lower() == ".json"
         named[unique_name(file.stem, list(named))] = Plan.load(file) if is_json else recipe_in(file, {})
     if methods is not None:
-        published = " as published" if flags["as_published"] else ""
+        published = " as published" if flags["uncertified"] else ""
         for name, recipe in method_recipes(words_of("--methods", methods), **flags).items():
             named[unique_name(name + published, list(named))] = recipe
     return named
@@ -142,13 +142,13 @@ def _lines(rows: "tuple[Row, ...]") -> list[tuple[str, list[str]]]:
         ("  certified interval", [_interval(row.plan.certified) for row in rows]),
         ("  CLT (gdp)", [_with_label(row.clt) for row in rows]),
         ("  Rényi (rdp)", [_with_label(row.renyi) for row in rows]),
-        ("noise multiplier", [span(*row.noise, digits=5) for row in rows]),
-        ("clipping norm", [span(*row.clip, digits=5) for row in rows]),
+        ("noise multiplier", [span(*row.noise_multiplier, digits=5) for row in rows]),
+        ("clipping norm", [span(*row.clipping_norm, digits=5) for row in rows]),
         ("noise std (noise x clip)", [span(*row.noise_std, digits=5) for row in rows]),
         ("noise energy", [NOTHING if row.utility is None else f"{row.utility.noise_energy:.4g}" for row in rows]),
         ("utility (estimate)", [NOTHING if row.utility is None else f"{row.utility.utility:.4f}" for row in rows]),
         ("steps", [str(len(row.plan.steps)) for row in rows]),
-        ("expected batch size", [f"{row.plan.batch:.6g}" for row in rows]),
+        ("expected batch size", [f"{row.plan.batch_size:.6g}" for row in rows]),
     ]
     deltas = [row.plan.guarantee.delta_text for row in rows]
     return [*lines, ("delta", deltas)]
@@ -189,8 +189,9 @@ def print_best(
         common.print_object({
             "found": dict(found.values), "at_the_edge": list(found.edges),
             "guarantee": found.plan.guarantee.as_dict(), "utility": found.utility.as_dict(),
-            "recipe": found.recipe.as_dict(), "scale": found.plan.scale, "steps": len(found.plan.steps),
-            "batch": found.plan.batch, "hash": found.plan.hash, "trials": [trial.as_dict() for trial in found.trials],
+            "recipe": found.recipe.as_dict(), "scale": found.plan.peak_noise_multiplier, "steps": len(found.plan.steps),
+            "batch_size": found.plan.batch_size, "hash": found.plan.hash,
+            "trials": [trial.as_dict() for trial in found.trials],
             "seconds": seconds, "out": None if out is None else str(out),
         })  # fmt: skip
     else:
@@ -231,7 +232,7 @@ def _print_best(found: "SearchResult", seconds: float) -> None:
 def _print_trials(trials: "tuple[SearchTrial, ...]") -> None:
     rows = []
     for trial in trials[:SHOWN]:
-        noise = "" if trial.noise is None else format_bound(trial.noise, up=True, digits=5)
+        noise = "" if trial.noise_multiplier is None else format_bound(trial.noise_multiplier, up=True, digits=5)
         numbers = [noise, "" if trial.utility is None else f"{trial.utility:.5g}"]
         said = "certified" if trial.certified else "refused" if trial.refused else "estimated"
         rows.append([*(f"{value:.6g}" for value in trial.values.values()), *numbers, said])
@@ -262,7 +263,7 @@ def print_frontier(
             raise click.UsageError(
                 f"{option_name} cannot be combined with --explore: it finds the noise, by --batches."
             )
-    for name in ("noise", "clip"):
+    for name in ("noise_multiplier", "clipping_norm"):
         if (shape := given.pop(f"{name}_schedule", None)) is not None:
             given[name] = f"{given[name]!r} * ({shape})" if name in given else shape
     if plot is not None:
@@ -295,7 +296,7 @@ def _recipe(file: Path, flags: dict[str, Any], grid: dict[str, Any]) -> "Recipe"
     from privet.planning.plan import is_plan
     from privet.planning.recipe import override
 
-    first = {"batch": grid["batches"], "steps": grid["steps"], "epochs": grid["epochs"]}
+    first = {"batch_size": grid["batches"], "steps": grid["steps"], "epochs": grid["epochs"]}
     given = flags | {key: values[0] for key, values in first.items() if values}
     if is_plan(file):
         return Recipe.of(**override(Plan.load(file).recipe.as_dict(), given))
@@ -307,13 +308,21 @@ def _print_view(found: "Frontier", seconds: float) -> None:
     shown = next(cell.guarantee for cell in found.cells if cell.guarantee is not None)
     click.echo(
         f"noise multiplier for epsilon {budget.epsilon:g} at delta {budget.delta:g} [{shown.label}: {shown.method}; "
-        f"{shown.sampling}, {budget.relation}, per {budget.unit}], {found.size:,} {budget.unit}s"
+        f"{shown.sampling}, {budget.adjacency}, per {budget.unit}], {found.dataset_size:,} {budget.unit}s"
         + (f", {found.method}" if found.method else "")
     )
-    names = ("steps", "batch", "epochs", "noise", "std", "signal", f"closed form {found.closed_noise:.4g}")
+    names = (
+        "steps",
+        "batch_size",
+        "epochs",
+        "noise_multiplier",
+        "std",
+        "signal",
+        f"closed form {found.closed_noise:.4g}",
+    )
     widths = (9, 8, 8, 16 if any(_moves(cell) for cell in found.cells) else 8, 10, 7, 0)
     click.echo("  " + _line(names, widths))
-    for cell in sorted(found.cells, key=lambda cell: (cell.steps, cell.batch)):
+    for cell in sorted(found.cells, key=lambda cell: (cell.steps, cell.batch_size)):
         click.echo(("* " if cell.frontier else "  ") + _line(_words(cell), widths))
     click.echo("  *            frontier: least computation for as many steps or more, std within 5 % of the least")
     click.echo("  std          noise * clip / batch: noise in a coordinate of the averaged gradient")
@@ -323,20 +332,20 @@ def _print_view(found: "Frontier", seconds: float) -> None:
 
 
 def _words(cell: "FrontierPoint") -> tuple[str, ...]:
-    place = (str(cell.steps), f"{cell.batch:g}", f"{cell.epochs:.4g}")
+    place = (str(cell.steps), f"{cell.batch_size:g}", f"{cell.epochs:.4g}")
     closed = ""
     if cell.closed is not None:
         closed = f"{'holds' if cell.holds else 'fails'}, {format_outward(cell.closed.epsilon, up=True, digits=4)}"
-    if cell.noise is None or cell.noise_last is None:
+    if cell.noise_multiplier is None or cell.noise_last is None:
         return (*place, "none", "", "", "; ".join(filter(None, (closed, shorten(cell.why, 90)))))
-    noise = format_outward(cell.noise, up=True, digits=5)
+    noise = format_outward(cell.noise_multiplier, up=True, digits=5)
     if _moves(cell):
         noise += f" to {format_outward(cell.noise_last, up=True, digits=5)}"
     return (*place, noise, f"{cell.std:.3g}", f"{100 * (cell.signal or 0):.0f} %", closed)
 
 
 def _moves(cell: "FrontierPoint") -> bool:
-    return cell.noise != cell.noise_last
+    return cell.noise_multiplier != cell.noise_last
 
 
 def _line(words: tuple[str, ...], widths: tuple[int, ...]) -> str:
@@ -367,7 +376,7 @@ def _more(
 
 def _print_more(plan: "Plan", found: "Extension", seconds: float) -> None:
     click.echo(f"{found.planned} after the {len(plan.steps)} planned steps")
-    names: tuple[str, ...] = ("more", "steps", f"epsilon at noise {found.last.noise:.5g}")
+    names: tuple[str, ...] = ("more", "steps", f"epsilon at noise {found.last.noise_multiplier:.5g}")
     names += () if found.epsilon is None else (f"noise for epsilon <= {found.epsilon:g}",)
     widths = (9, 9, 26, 26)[: len(names)]
     click.echo(_line(names, widths))
@@ -377,10 +386,15 @@ def _print_more(plan: "Plan", found: "Extension", seconds: float) -> None:
         interval = f"<= {interval}" if low is None else f"{format_outward(low, up=False)} to {interval}"
         words: tuple[str, ...] = (str(row.rounds), str(row.guarantee.steps), interval)
         if found.epsilon is not None:
-            words += (row.why if row.noise is None else format_outward(row.noise, up=True, digits=5),)
+            words += (
+                row.why if row.noise_multiplier is None else format_outward(row.noise_multiplier, up=True, digits=5),
+            )
         click.echo(_line(words, widths))
     click.echo(f"  all {found.planned.label}: {found.planned.method}, for the whole run, the planned steps included")
     if found.most is not None:
-        click.echo(f"  at most {found.most} more steps at noise {found.last.noise:.5g} stay within {found.epsilon:g}")
+        click.echo(
+            f"  at most {found.most} more steps at noise {found.last.noise_multiplier:.5g} stay within "
+            f"{found.epsilon:g}"
+        )
     click.echo("  choose a row before looking at results; to decide later, count the longest row at the plan's noise")
     click.echo(f"  time {seconds:.3f} s")

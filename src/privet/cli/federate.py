@@ -59,9 +59,9 @@ def federate_command(
       privet federate --plan plan.json --task mnist --clients 100 --rounds 200
       privet federate --resume runs/federated
     """
-    from privet.data import Where
+    from privet.data import DataFolders
 
-    where, rounds = Where(folder=data_dir), flags["rounds"]
+    where, rounds = DataFolders(folder=data_dir), flags["rounds"]
     extra = [] if more is None else [integer(word.strip()) for word in more.split(",")]
     with progress_bar("federating") as bar:
 
@@ -97,7 +97,7 @@ def _begin(
         )
     plan = Plan.load(plan_file)
     if flags["clients"] is None and plan.recipe.budget.unit == "client":
-        flags["clients"] = plan.recipe.size
+        flags["clients"] = plan.recipe.dataset_size
     return federate(
         plan, flags.pop("task"), out=out or free_folder(Path("runs"), "federated"), seed=seed, **flags, **how
     )

@@ -93,15 +93,15 @@ def _list_methods(name: str | None, as_json: bool) -> None:
     width = max(map(len, METHODS))
     for row in METHODS.values():
         click.echo(f"{row.name:<{width}}  {row.label:<11}  {row.paper}")
-        if row.wrong:
-            click.echo(f"{'':<{width}}  {row.wrong}")
+        if row.caveat:
+            click.echo(f"{'':<{width}}  {row.caveat}")
     click.echo("\nThe label is that of the paper. By default each name is planned by its certified variant, by pld.")
 
 
 def _print_method(row: "Method") -> None:
     lines = {
         "paper": row.paper, "noise": row.noise_says, "clip": row.clip_says, "needs": ", ".join(row.needs),
-        "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}", "what is wrong": row.wrong,
+        "as published": f"rule {row.published_rule}, {row.accountant}: {row.label}", "what is wrong": row.caveat,
         "by default": f"rule {row.rule}, pld: certified ({row.certified_variant})",
     }  # fmt: skip
     click.echo(row.name)

@@ -121,7 +121,7 @@ def _closed_form(found: "Plan") -> "Plan | None":
 
     if found.recipe.method != "proactive" or found.recipe.solve != "noise" or found.recipe.tuning is not None:
         return None
-    return found if found.recipe.as_published else plan(replace(found.recipe, as_published=True, accountant=None))
+    return found if found.recipe.uncertified else plan(replace(found.recipe, uncertified=True, accountant=None))
 
 
 def _holds(closed: "Plan") -> bool:
@@ -132,9 +132,12 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
     first, last = found.steps[0], found.steps[-1]
     said: dict[str, Any] = {
         "guarantee": found.guarantee.as_dict(),
-        "certified": None if found.certified is None else found.certified.as_dict(), "scale": found.scale,
-        "steps": len(found.steps), "batch": found.batch, "noise": [first.noise, last.noise],
-        "clip": [first.clip, last.clip], "rate": [first.rate, last.rate], "shapes": found.shapes, "rule": found.rule,
+        "certified": None if found.certified is None else found.certified.as_dict(),
+        "scale": found.peak_noise_multiplier,
+        "steps": len(found.steps), "batch_size": found.batch_size,
+        "noise_multiplier": [first.noise_multiplier, last.noise_multiplier],
+        "clipping_norm": [first.clipping_norm, last.clipping_norm],
+        "sample_rate": [first.sample_rate, last.sample_rate], "shapes": found.shapes, "rule": found.rule,
         "recipe": found.recipe.as_dict(), "hash": found.hash, "seconds": seconds,
         "out": None if out is None else str(out),
     }  # fmt: skip
@@ -144,7 +147,11 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
             "selection_epsilon": found.selection_epsilon,
             "tuning": found.recipe.tuning.rule(found.guarantee.epsilon),
         }
-    return said if closed is None else said | {"closed_form": {"noise": closed.scale, "holds": _holds(closed)}}
+    return (
+        said
+        if closed is None
+        else said | {"closed_form": {"noise": closed.peak_noise_multiplier, "holds": _holds(closed)}}
+    )
 
 
 def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
@@ -161,7 +168,7 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
     if closed is not None and closed.certified is not None:
         verdict = "holds" if _holds(closed) else "fails"
         proven = format_outward(closed.certified.epsilon, up=True)
-        lines.append(("closed form", f"noise multiplier {closed.scale:.6g}; its condition {verdict} here: certified "
+        lines.append(("closed form", f"noise multiplier {closed.peak_noise_multiplier:.6g}; its condition {verdict} here: certified "
                       f"epsilon {proven}"))  # fmt: skip
     lines += describe_plan(found)
     common.print_lines([*lines, ("time", f"{seconds:.3f} s")], WIDTH)
@@ -169,12 +176,12 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
 
 def describe_plan(found: "Plan") -> list[tuple[str, str]]:
     recipe, steps = found.recipe, found.steps
-    shape = shorten(steps.noise, 60)
-    shape = shape if shape == "constant" else f"{format_bound(found.scale, up=True)} x {shape}"
+    shape = shorten(steps.noise_schedule, 60)
+    shape = shape if shape == "constant" else f"{format_bound(found.peak_noise_multiplier, up=True)} x {shape}"
     each = "" if recipe.tuning is None else " in each run"
     return [
-        ("noise multiplier", f"{span(steps[0].noise, steps[-1].noise)} ({shape})"),
-        ("clipping norm", f"{span(steps[0].clip, steps[-1].clip)}, rule {found.rule}"),
-        ("training", f"{len(steps)} steps, expected batch size {found.batch:.6g}, {recipe.size:,} "
-         f"{recipe.budget.unit}s ({len(steps) * steps[0].rate:.4g} epochs){each}"),
+        ("noise multiplier", f"{span(steps[0].noise_multiplier, steps[-1].noise_multiplier)} ({shape})"),
+        ("clipping norm", f"{span(steps[0].clipping_norm, steps[-1].clipping_norm)}, rule {found.rule}"),
+        ("training", f"{len(steps)} steps, expected batch size {found.batch_size:.6g}, {recipe.dataset_size:,} "
+         f"{recipe.budget.unit}s ({len(steps) * steps[0].sample_rate:.4g} epochs){each}"),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ option = partial(click.option, cls=Option)
 BUDGET = (
     option("--epsilon", type=number, help="Epsilon of the budget."),
     option("--delta", type=number, help="Delta of the budget. Default: 1 / (10 dataset size)."),
-    option("--adjacency", "--relation", "relation", metavar="NAME", type=adjacency_of,
+    option("--adjacency", "--relation", "adjacency", metavar="NAME", type=adjacency_of,
            help="Neighbouring datasets: zero-out (default), add-remove or replace-one."),
     option("--unit", metavar="NAME", help="Unit of privacy: example (default), client or user."),
     option("--accountant", metavar="NAME", help="Accountant that computes epsilon. Default: pld, certified."),
@@ -58,9 +58,9 @@ def _values(text: str, *, whole: bool) -> list[str]:
 def _sampling(*, lists: bool = False) -> "tuple[Callable[[Command], Command], ...]":
     """How examples are sampled; with `lists`, several numbers of steps or epochs may be given."""
     return (
-        option("--dataset-size", "--size", "size", type=integer, help="Number of examples n (public)."),
-        option("--batch-size", "--batch", "batch", type=number, help="Expected batch size. Default: 256."),
-        option("--sample-rate", "--rate", "rate", type=number,
+        option("--dataset-size", "--size", "dataset_size", type=integer, help="Number of examples n (public)."),
+        option("--batch-size", "--batch", "batch_size", type=number, help="Expected batch size. Default: 256."),
+        option("--sample-rate", "--rate", "sample_rate", type=number,
                help="In place of --batch-size: probability that an example is in the batch of a step."),
         option("--steps", type=value_or_list(integer) if lists else integer, metavar="INTEGER",
                help="Number of steps T."),
@@ -74,12 +74,12 @@ RHO = (
     option("--rho-noise", type=number, help="First noise multiplier over the last, for growing-mu and dynamic."),
     option("--rho-clip", type=number, help="First clipping norm over the last, for sensitivity-decay and dynamic."),
 )  # fmt: skip
-CLIP = option("--clipping-norm", "--clip", "clip", type=number,
+CLIP = option("--clipping-norm", "--clip", "clipping_norm", type=number,
               help="Clipping norm C: bound on the gradient norm of one example. Default: 1.")  # fmt: skip
 SHAPES = (
     option("--method", metavar="NAME", help="A published method; see `privet list methods`."),
     option("--rule", metavar="NAME", help="Clipping rule: flat, per_layer, normalised, quantile, adaclip."),
-    option("--noise-multiplier", "--noise", "noise", type=number,
+    option("--noise-multiplier", "--noise", "noise_multiplier", type=number,
            help="Noise multiplier (standard deviation over sensitivity), where something else is solved for."),
     option("--noise-schedule", metavar="SHAPE", help="Schedule of the noise multiplier over the steps; see `privet "
            "list schedules`."),
@@ -87,7 +87,7 @@ SHAPES = (
     option("--batch-schedule", metavar="SHAPE", help="Schedule that multiplies --batch-size over the steps."),
 )  # fmt: skip
 UNCERTIFIED = option(
-    "--uncertified", "as_published", former=("--as-published",), is_flag=True, default=None,
+    "--uncertified", "uncertified", former=("--as-published",), is_flag=True, default=None,
     help="The method as its paper published it, with its own clipping rule, formula and label: there may be no "
     "guarantee.",
 )  # fmt: skip
@@ -96,7 +96,7 @@ SOLVING = (
            "three."),
     option("--trials", type=integer, help="The budget covers this many runs together (hyperparameter tuning)."),
     option("--trials-mean", type=number, help="The budget covers the best of a random number of runs with this mean."),
-    option("--trial-count-distribution", "--trials-law", "trials_law", metavar="NAME",
+    option("--trial-count-distribution", "--trials-law", "trial_count_distribution", metavar="NAME",
            help="geometric, poisson (with a mean); fixed, disjoint (with a number)."),
     UNCERTIFIED,
 )  # fmt: skip
@@ -127,9 +127,9 @@ def plan_options(command: Command, *, lists: bool = False) -> Command:
 def with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
     """The flags as a recipe's keys: a number and its shape are one schedule."""
     given = dict(flags)
-    if given["batch_schedule"] is not None and given["batch"] is None:
+    if given["batch_schedule"] is not None and given["batch_size"] is None:
         raise click.UsageError("--batch-schedule needs --batch-size, which it multiplies.")
-    for name in ("noise", "clip", "batch"):
+    for name in ("noise_multiplier", "clipping_norm", "batch_size"):
         shape = given.pop(f"{name}_schedule")
         if shape is not None:
             given[name] = shape if given[name] is None else f"{given[name]!r} * ({shape})"

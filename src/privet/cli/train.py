@@ -14,7 +14,7 @@ from privet.cli.recipe_options import JSON, option, plan_options, with_shapes, w
 from privet.errors import InvalidValue, PrivetError
 
 if TYPE_CHECKING:
-    from privet.data import Where
+    from privet.data import DataFolders
     from privet.ledger.total import Standing
     from privet.planning import Plan
     from privet.training.run import Run
@@ -43,14 +43,14 @@ OPTIMIZER = (
     option("--weight-decay", type=number, help="Weight decay of the optimizer."),
     option("--scheduler", metavar="NAME", help="cosine, polynomial (a linear decay), step:step_size=10, "
            "exponential:gamma=0.9, one-cycle, reduce-on-plateau, or any other of torch."),
-    option("--ema-decay", "--average", "average", type=number,
+    option("--ema-decay", "--average", "ema_decay", type=number,
            help="Decay of an exponential moving average of the weights, such as 0.999. It costs no privacy."),
-    option("--augmentations", "--views", "views", type=integer,
+    option("--augmentations", "--views", "augmentations", type=integer,
            help="Augmentation multiplicity: augmented copies of each example, for a dataset that augments. "
            "Default: 1."),
 )  # fmt: skip
 RUNNING = (
-    option("--max-physical-batch-size", "--max-physical-batch", "max_physical_batch", type=integer,
+    option("--max-physical-batch-size", "--max-physical-batch", "max_physical_batch_size", type=integer,
            help="Largest physical batch in memory at a time; the result is the same."),
     option("--workers", type=click.IntRange(0), help="Processes that load data. Default: 0."),
     option("--device", metavar="NAME", help="cpu, cuda, cuda:1. Default: a GPU if there is one."),
@@ -60,7 +60,7 @@ RUNNING = (
            "accuracy=0.97."),
     option("--patience", type=integer, help="Early stopping after this many evaluations without improvement."),
     option("--keep", metavar="WHICH", help="Weights to keep: last (default) or best, on the held-out set."),
-    option("--steps-per-line", "--reserve", "reserve", type=integer,
+    option("--steps-per-line", "--reserve", "steps_per_line", type=integer,
            help="Steps charged by one line of the ledger. Default: measured."),
 )  # fmt: skip
 
@@ -95,7 +95,7 @@ RUN = (
 @JSON
 def train_command(
     *, recipe: Path | None, named: str | None, plan_file: Path | None, resume: Path | None, out: Path | None,
-    data_dir: Path | None, total_epsilon: float | None, ledger_dir: Path | None, as_published: bool | None,
+    data_dir: Path | None, total_epsilon: float | None, ledger_dir: Path | None, uncertified: bool | None,
     seed: int | None, secure_noise: bool, show_private: bool, plain: bool, as_json: bool, **flags: Any,
 ) -> int:  # fmt: skip
     """Train with differential privacy (DP-SGD): exactly the steps of a plan, each charged to a ledger on disk before
@@ -117,12 +117,12 @@ def train_command(
     """
     from dataclasses import fields
 
-    from privet.data import Where
+    from privet.data import DataFolders
     from privet.training.progress import LiveProgress, LogProgress
     from privet.training.settings import Settings
 
     settings = {field.name: flags.pop(field.name) for field in fields(Settings)}
-    where = Where(folder=data_dir)
+    where = DataFolders(folder=data_dir)
     watcher = LiveProgress() if sys.stderr.isatty() and not plain else LogProgress(sys.stderr)
     if named is not None:
         _refuse({"recipe": recipe}, "--recipe", "It names another recipe")
@@ -130,7 +130,7 @@ def train_command(
     if resume is not None:
         given = settings | flags | {"recipe": recipe, "plan": plan_file, "out": out, "seed": seed}
         given |= {"total_epsilon": total_epsilon, "ledger_dir": ledger_dir}
-        _refuse(given | {"as_published": as_published, "secure_noise": secure_noise or None}, "--resume",
+        _refuse(given | {"uncertified": uncertified, "secure_noise": secure_noise or None}, "--resume",
                 "A resumed run keeps its settings")  # fmt: skip
         from privet.training.run import Run
         from privet.training.train import resume_run
@@ -141,11 +141,11 @@ def train_command(
     else:
         from privet.training.train import train
 
-        plan = _plan(recipe, plan_file, flags | {"as_published": as_published}, settings, where)
+        plan = _plan(recipe, plan_file, flags | {"uncertified": uncertified}, settings, where)
         name = str(settings["task"] or plan.recipe.training.get("task") or Settings().task)
         folder = out or common.free_folder(ledger_dir or Path("runs"), name)
         run = train(
-            plan, settings.pop("task"), out=folder, seed=seed, as_published=bool(as_published),
+            plan, settings.pop("task"), out=folder, seed=seed, uncertified=bool(uncertified),
             secure=secure_noise, show_private=show_private, total_epsilon=total_epsilon, ledger_dir=ledger_dir,
             where=where, watcher=watcher, **settings,
         )  # fmt: skip
@@ -162,22 +162,22 @@ def _refuse(given: dict[str, Any], beside: str, why: str) -> None:
 
 
 def _plan(
-    recipe: Path | None, file: Path | None, flags: dict[str, Any], settings: dict[str, Any], where: "Where"
+    recipe: Path | None, file: Path | None, flags: dict[str, Any], settings: dict[str, Any], where: "DataFolders"
 ) -> "Plan":
     """The plan in a file, or one made from a recipe and flags."""
     from privet.planning import Plan, Recipe, plan
 
     if file is not None:
-        _refuse({key: value for key, value in flags.items() if key != "as_published"} | {"recipe": recipe}, "--plan",
+        _refuse({key: value for key, value in flags.items() if key != "uncertified"} | {"recipe": recipe}, "--plan",
                 "A plan is not changed: make another with `privet plan`")  # fmt: skip
         return Plan.load(file)
     given = with_shapes(flags)
-    given["size"] = given["size"] or _size(recipe, given, settings, where)
+    given["dataset_size"] = given["dataset_size"] or _size(recipe, given, settings, where)
     with common.warnings_as_lines():
         return plan(Recipe.of(**given) if recipe is None else Recipe.load(recipe, **given))
 
 
-def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], where: "Where") -> int | None:
+def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], where: "DataFolders") -> int | None:
     """The size of the task, for a recipe that names none; it is public unless the relation says otherwise."""
     from privet.data.task import task
     from privet.planning.recipe import read_table
@@ -188,8 +188,8 @@ def _size(recipe: Path | None, given: dict[str, Any], settings: dict[str, Any], 
     except PrivetError:
         return None  # reading the recipe will say what is wrong
     own = table.get("training", {})
-    relation = given["relation"] or table.get("relation", "zero-out")
-    if "size" in table or relation != "zero-out" or not isinstance(own, dict):
+    adjacency = given["adjacency"] or table.get("adjacency", "zero-out")
+    if "dataset_size" in table or adjacency != "zero-out" or not isinstance(own, dict):
         return None
     wanted = settings["task"] or own.get("task") or Settings().task
     if not isinstance(wanted, str):
@@ -225,7 +225,7 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
     for one in every:
         found += [("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)]
     if run.about["secure_noise"]:
-        found.append(("noise", "secure: safe against floating-point attacks"))
+        found.append(("noise_multiplier", "secure: safe against floating-point attacks"))
     if run.seed is not None:
         found.append(("seed", f"{run.seed}: reproducible, not private"))
     if run.about["weights"] is not None:
@@ -277,5 +277,6 @@ def _object(run: "Run") -> dict[str, Any]:
         "held_out": run.scores, "evaluation": run.evaluation, "settings": run.settings.as_dict(),
         "changed": run.about["changed"], "weights": run.about["weights"], "plan": run.plan.hash,
         "dataset": run.dataset, "totals": None if error else [one.as_dict() for one in every],
-        "not_private": run.not_private, "secure_noise": run.about["secure_noise"], "notes": list(run.notes),
+        "non_private_preprocessing": run.non_private_preprocessing, "secure_noise": run.about["secure_noise"],
+        "notes": list(run.notes),
     }  # fmt: skip

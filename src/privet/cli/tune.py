@@ -19,7 +19,19 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 20  # trials, best first
 _PARTS = 1000  # of a trial, on the bar
-_OWN = ("space", "out", "task", "charge", "trials", "judges", "public", "seed", "where", "watch", "tell")  # of `tune`
+_OWN = (
+    "space",
+    "out",
+    "task",
+    "charge",
+    "trials",
+    "validation_fraction",
+    "public",
+    "seed",
+    "where",
+    "watch",
+    "tell",
+)  # of `tune`
 
 
 TUNING = (
@@ -30,7 +42,7 @@ TUNING = (
            "poisson: the mean. Default: every candidate once."),
     option("--selection", "--charge", "charge", metavar="NAME", help="Private selection, so that the budget covers the "
            "whole tuning: geometric, poisson, fixed or disjoint. Default: none, and the result says so."),
-    option("--validation-fraction", "--judges", "judges", type=number,
+    option("--validation-fraction", "--judges", "validation_fraction", type=number,
            help="Fraction of the training examples used for validation. Default: 0.1."),
     option("--public", metavar="TASK", help="A task whose training examples are public: it is the validation set, and "
            "all others train."),
@@ -50,7 +62,8 @@ TUNING = (
 @shape_options
 @JSON
 def tune_command(
-    *, recipe: Path | None, tried: tuple[str, ...], trials: float | None, charge: str | None, judges: float | None,
+    *, recipe: Path | None, tried: tuple[str, ...], trials: float | None, charge: str | None,
+    validation_fraction: float | None,
     public: str | None, out: Path | None, plot: Path | None, data_dir: Path | None, seed: int | None, as_json: bool,
     **flags: Any,
 ) -> None:  # fmt: skip
@@ -69,7 +82,7 @@ def tune_command(
     """
     from dataclasses import fields
 
-    from privet.data import Where
+    from privet.data import DataFolders
     from privet.training.settings import Settings
     from privet.tuning.job import JUDGES
     from privet.tuning.tune import tune
@@ -83,8 +96,9 @@ def tune_command(
         with common.progress_bar("tuning") as bar, common.warnings_as_lines():
             found = tune(
                 _space(tried), out=out or Path("runs") / f"tune-{plain_name(spelled)}", task=spelled, charge=charge,
-                trials=trials, judges=JUDGES if judges is None else judges, public=public, seed=seed,
-                where=Where(folder=data_dir), watch=None if bar is None else _watch(bar),
+                trials=trials, validation_fraction=JUDGES if validation_fraction is None else validation_fraction,
+                public=public, seed=seed,
+                where=DataFolders(folder=data_dir), watch=None if bar is None else _watch(bar),
                 tell=partial(click.echo, err=True) if bar is None else lambda _: None, **given,
             )  # fmt: skip
     except KeyboardInterrupt:

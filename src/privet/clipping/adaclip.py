@@ -62,7 +62,7 @@ class AdaClip(ClipWhole):
     low: float = 1e-4
     high: float = 1e4
     adaptive: bool = field(default=True, init=False, repr=False)
-    bit_bound: float = field(default=0.0, init=False, repr=False)
+    statistics_bound: float = field(default=0.0, init=False, repr=False)
     _unit: float | None = field(default=None, init=False, repr=False, compare=False)  # clip^2 / d at the first release
     _mean: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     _variance: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -76,10 +76,10 @@ class AdaClip(ClipWhole):
                 f"low={self.low!r} must be at most high={self.high!r}. They bound a variance. Swap them."
             )
 
-    def threshold(self, clip: float) -> float:
+    def current_clip(self, clip: float) -> float:
         return clip
 
-    def transformed(self, name: str, share: PerExampleGradient) -> PerExampleGradient:
+    def transform(self, name: str, share: PerExampleGradient) -> PerExampleGradient:
         if self._unit is None:
             return share
         if name not in self._mean:
@@ -89,14 +89,14 @@ class AdaClip(ClipWhole):
             )
         return Transformed(share, self._mean[name], self._scale[name])
 
-    def bits(self, norms: Tensor, clip: float) -> Tensor:
+    def statistics(self, norms: Tensor, clip: float) -> Tensor:
         return norms.new_zeros(len(norms), 0)
 
-    def bit_noise(self, noise: float, batch: float) -> float:
-        return math.inf  # there are no bits
+    def statistics_noise(self, noise: float, batch: float) -> float:
+        return math.inf  # there are no statistics
 
-    def released(
-        self, grads: Mapping[str, Tensor], bits: Tensor, *, clip: float, std: float, batch: float
+    def learn(
+        self, grads: Mapping[str, Tensor], statistics: Tensor, *, clip: float, std: float, batch_size: float
     ) -> dict[str, Tensor]:
         if self._unit is None:
             self._start_statistics(grads, clip)
@@ -125,14 +125,14 @@ class AdaClip(ClipWhole):
         total = sum(float(s.double().sum()) for s in spread.values())
         self._scale = {name: (s * (count / total)).sqrt() for name, s in spread.items()}
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Empty before the first release."""
         if self._unit is None:
             return {}
         means = {f"mean.{name}": t for name, t in self._mean.items()}
         return {"unit": self._unit} | means | {f"variance.{name}": t for name, t in self._variance.items()}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._unit, self._scale = state.get("unit"), {}
         self._mean = _select_prefix("mean.", state)
         self._variance = _select_prefix("variance.", state)

@@ -1,4 +1,4 @@
-"""The clipped sum of per-example gradients: norms, factors, weighted sums; what is huge or not finite with care."""
+"""The clipped sum of per-example gradients: norms, scales, weighted sums; what is huge or not finite with care."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,20 +21,20 @@ HUGE = 1e30  # a squared norm above this is taken again in float64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedSum:
-    """The clipped sum of per-example gradients. All but `norm_bound` is computed from data without noise."""
+    """The clipped sum of per-example gradients. All but `l2_bound` is computed from data without noise."""
 
     grads: Mapping[str, Tensor]
-    norm_bound: float  # the most one example can move the sum
+    l2_bound: float  # the most one example can move the sum
     raw_norms: Tensor  # (B,), of whole gradients, before clipping
-    raw_batch: int
-    raw_bits: Tensor | None = None  # summed over the batch: what an adaptive rule releases beside the gradient
+    raw_batch_size: int
+    raw_statistics: Tensor | None = None  # summed over the batch: what an adaptive rule releases beside the gradient
     _lost: Mapping[str, Tensor] = field(default_factory=dict, repr=False)  # what rounding took when pieces were added
 
     def __add__(self, other: "ClippedSum") -> "ClippedSum":
         """The sum over both batches: pieces of one logical batch, clipped by one rule."""
-        if self.norm_bound != other.norm_bound or self.grads.keys() != other.grads.keys():
+        if self.l2_bound != other.l2_bound or self.grads.keys() != other.grads.keys():
             raise InvalidValue(
-                f"norm_bound={other.norm_bound!r} must be {self.norm_bound!r}. Pieces of a batch share one clip. "
+                f"l2_bound={other.l2_bound!r} must be {self.l2_bound!r}. Pieces of a batch share one clip. "
                 "Clip them alike."
             )
         grads, lost = {}, {}
@@ -42,9 +42,10 @@ class ClippedSum:
             left = [piece._lost[name] for piece in (self, other) if name in piece._lost]
             grads[name], lost[name] = _two_sum(grad, other.grads[name], left)
         return ClippedSum(
-            grads=grads, norm_bound=self.norm_bound,
-            raw_norms=torch.cat([self.raw_norms, other.raw_norms]), raw_batch=self.raw_batch + other.raw_batch,
-            raw_bits=None if self.raw_bits is None or other.raw_bits is None else self.raw_bits + other.raw_bits,
+            grads=grads, l2_bound=self.l2_bound,
+            raw_norms=torch.cat([self.raw_norms, other.raw_norms]),
+            raw_batch_size=self.raw_batch_size + other.raw_batch_size,
+            raw_statistics=None if self.raw_statistics is None or other.raw_statistics is None else self.raw_statistics + other.raw_statistics,
             _lost=lost,
         )  # fmt: skip
 
@@ -75,34 +76,41 @@ class Clipper:
         self.groups = self.rule.groups(list(named))
         self._device = next(iter(named.values())).device.type
 
-    def sum(self, shares: Mapping[str, PerExampleGradient], size: int, clip: float) -> ClippedSum:
+    def sum(self, shares: Mapping[str, PerExampleGradient], size: int, clipping_norm: float) -> ClippedSum:
         """What the rule leaves of each example's gradient, added up, in float32 or better also under autocast.
 
-        `clip` is the one in force.
+        `clipping_norm` is the one in force.
         """
         with torch.no_grad(), without_autocast(self._device):
-            shares, bound = self.rule.transform(shares, self.named), self.rule.bound(clip, len(self.groups))
+            shares, bound = self.rule.transform(shares, self.named), self.rule.bound(clipping_norm, len(self.groups))
             columns = _group_squared_norms(shares, self.groups, size, self.named)
             sq, whole = (columns[0][:, None], columns[0]) if len(columns) == 1 else _stack_groups(columns)
             if float(whole.max()) <= HUGE:  # none is near overflow, or NaN
-                weights = self.rule.factors(sq.sqrt(), clip, bound=bound, dtype=sq.dtype)
+                weights = self.rule.scales(sq.sqrt(), clipping_norm, bound=bound, dtype=sq.dtype)
                 grads = _weighted_sums(shares, self.groups, weights, self.named)
             else:
-                grads, whole = self._sum_huge_in_float64(shares, sq, whole, clip, bound)
+                grads, whole = self._sum_huge_in_float64(shares, sq, whole, clipping_norm, bound)
             norms = whole.sqrt()
             return ClippedSum(
-                grads=grads, norm_bound=bound, raw_norms=norms, raw_batch=size, raw_bits=self.rule.bits(norms, clip)
+                grads=grads,
+                l2_bound=bound,
+                raw_norms=norms,
+                raw_batch_size=size,
+                raw_statistics=self.rule.statistics(norms, clipping_norm),
             )
 
-    def zero(self, clip: float) -> ClippedSum:
-        """No example: nothing is computed, the sum is zero. `clip` is the one in force."""
+    def zero(self, clipping_norm: float) -> ClippedSum:
+        """No example: nothing is computed, the sum is zero. `clipping_norm` is the one in force."""
         some = next(iter(self.named.values()))
         norms = torch.zeros(0, device=some.device, dtype=float_dtype(some))
-        bound = self.rule.bound(clip, len(self.groups))
-        self.rule.factors(norms.new_zeros(0, len(self.groups)), clip, bound=bound, dtype=norms.dtype)  # it may fail
+        bound = self.rule.bound(clipping_norm, len(self.groups))
+        self.rule.scales(
+            norms.new_zeros(0, len(self.groups)), clipping_norm, bound=bound, dtype=norms.dtype
+        )  # it may fail
         return ClippedSum(
             grads={n: torch.zeros_like(p, dtype=float_dtype(p), requires_grad=False) for n, p in self.named.items()},
-            norm_bound=bound, raw_norms=norms, raw_batch=0, raw_bits=self.rule.bits(norms, clip),
+            l2_bound=bound, raw_norms=norms, raw_batch_size=0,
+            raw_statistics=self.rule.statistics(norms, clipping_norm),
         )  # fmt: skip
 
     def _sum_huge_in_float64(
@@ -113,7 +121,7 @@ class Clipper:
         fine = whole <= HUGE
         good, rest = fine.nonzero()[:, 0], (~fine).nonzero()[:, 0]
         usual = {name: share.select(good, sq.dtype) for name, share in shares.items()}
-        weights = self.rule.factors(sq[good].sqrt(), clip, bound=bound, dtype=sq.dtype)
+        weights = self.rule.scales(sq[good].sqrt(), clip, bound=bound, dtype=sq.dtype)
         grads = _weighted_sums(usual, groups, weights, named)
         careful = {name: share.select(rest, torch.float64) for name, share in shares.items()}
         sq_rest = torch.stack([found.double() for found in _group_squared_norms(careful, groups, len(rest), named)], 1)
@@ -121,7 +129,7 @@ class Clipper:
         finite = sq_rest.sum(1).isfinite().nonzero()[:, 0]
         if len(finite):
             kept = {name: share.select(finite, torch.float64) for name, share in careful.items()}
-            weights = self.rule.factors(sq_rest[finite].sqrt(), clip, bound=bound, dtype=sq.dtype)
+            weights = self.rule.scales(sq_rest[finite].sqrt(), clip, bound=bound, dtype=sq.dtype)
             columns = {name: k for k, group in enumerate(groups) for name in group}
             for name, share in kept.items():
                 more = share.weighted_sum(weights[:, columns[name]])
@@ -131,9 +139,9 @@ class Clipper:
 
 def clipped_sum(
     model: nn.Module, loss_fn: "Loss | Tensor", batch: Sequence[Any], rule: "str | ClippingRule" = "flat",
-    clip: float = 1.0, *, views: int = 1, force: Force = "auto", as_published: bool = False,
+    clipping_norm: float = 1.0, *, augmentations: int = 1, force: Force = "auto", uncertified: bool = False,
 ) -> ClippedSum:  # fmt: skip
-    """The sum over the batch of per-example gradients, each clipped by `rule` to `clip`.
+    """The sum over the batch of per-example gradients, each clipped by `rule` to `clipping_norm`.
 
     `batch` is (inputs, targets), every tensor with its examples along dimension 0; inputs may be a tensor, a tuple
     (positional arguments of the model) or a dict (keyword arguments). `loss_fn(model(inputs), targets)` gives one
@@ -141,35 +149,44 @@ def clipped_sum(
     not finite counts as zero.
 
     Args:
-        views: rows of each example, lying together; their losses are averaged before clipping, so the bound stays.
+        augmentations: rows of each example, lying together; their losses are averaged before clipping, so the bound
+            stays.
         force: "vmap" or "loop" runs the whole model example by example; {"fc1": "vmap"} takes the general rule there.
 
     >>> model = nn.Linear(3, 2)
     >>> x, y = torch.randn(5, 3), torch.randint(2, (5,))
-    >>> c = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), (x, y), rule="flat", clip=1.0)
-    >>> c.norm_bound, sorted(c.grads), bool(c.grads["weight"].norm() <= 5.0)
+    >>> c = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), (x, y), rule="flat", clipping_norm=1.0)
+    >>> c.l2_bound, sorted(c.grads), bool(c.grads["weight"].norm() <= 5.0)
     (1.0, ['bias', 'weight'], True)
 
     Raises:
         Unsupported: the model couples examples, or does what no rule covers; names the module and the way out.
     """
-    check_clip(clip)
-    held = bounded(clipping_rule(rule, as_published=as_published))
-    in_force = held.clip_in_force(clip)
+    check_clip(clipping_norm)
+    held = bounded(clipping_rule(rule, uncertified=uncertified))
+    in_force = held.clip_in_force(clipping_norm)
     if isinstance(loss_fn, Tensor):
-        return sum_batch(model, loss_fn, batch, Clipper(held, trainable_parameters(model)), in_force, views=views)
-    work = prepare_work(model, loss_fn, batch, views=views, force=force)
+        return sum_batch(
+            model, loss_fn, batch, Clipper(held, trainable_parameters(model)), in_force, augmentations=augmentations
+        )
+    work = prepare_work(model, loss_fn, batch, views=augmentations, force=force)
     return _sum_work(work, Clipper(held, work.named), in_force)
 
 
 def sum_batch(
-    model: nn.Module, losses: "Loss | Tensor", batch: Sequence[Any], clipper: Clipper, clip: float, *, views: int
+    model: nn.Module,
+    losses: "Loss | Tensor",
+    batch: Sequence[Any],
+    clipper: Clipper,
+    clipping_norm: float,
+    *,
+    augmentations: int,
 ) -> ClippedSum:
     """`clipped_sum` for a rule and parameters that are known, at the clip in force."""
     if isinstance(losses, Tensor):
-        shares, size = gradients_of_recorded_losses(model, losses, clipper.named, views=views)
-        return clipper.sum(shares, size, clip)
-    return _sum_work(prepare_work(model, losses, batch, views=views), clipper, clip)
+        shares, size = gradients_of_recorded_losses(model, losses, clipper.named, views=augmentations)
+        return clipper.sum(shares, size, clipping_norm)
+    return _sum_work(prepare_work(model, losses, batch, views=augmentations), clipper, clipping_norm)
 
 
 def check_clip(clip: float) -> None:

@@ -28,7 +28,7 @@ def groups_by_layer(names: Sequence[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def clip_factors(norms: Tensor, clip: float) -> Tensor:
+def clip_scales(norms: Tensor, clip: float) -> Tensor:
     """min(1, clip / norm), without a division by zero."""
     return clip / norms.clamp(min=clip)
 
@@ -41,10 +41,10 @@ class ClipWhole:
     def groups(self, names: Sequence[str]) -> list[list[str]]:
         return [list(names)]
 
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip_factors(norms, clip)
+    def scales(self, norms: Tensor, clip: float) -> Tensor:
+        return clip_scales(norms, clip)
 
-    def norm_bound(self, clip: float, groups: int) -> float:
+    def l2_bound(self, clip: float, groups: int) -> float:
         return clip
 
 
@@ -62,8 +62,8 @@ class PerLayer(ClipWhole):
     def groups(self, names: Sequence[str]) -> list[list[str]]:
         return groups_by_layer(names)
 
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip_factors(norms, clip / math.sqrt(norms.shape[1]))
+    def scales(self, norms: Tensor, clip: float) -> Tensor:
+        return clip_scales(norms, clip / math.sqrt(norms.shape[1]))
 
 
 @register("normalised")
@@ -85,5 +85,5 @@ class Normalised(ClipWhole):
                 "float32, and a factor of clip / gamma would make much of them. Use a larger gamma."
             )
 
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
+    def scales(self, norms: Tensor, clip: float) -> Tensor:
         return clip / (norms + self.gamma)

@@ -36,7 +36,7 @@ class Quantile(ClipWhole):
     speed: float = 0.2
     count_noise: float | None = None
     adaptive: bool = field(default=True, init=False, repr=False)
-    bit_bound: float = field(default=0.5, init=False, repr=False)
+    statistics_bound: float = field(default=0.5, init=False, repr=False)
     _moved: float = field(default=0.0, init=False, repr=False)  # log of C over the plan's clip
 
     def __post_init__(self) -> None:
@@ -45,29 +45,29 @@ class Quantile(ClipWhole):
         if self.count_noise is not None:
             _check.positive(count_noise=self.count_noise)
 
-    def threshold(self, clip: float) -> float:
+    def current_clip(self, clip: float) -> float:
         return clip * math.exp(self._moved)
 
-    def transformed(self, name: str, share: PerExampleGradient) -> PerExampleGradient:
+    def transform(self, name: str, share: PerExampleGradient) -> PerExampleGradient:
         return share
 
-    def bits(self, norms: Tensor, clip: float) -> Tensor:
+    def statistics(self, norms: Tensor, clip: float) -> Tensor:
         return (norms <= clip).double()[:, None] - 0.5  # a norm that is not a number counts as clipped
 
-    def bit_noise(self, noise: float, batch: float) -> float:
+    def statistics_noise(self, noise: float, batch: float) -> float:
         return max(batch / COUNT, LEAST * noise) if self.count_noise is None else self.count_noise
 
-    def released(
-        self, grads: Mapping[str, Tensor], bits: Tensor, *, clip: float, std: float, batch: float
+    def learn(
+        self, grads: Mapping[str, Tensor], statistics: Tensor, *, clip: float, std: float, batch_size: float
     ) -> dict[str, Tensor]:
-        unclipped = 0.5 + float(bits[0])
+        unclipped = 0.5 + float(statistics[0])
         limit = math.log(FURTHEST)
         self._moved = min(limit, max(-limit, self._moved - self.speed * (unclipped - self.target)))
         return dict(grads)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {"moved": self._moved}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         _check.finite(moved=state["moved"])
         self._moved = float(state["moved"])

@@ -1,6 +1,6 @@
 """What a clipping rule is: fixed (Rule), with a memory of earlier releases (Adaptive), or unsound (Published).
 
-A rule sees the norms of one example and gives its factors. It answers for one number: `norm_bound`, the most that one
+A rule sees the norms of one example and gives its scales. It answers for one number: `l2_bound`, the most that one
 example can move the sum. Everything the noise is made from is that number, and `bounded.py` holds the rule to it.
 """
 
@@ -23,7 +23,7 @@ Shares = Mapping[str, PerExampleGradient]
 
 
 class ClippingRule(Protocol):
-    """One example's scaled groups together have norm at most `norm_bound`; what is above is cut back to it.
+    """One example's scaled groups together have norm at most `l2_bound`; what is above is cut back to it.
 
     A rule from outside is mapped over the examples, so it sees one: `B` below is then left out of every shape. The
     package's own are called once for all of them.
@@ -32,56 +32,58 @@ class ClippingRule(Protocol):
     def groups(self, names: Sequence[str]) -> list[list[str]]:
         """Which parameters are clipped together; each name once."""
 
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
+    def scales(self, norms: Tensor, clip: float) -> Tensor:
         """What each group of each example is multiplied by, (B, G), from norms (B, G), each row on its own."""
 
-    def norm_bound(self, clip: float, groups: int) -> float:
+    def l2_bound(self, clip: float, groups: int) -> float:
         """The most one example can move the sum."""
 
 
 class AdaptiveClippingRule(ClippingRule, Protocol):
-    """A rule that remembers, from noisy releases only. Its memory changes in `released` and nowhere else.
+    """A rule that remembers, from noisy releases only. Its memory changes in `learn` and nowhere else.
 
     So all physical batches of a step are clipped alike, and one logical step makes one change.
     """
 
     adaptive: bool  # True
-    bit_bound: float  # the norm of one example's row of bits is at most this
+    statistics_bound: float  # the norm of one example's row of statistics is at most this
 
-    def threshold(self, clip: float) -> float:
+    def current_clip(self, clip: float) -> float:
         """The clip in force now, when the plan says `clip`."""
 
-    def transformed(self, name: str, share: PerExampleGradient) -> PerExampleGradient:
+    def transform(self, name: str, share: PerExampleGradient) -> PerExampleGradient:
         """The gradients of one parameter as they are to be clipped; outside the package, the gradient of one example.
 
         Return what was given, the same object, to leave them as they are.
         """
 
-    def bits(self, norms: Tensor, clip: float) -> Tensor:
+    def statistics(self, norms: Tensor, clip: float) -> Tensor:
         """Extra values of each example, (B, k), summed and released with the gradient; k may be 0."""
 
-    def bit_noise(self, noise: float, batch: float) -> float:
-        """The noise multiplier of the bits, in a step charged at `noise`; not asked where k is 0."""
+    def statistics_noise(self, noise: float, batch: float) -> float:
+        """The noise multiplier of the statistics, in a step charged at `noise`; not asked where k is 0."""
 
-    def released(self, grads: Grads, bits: Tensor, *, clip: float, std: float, batch: float) -> dict[str, Tensor]:
-        """What the optimizer gets, from the noisy sums over `batch`; remembers what it wants of them.
+    def learn(
+        self, grads: Grads, statistics: Tensor, *, clip: float, std: float, batch_size: float
+    ) -> dict[str, Tensor]:
+        """What the optimizer gets, from the noisy sums over `batch_size`; remembers what it wants of them.
 
         `std` is that of the noise on each entry of the gradients' sum, before it was divided.
         """
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """The memory, for a checkpoint: numbers and tensors."""
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a memory that `state` gave."""
 
 
 class UncertifiedRule(ClippingRule, Protocol):
-    """As a paper prints it, though its proof does not cover it. `norm_bound` tells the truth, `raw_scale` the claim."""
+    """As a paper prints it, though its proof does not cover it. `l2_bound` tells the truth, `claimed_sensitivity` the claim."""
 
-    unsound: str  # why there is no guarantee
+    caveat: str  # why there is no guarantee
 
-    def raw_scale(self, norms: Tensor, clip: float) -> float:
+    def claimed_sensitivity(self, norms: Tensor, clip: float) -> float:
         """What the paper takes for the sensitivity, from the norms (B,) of the batch: may be private data."""
 
 
@@ -98,10 +100,10 @@ def is_adaptive(rule: ClippingRule) -> TypeGuard[AdaptiveClippingRule]:
 
 def is_published(rule: ClippingRule) -> TypeGuard[UncertifiedRule]:
     """Whether this is one of the papers' rules that are not held to their bound: no rule from outside is."""
-    return registry.is_ours(rule) and bool(getattr(rule, "unsound", ""))
+    return registry.is_ours(rule) and bool(getattr(rule, "caveat", ""))
 
 
-def clipping_rule(rule: Any, *, as_published: bool = False) -> ClippingRule:
+def clipping_rule(rule: Any, *, uncertified: bool = False) -> ClippingRule:
     """The rule that a user wrote: a name with options, an address, a mapping, or the rule itself.
 
     Keep what you get: an adaptive rule made anew has forgotten everything.
@@ -112,7 +114,7 @@ def clipping_rule(rule: Any, *, as_published: bool = False) -> ClippingRule:
     Traceback (most recent call last):
         ...
     privet.errors.Unsupported: rule='own_norm' has no guarantee: each example is scaled by its own norm, so one example
-    can move the sum by any amount. Use one of flat, per_layer, normalised, quantile, adaclip, or as_published=True.
+    can move the sum by any amount. Use one of flat, per_layer, normalised, quantile, adaclip, or uncertified=True.
     """
     if isinstance(rule, str):
         name, options = registry.split(rule)
@@ -123,10 +125,10 @@ def clipping_rule(rule: Any, *, as_published: bool = False) -> ClippingRule:
         made = rule
     if not registry.is_ours(made):
         check_protocol(made, rule)
-    if is_published(made) and not as_published:
+    if is_published(made) and not uncertified:
         raise Unsupported(
-            f"rule={registry.to_spec(made)!r} has no guarantee: {made.unsound}. Use one of {', '.join(SOUND_RULES)}, "
-            "or as_published=True."
+            f"rule={registry.to_spec(made)!r} has no guarantee: {made.caveat}. Use one of {', '.join(SOUND_RULES)}, "
+            "or uncertified=True."
         )
     found: ClippingRule = made
     return found
@@ -148,7 +150,7 @@ class BoundedRule:
 
     remembers = False  # whether it learns from releases
     is_uncertified = False  # whether it is not held to its bound, so that nothing is proven of it
-    bit_bound = 0.0  # the norm of one example's row of bits is at most this
+    statistics_bound = 0.0  # the norm of one example's row of statistics is at most this
 
     def __init__(self, rule: ClippingRule) -> None:
         self.rule = cast(AnyRule, rule)  # only what its kind has is asked of it
@@ -164,12 +166,12 @@ class BoundedRule:
 
     def bound(self, clip: float, groups: int) -> float:
         """The most that one example can add: a number from public numbers, and the one that the noise is made from."""
-        found = self.rule.norm_bound(clip, groups)
+        found = self.rule.l2_bound(clip, groups)
         if type(found) is not float or not 0 < found < math.inf:
-            _check.positive(norm_bound=found)
+            _check.positive(l2_bound=found)
         return found
 
-    def bit_noise(self, noise: float, batch: float) -> float:
+    def statistics_noise(self, noise: float, batch: float) -> float:
         return math.inf  # there are none
 
     # --- of each example ---
@@ -177,11 +179,11 @@ class BoundedRule:
     def transform(self, shares: Shares, named: Grads) -> Shares:
         return shares
 
-    def unbounded_factors(self, norms: Tensor, clip: float) -> Tensor:
+    def unbounded_scales(self, norms: Tensor, clip: float) -> Tensor:
         """What the rule says, (B, G), not yet held to its bound."""
-        return self.rule.factors(norms, clip)
+        return self.rule.scales(norms, clip)
 
-    def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
+    def scales(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
         """What each group of each example is multiplied by, (B, G): no example adds more than `bound`.
 
             f_i <- f_i min(1, bound / |(f_i1 n_i1, ..., f_iG n_iG)|),   f = 0 where the rule's is not finite
@@ -193,35 +195,35 @@ class BoundedRule:
             bound: the rule's, by `bound`.
             dtype: the precision of the gradients, for the roundings that are allowed for.
         """
-        factors = self.unbounded_factors(norms, clip * _SAFETY[dtype])
+        scales = self.unbounded_scales(norms, clip * _SAFETY[dtype])
         if not len(norms):
-            return factors.to(norms.dtype)
+            return scales.to(norms.dtype)
         most = bound * (1 - NEAR * _EPS[dtype])
         if most >= LEAST_NORM:
-            reach = factors * norms  # if one is not a number, the largest is not within
+            reach = scales * norms  # if one is not a number, the largest is not within
             if float((reach if reach.shape[1] == 1 else _row_norms(reach)).max()) <= most:
-                return factors
-        return _cut_back(factors, norms, bound, dtype)
+                return scales
+        return _cut_back(scales, norms, bound, dtype)
 
-    def raw_scale(self, norms: Tensor, clip: float) -> float:
+    def claimed_sensitivity(self, norms: Tensor, clip: float) -> float:
         """What a rule without a guarantee takes for the sensitivity: private data. No other is asked."""
-        return float(self.rule.raw_scale(norms, clip))
+        return float(self.rule.claimed_sensitivity(norms, clip))
 
-    def bits(self, norms: Tensor, clip: float) -> Tensor | None:
+    def statistics(self, norms: Tensor, clip: float) -> Tensor | None:
         """What is released beside the gradient, summed over the batch, (k,); None where there is nothing."""
         return None
 
     # --- of what was released ---
 
-    def learn(self, grads: Grads, bits: Tensor | None, *, clip: float, std: float, batch: float) -> Grads:
-        """What the optimizer gets, from the noisy sums over `batch`."""
+    def learn(self, grads: Grads, statistics: Tensor | None, *, clip: float, std: float, batch_size: float) -> Grads:
+        """What the optimizer gets, from the noisy sums over `batch_size`."""
         return grads
 
-    def state(self) -> dict[str, Any] | None:
+    def state_dict(self) -> dict[str, Any] | None:
         """The memory, for a checkpoint; None where there is none."""
         return None
 
-    def restore(self, state: Any) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Take up a memory."""
 
 
@@ -232,32 +234,34 @@ class _Remembering(BoundedRule):
 
     def __init__(self, rule: ClippingRule) -> None:
         super().__init__(rule)
-        self.bit_bound = self.rule.bit_bound
+        self.statistics_bound = self.rule.statistics_bound
 
     def clip_in_force(self, clip: float) -> float:
-        found = self.rule.threshold(clip)
-        _check.positive(threshold=found)
+        found = self.rule.current_clip(clip)
+        _check.positive(current_clip=found)
         return found
 
-    def bit_noise(self, noise: float, batch: float) -> float:
-        return self.rule.bit_noise(noise, batch)
+    def statistics_noise(self, noise: float, batch: float) -> float:
+        return self.rule.statistics_noise(noise, batch)
 
     def transform(self, shares: Shares, named: Grads) -> Shares:
-        return {name: self.rule.transformed(name, share) for name, share in shares.items()}
+        return {name: self.rule.transform(name, share) for name, share in shares.items()}
 
-    def bits(self, norms: Tensor, clip: float) -> Tensor | None:
-        return self.rule.bits(norms, clip).sum(0)
+    def statistics(self, norms: Tensor, clip: float) -> Tensor | None:
+        return self.rule.statistics(norms, clip).sum(0)
 
-    def learn(self, grads: Grads, bits: Tensor | None, *, clip: float, std: float, batch: float) -> Grads:
-        if bits is None:
-            raise InvalidValue("raw_bits=None must hold what the rule releases beside the gradient. Use clipped_sum.")
-        return self.rule.released(grads, bits, clip=clip, std=std, batch=batch)
+    def learn(self, grads: Grads, statistics: Tensor | None, *, clip: float, std: float, batch_size: float) -> Grads:
+        if statistics is None:
+            raise InvalidValue(
+                "raw_statistics=None must hold what the rule releases beside the gradient. Use clipped_sum."
+            )
+        return self.rule.learn(grads, statistics, clip=clip, std=std, batch_size=batch)
 
-    def state(self) -> dict[str, Any] | None:
-        return self.rule.state()
+    def state_dict(self) -> dict[str, Any] | None:
+        return self.rule.state_dict()
 
-    def restore(self, state: Any) -> None:
-        self.rule.restore(state)
+    def load_state_dict(self, state: Any) -> None:
+        self.rule.load_state_dict(state)
 
 
 class _Outside(BoundedRule):
@@ -273,37 +277,37 @@ class _Outside(BoundedRule):
         return groups
 
     def bound(self, clip: float, groups: int) -> float:
-        found = self.rule.norm_bound(clip, groups)
-        _check.positive(norm_bound=found)
+        found = self.rule.l2_bound(clip, groups)
+        _check.positive(l2_bound=found)
         return found
 
-    def unbounded_factors(self, norms: Tensor, clip: float) -> Tensor:
+    def unbounded_scales(self, norms: Tensor, clip: float) -> Tensor:
         rows = norms if len(norms) else norms.new_ones(1, norms.shape[1])  # a rule that fails does so in any batch
-        found = _map_rule(self.rule, "factors", rows, clip)[: len(norms)]
-        _check_shape(self.rule, "factors", found, norms.shape[1:])
+        found = _map_rule(self.rule, "scales", rows, clip)[: len(norms)]
+        _check_shape(self.rule, "scales", found, norms.shape[1:])
         return found.double()
 
-    def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
-        factors = self.unbounded_factors(norms, clip * _SAFETY[dtype])
-        return _cut_back(factors, norms, bound, dtype) if len(norms) else factors.to(norms.dtype)
+    def scales(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
+        scales = self.unbounded_scales(norms, clip * _SAFETY[dtype])
+        return _cut_back(scales, norms, bound, dtype) if len(norms) else scales.to(norms.dtype)
 
 
 class _OutsideRemembering(_Outside, _Remembering):
-    """One from outside, with a memory: also its bits and the gradients that it changes are those of one example."""
+    """One from outside, with a memory: also its statistics and the gradients that it changes are those of one example."""
 
     def transform(self, shares: Shares, named: Grads) -> Shares:
         """Its answers are kept whole: what is measured is then what is added, whatever it would say if asked again."""
         return {name: _transform_gradient(self.rule, name, share, named[name].shape) for name, share in shares.items()}
 
-    def bits(self, norms: Tensor, clip: float) -> Tensor | None:
-        """No example's row has a norm above `bit_bound`."""
-        bits = _map_rule(self.rule, "bits", norms if len(norms) else norms.new_zeros(1), clip)
-        if bits.dim() != 2:
-            _check_shape(self.rule, "bits", bits, torch.Size((bits[0].numel(),)))
-        bits = torch.where(bits.isfinite(), bits.double(), 0.0)[: len(norms)]
-        reach = torch.linalg.vector_norm(bits, dim=1)
-        cut = torch.where(reach <= self.bit_bound, 1.0, self.bit_bound * _SAFETY[torch.float64] / reach)
-        return (bits * cut[:, None]).sum(0)
+    def statistics(self, norms: Tensor, clip: float) -> Tensor | None:
+        """No example's row has a norm above `statistics_bound`."""
+        statistics = _map_rule(self.rule, "statistics", norms if len(norms) else norms.new_zeros(1), clip)
+        if statistics.dim() != 2:
+            _check_shape(self.rule, "statistics", statistics, torch.Size((statistics[0].numel(),)))
+        statistics = torch.where(statistics.isfinite(), statistics.double(), 0.0)[: len(norms)]
+        reach = torch.linalg.vector_norm(statistics, dim=1)
+        cut = torch.where(reach <= self.statistics_bound, 1.0, self.statistics_bound * _SAFETY[torch.float64] / reach)
+        return (statistics * cut[:, None]).sum(0)
 
 
 class Uncertified(BoundedRule):
@@ -312,10 +316,10 @@ class Uncertified(BoundedRule):
     is_uncertified = True
 
     def bound(self, clip: float, groups: int) -> float:
-        return self.rule.norm_bound(clip, groups)
+        return self.rule.l2_bound(clip, groups)
 
-    def factors(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
-        return self.unbounded_factors(norms, clip * _SAFETY[dtype]).to(norms.dtype)
+    def scales(self, norms: Tensor, clip: float, *, bound: float, dtype: torch.dtype) -> Tensor:
+        return self.unbounded_scales(norms, clip * _SAFETY[dtype]).to(norms.dtype)
 
 
 def bounded(rule: "ClippingRule | BoundedRule") -> BoundedRule:
@@ -329,13 +333,13 @@ def bounded(rule: "ClippingRule | BoundedRule") -> BoundedRule:
     return _OutsideRemembering(rule) if is_adaptive(rule) else _Outside(rule)
 
 
-def _cut_back(factors: Tensor, norms: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
-    factors = torch.where(factors.isfinite(), factors.double(), 0.0)
-    reach = _row_norms(factors * norms.clamp(min=LEAST_NORM))
+def _cut_back(scales: Tensor, norms: Tensor, bound: float, dtype: torch.dtype) -> Tensor:
+    scales = torch.where(scales.isfinite(), scales.double(), 0.0)
+    reach = _row_norms(scales * norms.clamp(min=LEAST_NORM))
     cut = torch.where(reach <= bound * (1 - NEAR * _EPS[dtype]), 1.0, bound * _SAFETY[dtype] / reach)
-    factors = torch.where(cut.isfinite(), cut, 0.0)[:, None] * factors
+    scales = torch.where(cut.isfinite(), cut, 0.0)[:, None] * scales
     largest = torch.finfo(norms.dtype).max
-    return factors.clamp(-largest, largest).to(norms.dtype)
+    return scales.clamp(-largest, largest).to(norms.dtype)
 
 
 def _row_norms(rows: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from privet.data import images as images
 from privet.data import tables as tables
-from privet.data.files import Where as Where
+from privet.data.files import DataFolders as DataFolders
 from privet.data.task import ACCURACY as ACCURACY
 from privet.data.task import RMSE as RMSE
 from privet.data.task import Measure as Measure

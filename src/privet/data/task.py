@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from privet import _check, models
 from privet._registry import Registry
 from privet._text import shorten
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.errors import InvalidValue
 
 
@@ -71,10 +71,12 @@ class Task:
     facts: Mapping[str, Any] = field(default_factory=dict)
     users: Tensor | None = None  # the owner of each training record, where records have one
     source: str = ""  # where the records come from, for the report
-    not_private: str = ""  # what was read off the training records without noise: no guarantee covers a run on it
+    non_private_preprocessing: str = (
+        ""  # what was read off the training records without noise: no guarantee covers a run on it
+    )
 
     def __post_init__(self) -> None:
-        check_note(self.not_private)
+        check_note(self.non_private_preprocessing)
 
     @property
     def size(self) -> int:
@@ -85,11 +87,12 @@ class Task:
         return models.model(wanted, **self.facts) if isinstance(wanted, str) else wanted()
 
 
-def check_note(not_private: Any) -> None:
+def check_note(non_private_preprocessing: Any) -> None:
     """Raise unless what was read off the records is told in one line, which run.json and every guarantee repeat."""
-    if not isinstance(not_private, str) or not not_private.isprintable():
+    if not isinstance(non_private_preprocessing, str) or not non_private_preprocessing.isprintable():
         raise InvalidValue(
-            f"not_private={shorten(repr(not_private))} must be one line of text. It is shown beside every epsilon. "
+            f"non_private_preprocessing={shorten(repr(non_private_preprocessing))} must be one line of text. It is "
+            "shown beside every epsilon. "
             "Say what was read off the records, or leave it out."
         )
 
@@ -101,7 +104,7 @@ registry: Registry[Task] = Registry("task", group="privet.tasks")
 register = registry.register
 
 
-def task(spelling: "str | Task", *, where: Where | None = None) -> Task:
+def task(spelling: "str | Task", *, where: DataFolders | None = None) -> Task:
     """The task called `spelling`: `digits`, `mnist`, or a user's own function `my.module:task` that returns a Task.
 
     `where` says where files are looked for; by default in PRIVET_DATA and the user's cache.
@@ -117,7 +120,7 @@ def task(spelling: "str | Task", *, where: Where | None = None) -> Task:
         _check_own(name, maker)
     options = registry.options(name, text)
     if "where" in inspect.signature(maker).parameters:
-        options["where"] = Where() if where is None else where
+        options["where"] = DataFolders() if where is None else where
     made: Any = registry.make(name, **options)
     if not isinstance(made, Task):
         raise InvalidValue(f"task={spelling!r} gave a {type(made).__name__}. It must return a Task.")

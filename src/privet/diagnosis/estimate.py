@@ -33,13 +33,13 @@ SPREAD = 6.0  # standard deviations: a Poisson batch is larger once in a billion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Time and memory of one step of `batch` records, from trials of up to `rows`.
+    """Time and memory of one step of `batch_size` records, from trials of up to `rows`.
 
     Memory is what torch holds at the peak of a private step, model included; what the optimizer keeps (Adam: twice the
     parameters) and the dataset are not in it. None where it was not measured.
     """
 
-    batch: int
+    batch_size: int
     rows: int
     private_ms: float
     plain_ms: float
@@ -54,42 +54,43 @@ class Estimate:
 
 def estimate(
     model: nn.Module, loss_fn: Callable[..., Tensor], rows_of: Rows, *, plan: Plan | None = None,
-    batch: int = 64, rounds: int = 5, limit: int | None = None,
+    batch_size: int = 64, rounds: int = 5, limit: int | None = None,
 ) -> Estimate:  # fmt: skip
-    """Time and memory of a private step at the plan's largest batch (or `batch`), within `limit` bytes of memory.
+    """Time and memory of a private step at the plan's largest batch (or `batch_size`), within `limit` bytes of memory.
 
     >>> model, loss_fn = nn.Linear(20, 3), nn.CrossEntropyLoss(reduction="none")
     >>> rows_of = repeat_rows((torch.randn(4, 20), torch.tensor([0, 1, 2, 0])))
-    >>> found = estimate(model, loss_fn, rows_of, batch=32, rounds=1)
+    >>> found = estimate(model, loss_fn, rows_of, batch_size=32, rounds=1)
     >>> found.batch, found.private_ms > 0, found.physical
     (32, True, None)
     """
     if plan is not None:
-        batch = max(1, round(mean_and_largest_rate(plan)[1] * plan.recipe.size))
-    trial = _Trial(model, loss_fn, rows_of, plan, batch)
-    few = min(batch, FIRST)
+        batch_size = max(1, round(mean_and_largest_rate(plan)[1] * plan.recipe.dataset_size))
+    trial = _Trial(model, loss_fn, rows_of, plan, batch_size)
+    few = min(batch_size, FIRST)
     half = max(1, few // 2)
     low, high = trial.measure_peak(half), trial.measure_peak(few)  # the engine gets to know the model, too
     most = _most_rows(limit, _memory_line(half, low, few, high))
-    rows = trial.grow_rows(min(few, most), min(batch, most))
+    rows = trial.grow_rows(min(few, most), min(batch_size, most))
     many, peak = (few, high) if rows <= few else (rows, trial.measure_peak(rows))
     line = _memory_line(half, low, many, peak)
     most = _most_rows(limit, line)
     times = [trial.measure_seconds(rows) for _ in range(rounds + 1)]  # the first one warms up, and is rarely the least
-    at_once = min(most, batch)
+    at_once = min(most, batch_size)
     clip, noise, plain = (min(column) for column in zip(*times, strict=True))
     return Estimate(
-        batch=batch, rows=rows, private_ms=1e3 * (clip * batch / rows + noise), plain_ms=1e3 * plain * batch / rows,
+        batch_size=batch_size, rows=rows, private_ms=1e3 * (clip * batch_size / rows + noise),
+        plain_ms=1e3 * plain * batch_size / rows,
         peak_bytes=None if line is None else round(line[0] + line[1] * at_once),
         bytes_each=None if line is None else round(line[1]),
-        physical=None if most >= batch + SPREAD * math.sqrt(batch) else at_once if at_once < 16 else at_once // 8 * 8,
+        physical=None if most >= batch_size + SPREAD * math.sqrt(batch_size) else at_once if at_once < 16 else at_once // 8 * 8,
         fits=line is None or limit is None or line[0] + line[1] <= SAFE * limit,
     )  # fmt: skip
 
 
 def mean_and_largest_rate(plan: Plan) -> tuple[float, float]:
     """The mean and the largest rate of a plan; a constant one is not walked through, it may have a trillion steps."""
-    rates = plan.steps.rates[:1] if plan.steps.is_constant else plan.steps.rates
+    rates = plan.steps.sample_rates[:1] if plan.steps.is_constant else plan.steps.sample_rates
     return float(rates.mean()), float(rates.max())
 
 
@@ -113,9 +114,9 @@ class _Trial:
 
     def __init__(self, model: nn.Module, loss_fn: Any, rows_of: Rows, plan: Plan | None, batch: int) -> None:
         self.model, self.loss_fn, self.rows_of, self.batch = model, loss_fn, rows_of, batch
-        self.step = Step(noise=1.0, rate=0.01) if plan is None else plan.steps[0]
-        self.as_published = plan is not None and plan.is_unsound
-        self.rule = clipping_rule("flat" if plan is None else plan.rule, as_published=self.as_published)
+        self.step = Step(noise_multiplier=1.0, sample_rate=0.01) if plan is None else plan.steps[0]
+        self.uncertified = plan is not None and plan.is_unsound
+        self.rule = clipping_rule("flat" if plan is None else plan.rule, uncertified=self.uncertified)
         self._held: dict[int, Any] = {}
 
     def rows(self, count: int) -> Any:
@@ -124,12 +125,12 @@ class _Trial:
         return self._held[count]
 
     def clip_and_sum(self, count: int) -> ClippedSum:
-        return clipped_sum(self.model, self.loss_fn, self.rows(count), rule=self.rule, clip=self.step.clip,
-                           as_published=self.as_published)  # fmt: skip
+        return clipped_sum(self.model, self.loss_fn, self.rows(count), rule=self.rule, clipping_norm=self.step.clipping_norm,
+                           uncertified=self.uncertified)  # fmt: skip
 
     def add_noise(self, found: ClippedSum) -> Release:
-        return release(found, self.rule, step=self.step, batch=self.batch, generator=Randomness(),
-                       as_published=self.as_published)  # fmt: skip
+        return release(found, self.rule, step=self.step, batch_size=self.batch, randomness=Randomness(),
+                       uncertified=self.uncertified)  # fmt: skip
 
     def run_plain(self, count: int) -> Any:
         work = prepare_work(self.model, self.loss_fn, self.rows(count))

@@ -47,9 +47,9 @@ def examine_plan(
     """What does not fit between a plan and a dataset of `records`; `rows` of a loop's own batch, `parameters` to train.
 
     >>> from privet import plan
-    >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, epochs=15)
+    >>> p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=256, epochs=15)
     >>> [(f.severity, f.way_out) for f in examine_plan(p, records=50000)]
-    [('stop', "Plan with this size, or for relation='add-remove'.")]
+    [('stop', "Plan with this size, or for adjacency='add-remove'.")]
     """
     found = list(_gate_issues(plan, records, users, rows))
     found += _budget_issues(plan, users)
@@ -60,9 +60,10 @@ def examine_plan(
             way_out="A loader of your own must not draw them: iterate over Training." if sampling.name != "shuffled"
             else "A run can be taken up between two epochs only. Poisson sampling costs less.",
         ))  # fmt: skip
-    if rows is not None and abs(rows - plan.batch) >= 0.5:
+    if rows is not None and abs(rows - plan.batch_size) >= 0.5:
         found.append(ModelIssue(
-            severity="note", where="plan", why=f"The batch given has {rows} rows; the plan expects {plan.batch:.6g}.",
+            severity="note", where="plan",
+            why=f"The batch given has {rows} rows; the plan expects {plan.batch_size:.6g}.",
             way_out="Training draws the plan's batches; the rate is not that of your loader.",
         ))  # fmt: skip
     if parameters:
@@ -89,7 +90,7 @@ def _gate_issues(plan: Plan, records: int | None, users: UserIds | None, rows: i
 
 
 def _budget_issues(plan: Plan, users: UserIds | None) -> Iterator[ModelIssue]:
-    budget, size = plan.recipe.budget, plan.recipe.size
+    budget, size = plan.recipe.budget, plan.recipe.dataset_size
     if budget.delta >= 1 / size:
         yield ModelIssue(
             severity="warn", where="plan",
@@ -102,14 +103,14 @@ def _budget_issues(plan: Plan, users: UserIds | None) -> Iterator[ModelIssue]:
             why="Records have owners, and the plan protects single records: one who owns several has less.",
             way_out="Plan with unit='user', and size the number of users.",
         )  # fmt: skip
-    if budget.relation == "add-remove":
+    if budget.adjacency == "add-remove":
         why = "Under add-remove the number of records is private: it was not compared with the plan."
         yield ModelIssue(severity="note", where="plan", why=why)
 
 
 def _noise_issues(plan: Plan, parameters: int) -> Iterator[ModelIssue]:
     """Expected noise over the largest average gradient, both in units of the clip: noise sqrt(d) / batch."""
-    times = math.sqrt(parameters) * float(plan.steps.noises[0]) / plan.batch
+    times = math.sqrt(parameters) * float(plan.steps.noise_multipliers[0]) / plan.batch_size
     if times > MUCH_NOISE:
         yield ModelIssue(
             severity="note", where="plan",

@@ -104,7 +104,7 @@ def batch(size: int = SIZE, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def _bounded(spec: Any) -> BoundedRule:
-    return bounded(clipping_rule(spec, as_published=True))
+    return bounded(clipping_rule(spec, uncertified=True))
 
 
 def _parameters_are_grouped(spec: Any) -> str:
@@ -119,62 +119,62 @@ def _bound_is_public(spec: Any) -> str:
     rule = _bounded(spec)
     for clip, groups in itertools.product((1e-3, CLIP, 7.0), (1, 3)):
         if rule.bound(clip, groups) != rule.bound(clip, groups):
-            return "norm_bound(clip, groups) gives another number when it is asked again"
+            return "l2_bound(clip, groups) gives another number when it is asked again"
     return ""
 
 
 def _factors_are_of_one_example(spec: Any) -> str:
     """Also that they can be mapped: no random numbers, no branch on a value; the engine says which."""
     rule, norms = _bounded(spec), torch.tensor([[0.2, 0.1], [4.0, 3.0], [0.5, 9.0], [1e-6, 0.0]])
-    together = rule.unbounded_factors(norms, CLIP)
-    alone = torch.cat([rule.unbounded_factors(row[None], CLIP) for row in norms])
+    together = rule.unbounded_scales(norms, CLIP)
+    alone = torch.cat([rule.unbounded_scales(row[None], CLIP) for row in norms])
     if not together.isfinite().all():
-        return "factors() of finite norms must be finite"
+        return "scales() of finite norms must be finite"
     is_alike = torch.allclose(together, alone, rtol=1e-6)
-    return "" if is_alike else "the factors of an example depend on the other examples"
+    return "" if is_alike else "the scales of an example depend on the other examples"
 
 
 def _examples_stay_within_the_bound(spec: Any) -> str:
     """By the rule alone: the engine cuts back what is above, which costs accuracy and no privacy."""
     rule, norms = _bounded(spec), torch.tensor([[0.01], [0.3], [2.0], [500.0]])
     bound = rule.bound(CLIP, 1)
-    reach = (rule.unbounded_factors(norms, CLIP).double() * norms).abs().amax()
+    reach = (rule.unbounded_scales(norms, CLIP).double() * norms).abs().amax()
     if float(reach) > bound * (1 + 1e-5):
-        return f"an example adds {float(reach):.3g}, more than norm_bound={bound:.3g}; the engine would cut it back"
-    held = rule.factors(norms, CLIP, bound=bound, dtype=norms.dtype) * norms
+        return f"an example adds {float(reach):.3g}, more than l2_bound={bound:.3g}; the engine would cut it back"
+    held = rule.scales(norms, CLIP, bound=bound, dtype=norms.dtype) * norms
     return "" if float(held.abs().amax()) <= bound * (1 + 1e-6) else "the engine does not hold it to its bound"
 
 
 def _a_neighbour_is_within_the_bound(spec: Any) -> str:
-    """Removing one example moves the sum by at most norm_bound, a large gradient too."""
-    model, rule = network(), clipping_rule(spec, as_published=True)
+    """Removing one example moves the sum by at most l2_bound, a large gradient too."""
+    model, rule = network(), clipping_rule(spec, uncertified=True)
     with torch.no_grad():
         model.last.weight.mul_(50)  # type: ignore[union-attr,operator]
     x, y = batch()
-    whole = clipped_sum(model, LOSS, (x, y), rule=rule, clip=CLIP, as_published=True)
+    whole = clipped_sum(model, LOSS, (x, y), rule=rule, clipping_norm=CLIP, uncertified=True)
     for out in range(SIZE):
         keep = torch.arange(SIZE) != out
-        without = clipped_sum(model, LOSS, (x[keep], y[keep]), rule=rule, clip=CLIP, as_published=True)
+        without = clipped_sum(model, LOSS, (x[keep], y[keep]), rule=rule, clipping_norm=CLIP, uncertified=True)
         moved = torch.cat([(whole.grads[name] - g).flatten() for name, g in without.grads.items()]).norm()
-        if without.norm_bound != whole.norm_bound or float(moved) > whole.norm_bound * (1 + 1e-5):
-            return f"removing an example moves the sum by {float(moved):.4g}; the bound is {whole.norm_bound:.4g}"
+        if without.l2_bound != whole.l2_bound or float(moved) > whole.l2_bound * (1 + 1e-5):
+            return f"removing an example moves the sum by {float(moved):.4g}; the bound is {whole.l2_bound:.4g}"
     return ""
 
 
 def _state_is_restored(spec: Any) -> str:
-    rule, other = clipping_rule(spec, as_published=True), clipping_rule(spec, as_published=True)
+    rule, other = clipping_rule(spec, uncertified=True), clipping_rule(spec, uncertified=True)
     if not (is_adaptive(rule) and is_adaptive(other)):
         return ""
-    other.restore(copy.deepcopy(rule.state()))
-    if other.threshold(CLIP) != rule.threshold(CLIP):
-        return "restore(state()) makes a rule with another clipping norm"
+    other.load_state_dict(copy.deepcopy(rule.state_dict()))
+    if other.current_clip(CLIP) != rule.current_clip(CLIP):
+        return "load_state_dict(state_dict()) makes a rule with another clipping norm"
     return ""
 
 
 CLIPPING_RULE = Contract(kind="clipping rule", needs=rules.needs, checks={
     "every parameter is in one group": _parameters_are_grouped,
     "its bound is a public number, finite and > 0": _bound_is_public,
-    "the factors of an example depend on that example alone": _factors_are_of_one_example,
+    "the scales of an example depend on that example alone": _factors_are_of_one_example,
     "no example adds more than its bound": _examples_stay_within_the_bound,
     "a neighbouring batch moves the sum by at most the bound": _a_neighbour_is_within_the_bound,
     "its state is saved and restored": _state_is_restored,

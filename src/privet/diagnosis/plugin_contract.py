@@ -15,7 +15,7 @@ from privet import schedules
 from privet._text import one_line, shorten
 from privet.accounting import Ledger, Step, spent
 from privet.accounting import registry as accountants
-from privet.accounting.guarantee import LABELS, Relation
+from privet.accounting.guarantee import LABELS, Adjacency
 from privet.accounting.sampling import FixedSize, Poisson, Shuffled
 from privet.errors import PrivetError, Unsupported
 
@@ -23,7 +23,7 @@ Check = Callable[[Any], str]
 LENGTHS = (1, 2, 3, 10, 1000)
 RATES = (0.01, 1.0)
 DELTA = 1e-5
-RELATIONS: tuple[Relation, ...] = get_args(Relation)
+ADJACENCIES: tuple[Adjacency, ...] = get_args(Adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ SCHEDULE = Contract(kind="schedule", needs=("values",), checks={
 
 def ledger_of(noise: float = 3.0, rate: float = 0.01, count: int = 10) -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate), count)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate), count)
     return ledger
 
 
@@ -128,7 +128,11 @@ def _equal(left: float, right: float) -> bool:
 def _rates(name: str) -> list[float]:
     """The sample rates that it covers, of those tried."""
     made = _accountant(name)
-    return [rate for rate in RATES if made.unsupported_reason(Step(noise=3.0, rate=rate), "zero-out") is None]
+    return [
+        rate
+        for rate in RATES
+        if made.unsupported_reason(Step(noise_multiplier=3.0, sample_rate=rate), "zero-out") is None
+    ]
 
 
 def _covers_something(name: str) -> str:
@@ -144,7 +148,9 @@ def _count_is_repetition(name: str) -> str:
     for rate in _rates(name):
         one_by_one = Ledger()
         for k in range(10):
-            one_by_one.add(Step(noise=3.0, rate=rate, clip=1.0 + k))  # the clipping norm must not change the cost
+            one_by_one.add(
+                Step(noise_multiplier=3.0, sample_rate=rate, clipping_norm=1.0 + k)
+            )  # the clipping norm must not change the cost
         if not _equal(epsilon_of(ledger_of(rate=rate), name), epsilon_of(one_by_one, name)):
             return f"at rate {rate:g}, ten steps at once cost another epsilon than ten times one, or it depends on clip"
     return ""
@@ -154,8 +160,8 @@ def _order_does_not_matter(name: str) -> str:
     rates = np.array([0.01, 0.02, 1.0, 0.05, 0.01]) if len(_rates(name)) == 2 else np.full(5, [*_rates(name), 1.0][0])
     noise = np.array([3.0, 5.0, 4.0, 3.0, 8.0])
     there, back = Ledger(), Ledger()
-    there.extend(noise=noise, rate=rates)
-    back.extend(noise=noise[::-1], rate=rates[::-1])
+    there.extend(noise_multiplier=noise, sample_rate=rates)
+    back.extend(noise_multiplier=noise[::-1], sample_rate=rates[::-1])
     return "" if _equal(epsilon_of(there, name), epsilon_of(back, name)) else "the order of steps changes epsilon"
 
 
@@ -190,7 +196,7 @@ def _more_steps_cost_more(name: str) -> str:
     found = _fewer_steps_cost_less(name)
     for rate in _rates(name):
         longer = ledger_of(rate=rate)
-        longer.add(Step(noise=7.0, rate=rate))
+        longer.add(Step(noise_multiplier=7.0, sample_rate=rate))
         if not not_more(epsilon_of(ledger_of(rate=rate), name), epsilon_of(longer, name)):
             found = found or f"at rate {rate:g}, a further step of another noise gives a smaller epsilon"
     return found
@@ -225,18 +231,21 @@ def _not_below_what_is_proven(name: str) -> str:
 
 def _refusals_have_a_reason(name: str) -> str:
     made = _accountant(name)
-    for sampling, relation, rate in itertools.product((Poisson(), FixedSize(), Shuffled()), RELATIONS, RATES):
-        ledger, step = Ledger(), Step(noise=3.0, rate=rate, sampling=sampling)
+    for sampling, adjacency, rate in itertools.product((Poisson(), FixedSize(), Shuffled()), ADJACENCIES, RATES):
+        ledger, step = Ledger(), Step(noise_multiplier=3.0, sample_rate=rate, sampling=sampling)
         ledger.add(step, 100)
-        reason, case = made.unsupported_reason(step, relation), f"{sampling} sampling at rate {rate:g} under {relation}"
+        reason, case = (
+            made.unsupported_reason(step, adjacency),
+            f"{sampling} sampling at rate {rate:g} under {adjacency}",
+        )
         if reason is None:
-            if not spent(ledger, DELTA, accountant=name, relation=relation).epsilon > 0:
+            if not spent(ledger, DELTA, accountant=name, adjacency=adjacency).epsilon > 0:
                 return f"{case} is covered, and costs nothing"
             continue
         if not isinstance(reason, str) or "Use" not in reason:
             return f"{case} is refused without a reason that says what to use instead (`Use ...`)"
         try:
-            spent(ledger, DELTA, accountant=name, relation=relation)
+            spent(ledger, DELTA, accountant=name, adjacency=adjacency)
         except Unsupported as error:
             if reason in str(error):
                 continue

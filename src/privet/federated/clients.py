@@ -58,7 +58,7 @@ class Worker:
     @property
     def are_sizes_public(self) -> bool:
         """Under add-remove how many records there are is private: the plan's size stands for it, everywhere."""
-        return self.plan.recipe.budget.relation != "add-remove"
+        return self.plan.recipe.budget.adjacency != "add-remove"
 
     def answer(self, client: int, data: Any, model: nn.Module, *, folder: Path, number: int) -> ClientReply:
         """The client's answer in a round: an update, not private, or a private one from its own plan and ledger."""
@@ -72,7 +72,7 @@ class Worker:
     def _private_answer(self, client: int, data: Any, model: nn.Module, folder: Path) -> ClientReply:
         """Private steps, where the plan is met and not spent. The model is left as it was."""
         reply = partial(ClientReply, client=client)
-        size = count_records(data) if self.are_sizes_public else self.plan.recipe.size
+        size = count_records(data) if self.are_sizes_public else self.plan.recipe.dataset_size
         try:
             plan = client_plan(self.plan, size)
         except PrivetError as error:  # too few records for this budget: it never takes part

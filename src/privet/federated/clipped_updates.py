@@ -30,18 +30,20 @@ class Unusable(Exception):
     """Why an update cannot be used: the kind of fault, in our words alone. Its values are a client's own."""
 
 
-def clipped_updates(updates: Iterable[Update], named: Named, rule: ClippingRule, clip: float) -> ClippedSum:
+def clipped_updates(updates: Iterable[Update], named: Named, rule: ClippingRule, clipping_norm: float) -> ClippedSum:
     """The sum over clients of what `rule` leaves of each update; they are read a few at a time.
 
     An update that `plain` cannot use counts as zero: its client has dropped out.
     """
-    return sum_dense_updates((kept for u in updates if (kept := _try_dense_update(u, named))), named, rule, clip)
+    return sum_dense_updates(
+        (kept for u in updates if (kept := _try_dense_update(u, named))), named, rule, clipping_norm
+    )
 
 
-def sum_dense_updates(updates: Iterable[Update], named: Named, rule: ClippingRule, clip: float) -> ClippedSum:
+def sum_dense_updates(updates: Iterable[Update], named: Named, rule: ClippingRule, clipping_norm: float) -> ClippedSum:
     """The same, of updates that `plain` gave."""
     clipper = Clipper(rule, named)
-    in_force = clipper.rule.clip_in_force(clip)
+    in_force = clipper.rule.clip_in_force(clipping_norm)
     total = clipper.zero(in_force)
     most = max(1, min(TOGETHER, MOST_HELD // max(1, sum(p.numel() for p in named.values()))))
     for some in _batch_updates(iter(updates), most):

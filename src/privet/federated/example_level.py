@@ -58,7 +58,7 @@ def worst_guarantee(plan: Plan, standing: Standing) -> Guarantee | None:
         return None
     return Guarantee(
         epsilon=row["epsilon"], epsilon_lower=None, delta=row["delta"], label=weakest_label(standing),
-        steps=row["steps"], method="each client's own ledger, the worst", relation=plan.recipe.budget.relation,
+        steps=row["steps"], method="each client's own ledger, the worst", adjacency=plan.recipe.budget.adjacency,
         unit="example", sampling=str(plan.steps.sampling),
     )  # fmt: skip
 
@@ -194,7 +194,7 @@ class ExampleLevelClient:
         ledger = LedgerFile.open(self.folder, self.plan) if begun else None
         try:
             source = Randomness(self._seed, *self._path, self.made)
-            return Training(model, optimizer, self._data, self.plan, out=self.folder, ledger=ledger, generator=source)
+            return Training(model, optimizer, self._data, self.plan, out=self.folder, ledger=ledger, randomness=source)
         except BaseException:
             if ledger is not None:
                 ledger.close()
@@ -204,10 +204,10 @@ class ExampleLevelClient:
 @lru_cache(maxsize=4096)
 def client_plan(plan: Plan, size: int) -> Plan:
     """The plan of a client with `size` records: the same recipe and budget, its own rate and noise."""
-    if size == plan.recipe.size:
+    if size == plan.recipe.dataset_size:
         return plan
     given = {key: value for key, value in plan.recipe.as_dict().items() if value is not None}
-    return make_plan(Recipe.of(**given | {"size": size}))
+    return make_plan(Recipe.of(**given | {"dataset_size": size}))
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from privet._files import make_folder
 from privet.accounting import Guarantee
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue
@@ -99,7 +99,7 @@ class Federated:
 
 def federate(
     plan: Plan, task: "str | Task | None" = None, *, out: str | Path, seed: int | None = None,
-    where: Where | None = None, tell: Tell = lambda line: None, fleet: ClientPool | None = None, **settings: Any,
+    where: DataFolders | None = None, tell: Tell = lambda line: None, fleet: ClientPool | None = None, **settings: Any,
 ) -> Federated:  # fmt: skip
     """A federation in a folder of its own; its clients are simulated, or those of `fleet`. `settings`: see `Settings`.
 
@@ -110,7 +110,7 @@ def federate(
     >>> from privet import plan
     >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
     >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> p = plan(epsilon=4.0, delta=1e-2, size=20, batch=5, steps=3, unit="client")
+    >>> p = plan(epsilon=4.0, delta=1e-2, dataset_size=20, batch_size=5, steps=3, unit="client")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = federate(p, own, out=folder + "/f", clients=20)
     >>> found.rounds, found.is_over, found.guarantee.unit, found.guarantee.label
@@ -120,7 +120,7 @@ def federate(
         InvalidValue: the folder is in use, the plan is not for so many clients, or a setting does not fit.
     """
     folder = Path(out)
-    check_sound(plan, as_published=False)
+    check_sound(plan, uncertified=False)
     refuse_within(folder, "a federation")
     _check_unit(plan)
     description.check_read(settings, plan.recipe.budget.unit)
@@ -139,7 +139,7 @@ def federate(
 
 
 def resume_federation(
-    out: str | Path, *, task: Task | None = None, rounds: int | None = None, where: Where | None = None,
+    out: str | Path, *, task: Task | None = None, rounds: int | None = None, where: DataFolders | None = None,
     tell: Tell = lambda line: None, fleet: ClientPool | None = None,
 ) -> Federated:  # fmt: skip
     """The federation in a folder, at the next round of its ledger, with the weights of its last checkpoint.
@@ -177,7 +177,7 @@ class _Parts:
         self, plan: Plan, task: Task, settings: Settings, *, weights_seed: int, seed: int | None, folder: Path,
         fleet: ClientPool | None,
     ) -> None:  # fmt: skip
-        check_preprocessing(task.not_private)
+        check_preprocessing(task.non_private_preprocessing)
         self.plan, self.task, self.settings, self.folder, self.seed = plan, task, settings, folder, seed
         with seed_torch(weights_seed):
             self.model: nn.Module = task.network(settings.model)
@@ -199,7 +199,7 @@ class _Parts:
             return self._example_level_server(0, {})
         return Server(
             self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
-            generator=Randomness(self.seed, 0, 0),
+            randomness=Randomness(self.seed, 0, 0),
         )  # fmt: skip
 
     def resume_server(self, rounds: int) -> "tuple[Server | Records, int]":

@@ -319,7 +319,7 @@ def _reply_content(answer: ClientReply) -> "RecordDict":
 @lru_cache(maxsize=4)
 def _load_task(spelling: str) -> Task:
     found = task_of(spelling)
-    check_preprocessing(found.not_private)
+    check_preprocessing(found.non_private_preprocessing)
     return found
 
 

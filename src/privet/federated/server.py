@@ -42,12 +42,12 @@ class Server:
         clients: how many there are. Under zero-out that is public, and the plan's size.
         out: the folder where the ledger is kept; without it, the ledger is gone with the process.
         ledger: the open ledger of `out`, for a federation that goes on.
-        generator: where coins and noise come from; `seeded(7)` is reproducible and not private.
-        secure: noise that no rounding of floating-point numbers gives away.
+        randomness: where coins and noise come from; `seeded(7)` is reproducible and not private.
+        secure_noise: noise that no rounding of floating-point numbers gives away.
 
     >>> import torch
     >>> from privet import plan
-    >>> p = plan(delta=1e-3, size=50, batch=10, steps=3, noise=2.0, solve="epsilon", unit="client")
+    >>> p = plan(delta=1e-3, dataset_size=50, batch_size=10, steps=3, noise_multiplier=2.0, solve="epsilon", unit="client")
     >>> model = nn.Linear(3, 2)
     >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=1.0), p, clients=50)
     >>> for chosen in server:
@@ -62,9 +62,9 @@ class Server:
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, plan: Plan, *, clients: int, out: "str | Path | None" = None,
-        ledger: LedgerFile | None = None, generator: Randomness | None = None, secure: bool = False,
+        ledger: LedgerFile | None = None, randomness: Randomness | None = None, secure_noise: bool = False,
     ) -> None:  # fmt: skip
-        self._generator = Randomness() if generator is None else generator
+        self._generator = Randomness() if randomness is None else randomness
         check_arguments(plan, self._generator)
         _check.whole(clients=clients)
         if plan.recipe.budget.unit != "client":
@@ -77,15 +77,15 @@ class Server:
         check_optimizer(optimizer, self.named, model)
         self.rule = clipping_rule(plan.rule)  # one object: it may learn from releases
         self._releaser = releaser_for(
-            bounded(self.rule), self.named, randomness=self._generator, relation=plan.recipe.budget.relation,
-            secure=secure,
+            bounded(self.rule), self.named, randomness=self._generator, adjacency=plan.recipe.budget.adjacency,
+            secure_noise=secure_noise,
         )  # fmt: skip
         self._charge: Charge | None = None  # of the round at hand
         self._chosen: frozenset[int] | None = None
         self._is_open = False
         self.out = None if out is None else Path(out)
-        sampler(plan, records=clients, generator=self._generator).check(plan)
-        self._account = open_account(plan, out=out, ledger=ledger, reserve=1, seeded=not self.noise_is_secret)
+        sampler(plan, records=clients, randomness=self._generator).check(plan)
+        self._account = open_account(plan, out=out, ledger=ledger, steps_per_line=1, seeded=not self.noise_is_secret)
 
     @property
     def steps_done(self) -> int:
@@ -141,7 +141,7 @@ class Server:
             self._is_open = False
 
     def _rounds(self) -> Iterator[list[int]]:
-        draws = iter(sampler(self.plan, records=self.clients, start=self.steps_done, generator=self._generator))
+        draws = iter(sampler(self.plan, records=self.clients, start=self.steps_done, randomness=self._generator))
         while self.steps_done < len(self):
             self._charge = self._account.charge(self.steps_done, self._releaser.rule.clip_in_force)
             chosen = next(draws).tolist()
@@ -170,9 +170,11 @@ class Server:
         charge = self._charge
         assert charge is not None
         kept = usable_updates(_check_clients(updates, self._chosen), self.named, number=charge.number)
-        whole = sum_dense_updates((update for _, update in kept), self.named, self.rule, charge.step.clip)
+        whole = sum_dense_updates((update for _, update in kept), self.named, self.rule, charge.step.clipping_norm)
         self._chosen = None  # from here on noise is drawn: should anything fail, the round is over all the same
-        released = self._releaser.release(whole, charge, batch=charge.step.rate * self.plan.recipe.size)
+        released = self._releaser.release(
+            whole, charge, batch_size=charge.step.sample_rate * self.plan.recipe.dataset_size
+        )
         apply_update(self.optimizer, self.named, released.grads)
 
     @property
@@ -216,7 +218,7 @@ def save(server: Server, *, extra: "dict[str, Any] | None" = None) -> str:
         raise InvalidValue("a round is in progress. Its clients have not answered. Save between two rounds.")
     return checkpoint.save(
         server.out, model=server.model, optimizer=server.optimizer,
-        rule_state=bounded(server.rule).state(),
+        rule_state=bounded(server.rule).state_dict(),
         extra={"round": server.steps_done, "lines": mark.lines, "digest": mark.digest, "more": dict(extra or {})},
     )  # fmt: skip
 
@@ -237,6 +239,6 @@ def resume(
         server = Server(model, optimizer, plan, clients=clients, out=folder, ledger=ledger, **options)
         if kept is not None:
             checkpoint.load(folder, model=model, optimizer=optimizer)
-            bounded(server.rule).restore(kept.rule_state)
+            bounded(server.rule).load_state_dict(kept.rule_state)
         undo.pop_all()  # the server closes it
     return server, {} if kept is None else dict(kept.extra["more"])

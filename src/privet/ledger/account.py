@@ -23,7 +23,7 @@ _KEY = object()
 class Charge:
     """Step `number` is charged: its noise may be drawn, once.
 
-    >>> charge = issue_uncharged(Step(noise=2.0, clip=0.5))
+    >>> charge = issue_uncharged(Step(noise_multiplier=2.0, clipping_norm=0.5))
     >>> kind = charge.step.mechanism
     >>> charge.spend(kind)
     >>> charge.spend(kind)
@@ -35,11 +35,11 @@ class Charge:
 
     __slots__ = ("_is_spent", "clip", "number", "step")
 
-    def __init__(self, key: object, number: int, step: Step, clip: float) -> None:
+    def __init__(self, key: object, number: int, step: Step, clipping_norm: float) -> None:
         if key is not _KEY:
             raise InvalidValue("a Charge is not made by hand. Charge the step: account.charge(number) gives one.")
         self.number, self.step = number, step
-        self.clip = clip  # in force: where it follows earlier releases, it is not the step's
+        self.clip = clipping_norm  # in force: where it follows earlier releases, it is not the step's
         self._is_spent = False
 
     def spend(self, mechanism: MechanismSpec) -> None:
@@ -60,14 +60,14 @@ class Charge:
         raise InvalidValue("a Charge has no copies: its step is released once. Charge another step.")
 
 
-def issue(number: int, step: Step, clip: float) -> Charge:
+def issue(number: int, step: Step, clipping_norm: float) -> Charge:
     """The charge of a step that is in a ledger now. For accounts alone."""
-    return Charge(_KEY, number, step, clip)
+    return Charge(_KEY, number, step, clipping_norm)
 
 
-def issue_uncharged(step: Step, clip: float | None = None) -> Charge:
+def issue_uncharged(step: Step, clipping_norm: float | None = None) -> Charge:
     """A charge that is in no ledger: for `release` by hand, whose caller charges, and where nothing is given away."""
-    return Charge(_KEY, 0, step, step.clip if clip is None else clip)
+    return Charge(_KEY, 0, step, step.clipping_norm if clipping_norm is None else clipping_norm)
 
 
 _NONE = "guarantee: none, "
@@ -113,7 +113,7 @@ class InMemory:
     """Charges that are gone with the process.
 
     >>> from privet import plan
-    >>> p = plan(delta=1e-5, size=1000, batch=10, steps=2, noise=2.0, solve="epsilon")
+    >>> p = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=2, noise_multiplier=2.0, solve="epsilon")
     >>> account = InMemory(p)
     >>> account.charge(0).step == p.steps[0]
     True
@@ -145,7 +145,7 @@ class InMemory:
             )
         self._ledger.add(charged)
         self.next_step = number + 1
-        return issue(number, step, charged.clip)
+        return issue(number, step, charged.clipping_norm)
 
     def note(self, facts: LoopFacts) -> None:
         if self.facts is not None and self.facts.void_from is not None:
@@ -160,10 +160,10 @@ class InMemory:
 
 
 class OnDisk:
-    """Charges in the folder of a run, each on the disk before its noise is drawn, `reserve` steps to a line."""
+    """Charges in the folder of a run, each on the disk before its noise is drawn, `steps_per_line` steps to a line."""
 
-    def __init__(self, folder: Path, file: LedgerFile, plan: Plan, *, reserve: int = 1) -> None:
-        self._folder, self._file, self._plan, self._reserve = folder, file, plan, reserve
+    def __init__(self, folder: Path, file: LedgerFile, plan: Plan, *, steps_per_line: int = 1) -> None:
+        self._folder, self._file, self._plan, self._reserve = folder, file, plan, steps_per_line
 
     @property
     def next_step(self) -> int:
@@ -183,7 +183,7 @@ class OnDisk:
         if self._reserve > 1 and number == self._file.next_step == self._file.charged:
             self._file.reserve(min(self._reserve, left))
         self._file.charge(number, charged)
-        return issue(number, step, charged.clip)
+        return issue(number, step, charged.clipping_norm)
 
     @property
     def facts(self) -> LoopFacts | None:
@@ -207,20 +207,21 @@ def steps_to_charge(plan: Plan, number: int, in_force: InForce) -> tuple[Step, S
     """
     check_left(number, plan)
     step = plan.steps[number]
-    clip = in_force(step.clip)
-    return step, step if clip == step.clip else replace(step, clip=clip)
+    clip = in_force(step.clipping_norm)
+    return step, step if clip == step.clipping_norm else replace(step, clipping_norm=clip)
 
 
 def open_account(
-    plan: Plan, *, out: "str | Path | None", ledger: LedgerFile | None, reserve: int, seeded: bool,
-    covered: bool = True, dataset: str | None = None,
+    plan: Plan, *, out: "str | Path | None", ledger: LedgerFile | None, steps_per_line: int, seeded: bool,
+    preprocessing_is_private: bool = True, dataset: str | None = None,
 ) -> Account:  # fmt: skip
     """The account of a run: a new ledger in the folder `out`, an open one of it, or memory where there is no folder.
 
-    `covered` is False where something was read off the records before the first step: no proof covers it. `dataset`
+    `preprocessing_is_private` is False where something was read off the records before the first step: no proof covers
+    it. `dataset`
     names the records. Where a folder above has a total for them, the run begins, or goes on, within it or not at all.
     """
-    _check.whole(reserve=reserve)
+    _check.whole(steps_per_line=steps_per_line)
     check_dataset(dataset)
     if out is None:
         if ledger is not None:
@@ -232,7 +233,12 @@ def open_account(
             )
         return InMemory(plan)
     if ledger is None:
-        given: dict[str, Any] = {"reserve": reserve, "seeded": seeded, "covered": covered, "dataset": dataset}
+        given: dict[str, Any] = {
+            "reserve": steps_per_line,
+            "seeded": seeded,
+            "covered": preprocessing_is_private,
+            "dataset": dataset,
+        }
         with admit_run(Path(out), make_header(plan, run="", **given)) as register:
             begun = LedgerFile.create(out, plan, **given)
             try:
@@ -240,8 +246,8 @@ def open_account(
             except BaseException:
                 begun.close()  # it is counted all the same: it lies in the folder
                 raise
-        return OnDisk(Path(out), begun, plan, reserve=reserve)
-    sound = covered and not plan.is_unsound
+        return OnDisk(Path(out), begun, plan, steps_per_line=steps_per_line)
+    sound = preprocessing_is_private and not plan.is_unsound
     if (ledger.header.plan, ledger.header.seeded, ledger.header.sound) != (plan.hash, seeded, sound):
         raise InvalidValue(
             "ledger is of another plan, or of a run with another kind of randomness or of records. Its lines would not "
@@ -254,7 +260,7 @@ def open_account(
         )
     with admit_run(Path(out), ledger.header) as register:
         register(ledger.header)
-    return OnDisk(Path(out), ledger, plan, reserve=min(reserve, ledger.header.reserve))
+    return OnDisk(Path(out), ledger, plan, steps_per_line=min(steps_per_line, ledger.header.reserve))
 
 
 def check_left(number: int, plan: Plan) -> None:
@@ -292,9 +298,9 @@ def uncertified_reason(guarantee: Guarantee) -> str:
     return guarantee.method.partition(_NONE)[2]
 
 
-def preprocessing_reason(not_private: str) -> str:
+def preprocessing_reason(non_private_preprocessing: str) -> str:
     """Why there is no guarantee on a dataset that something was read off."""
-    return f"{not_private}: read off the records without noise"
+    return f"{non_private_preprocessing}: read off the records without noise"
 
 
 def facts_at_start(account: Account, *, own_loop: bool) -> LoopFacts:

@@ -44,7 +44,7 @@ class LedgerFile:
 
     >>> import tempfile
     >>> from privet import plan
-    >>> p = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
+    >>> p = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier=2.0, solve="epsilon")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with LedgerFile.create(folder, p, reserve=4) as ledger:
     ...         ledger.reserve(4)  # one line on the disk for steps 0 to 3
@@ -60,7 +60,11 @@ class LedgerFile:
         self._facts = reading.loop
         self._file, self._unlock = file, unlock
         self._pid, self._mutex, self._closed = os.getpid(), threading.Lock(), False
-        self._noises, self._rates, self._clips = plan.steps.noises, plan.steps.rates, plan.steps.clips
+        self._noises, self._rates, self._clips = (
+            plan.steps.noise_multipliers,
+            plan.steps.sample_rates,
+            plan.steps.clipping_norms,
+        )
         self._sampling = plan.steps.sampling
         torn = reading.tail.count if reading.tail else 0
         self._place = _Place(reading.position, reading.ledger.steps - torn, file.size())
@@ -71,19 +75,26 @@ class LedgerFile:
 
     @classmethod
     def create(
-        cls, folder: str | Path, plan: Plan, *, reserve: int = 1, seeded: bool = False, covered: bool = True,
+        cls, folder: str | Path, plan: Plan, *, steps_per_line: int = 1, seeded: bool = False,
+        preprocessing_is_private: bool = True,
         dataset: str | None = None,
     ) -> "LedgerFile":  # fmt: skip
         """A new ledger for a run of `plan` in a folder that has none; the folder is made if need be.
 
         Args:
-            reserve: the most steps that one line may charge, which is what a torn line costs.
+            steps_per_line: the most steps that one line may charge, which is what a torn line costs.
             seeded: whether the run's noise can be drawn again. Then it is marked as not private.
-            covered: False if something was read off the records without noise. Then it is marked as not sound.
+            preprocessing_is_private: False if something was read off the records without noise. Then it is marked as
+                not sound.
             dataset: the name of the records, which other runs on them share.
         """
         header = make_header(
-            plan, run=secrets.token_hex(16), reserve=reserve, seeded=seeded, covered=covered, dataset=dataset
+            plan,
+            run=secrets.token_hex(16),
+            reserve=steps_per_line,
+            seeded=seeded,
+            covered=preprocessing_is_private,
+            dataset=dataset,
         )
         file = Path(folder) / NAME
         make_folder(file.parent)
@@ -158,7 +169,7 @@ class LedgerFile:
             self._check_usable()
             self._check_planned(number, step)
             if number == self.charged:
-                self._charge(1, np.array([float(step.clip)]))
+                self._charge(1, np.array([float(step.clipping_norm)]))
             self._next = number + 1
 
     def note(self, facts: LoopFacts) -> None:
@@ -231,7 +242,7 @@ class LedgerFile:
                 f"step={number} is not the next one. The plan's order counts. Do step {self.next_step}."
             )
         noise, rate = float(self._noises[number]), float(self._rates[number])
-        planned_values = {"noise": noise, "rate": rate, "sampling": self._sampling}
+        planned_values = {"noise_multiplier": noise, "sample_rate": rate, "sampling": self._sampling}
         for name, planned in planned_values.items():
             given = getattr(step, name)
             if given != planned:
@@ -274,7 +285,7 @@ def _check_plan(file: Path, reading: Reading, plan: Plan) -> None:
     one, other = reading.ledger.columns(), plan.ledger().first(reading.ledger.steps).columns()
     if not all(  # up to how machines round a shape's exponentials
         np.allclose(np.repeat(ours, one.count), np.repeat(planned, other.count), rtol=1e-12, atol=0)
-        for ours, planned in ((one.noise, other.noise), (one.rate, other.rate))
+        for ours, planned in ((one.noise_multiplier, other.noise_multiplier), (one.sample_rate, other.sample_rate))
     ):
         raise InvalidValue(
             f"{file}: charges other steps than its plan has. It was not made by Privet. Use a new folder."

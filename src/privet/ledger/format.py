@@ -95,7 +95,8 @@ def make_header(
     by_other = plan.guarantee if plan.guarantee.label == "certified" else None  # rdp covers what pld refuses
     steps = {name: getattr(plan.steps, name) for name in _STEPS} | {"sampling": str(plan.steps.sampling)}
     return Header(
-        run=run, plan=plan.hash, size=plan.recipe.size, relation=plan.guarantee.relation, unit=plan.guarantee.unit,
+        run=run, plan=plan.hash, size=plan.recipe.dataset_size, relation=plan.guarantee.relation,
+        unit=plan.guarantee.unit,
         delta=plan.guarantee.delta, rule=plan.rule, sound=covered and not plan.is_unsound, seeded=seeded,
         reserve=reserve, planned=plan.one_run if tuned else plan.certified or by_other,
         together=str(plan.guarantee) if tuned else None, steps=steps, dataset=dataset,
@@ -224,7 +225,11 @@ class ChargeReader:
 
     def _add_planned(self, count: int) -> None:
         steps, here = self.header.planned_steps(), slice(self._next, self._next + count)
-        for name, values in (("noise", steps.noises), ("rate", steps.rates), ("clip", steps.clips)):
+        for name, values in (
+            ("noise", steps.noise_multipliers),
+            ("rate", steps.sample_rates),
+            ("clip", steps.clipping_norms),
+        ):
             self._columns[name] += values[here].tolist()
         self._next += count
 
@@ -260,7 +265,7 @@ class ChargeReader:
         """
         reserve, shortest = self.header.reserve, _shortest_line(self.header.steps["sampling"])
         most = min(self._most_steps_in(size), self.header.length - self._next)
-        noises = self.header.planned_steps().noises[self._next : self._next + most].tolist()
+        noises = self.header.planned_steps().noise_multipliers[self._next : self._next + most].tolist()
         before, whole, text = None, 0, 0
         for steps, noise in enumerate(noises, start=1):
             text += len(repr(noise)) - 3 if noise != before else 0

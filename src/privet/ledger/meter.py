@@ -30,7 +30,7 @@ class Meter:
     asked, each moment once.
 
     >>> from privet import plan
-    >>> p = plan(epsilon=1.0, delta=1e-5, size=1000, batch=10, steps=40)
+    >>> p = plan(epsilon=1.0, delta=1e-5, dataset_size=1000, batch_size=10, steps=40)
     >>> meter = Meter(p)
     >>> meter.guarantee_at(0).epsilon, meter.guarantee_at(20).label
     (0.0, 'certified')
@@ -81,7 +81,7 @@ class Meter:
         if self._curve is None and self._is_covered:
             budget = self._plan.recipe.budget
             try:
-                self._curve = epsilon_curve(self._plan.ledger(), budget.delta, relation=budget.relation)
+                self._curve = epsilon_curve(self._plan.ledger(), budget.delta, adjacency=budget.adjacency)
             except PrivetError:
                 self._is_covered = False
         return self._curve

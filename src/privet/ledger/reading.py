@@ -152,7 +152,7 @@ def read_ledger(path: str | Path, *, at_least: LedgerPosition | None = None) -> 
     >>> import tempfile
     >>> from privet import plan
     >>> from privet.ledger.file import LedgerFile
-    >>> p = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
+    >>> p = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier=2.0, solve="epsilon")
     >>> with tempfile.TemporaryDirectory() as folder, LedgerFile.create(folder, p) as ledger:
     ...     ledger.charge(0, p.steps[0])
     ...     read_ledger(folder).ledger.steps

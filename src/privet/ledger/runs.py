@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from privet.accounting import Guarantee, Ledger, compose_ledgers, spent
-from privet.accounting.guarantee import Relation, Unit
+from privet.accounting.guarantee import Adjacency, Unit
 from privet.errors import InvalidValue, PrivetError, Unsupported
 from privet.ledger import reading as ledger_reading
 from privet.ledger.assumptions import NOT_RECORDED
@@ -207,7 +207,7 @@ def refuse_tuned(name: str, header: Header) -> None:
         )
 
 
-def common_protection(runs: Sequence[OneRun]) -> tuple[Relation, Unit]:
+def common_protection(runs: Sequence[OneRun]) -> tuple[Adjacency, Unit]:
     """What all these runs protect: their one relation and unit.
 
     Raises:
@@ -215,13 +215,13 @@ def common_protection(runs: Sequence[OneRun]) -> tuple[Relation, Unit]:
     """
     first = runs[0]
     for run in runs:
-        ours, theirs = ((one.header.relation, one.header.unit) for one in (first, run))
+        ours, theirs = ((one.header.adjacency, one.header.unit) for one in (first, run))
         if ours != theirs:
             raise Unsupported(
                 f"{run.name}: protects each {theirs[1]} under {theirs[0]}, and {first.name} each {ours[1]} under "
                 f"{ours[0]}. Such guarantees cannot be added. Compute each kind separately."
             )
-    return first.header.relation, first.header.unit
+    return first.header.adjacency, first.header.unit
 
 
 def compose_runs(
@@ -237,10 +237,10 @@ def compose_runs(
     for run in runs:
         refuse_unproven(run.name, run.reading)
         refuse_tuned(run.name, run.header)
-    relation, unit = common_protection(runs)
+    adjacency, unit = common_protection(runs)
     least = min(run.header.delta for run in runs) if delta is None else delta
     whole = compose_ledgers(*(run.planned if planned else run.spent for run in runs))
-    found = _price_ledger(whole, least, accountant, relation=relation, unit=unit)
+    found = _price_ledger(whole, least, accountant, adjacency=adjacency, unit=unit)
     return replace(found, assumptions=combine_assumptions(runs))
 
 

@@ -20,7 +20,7 @@ from privet._files import Descriptor, lock_folder, make_folder, write_new
 from privet._text import format_count, shorten
 from privet.accounting import Guarantee
 from privet.accounting.filter import Filter
-from privet.accounting.guarantee import RELATIONS, UNITS, Relation, Unit, format_bound, format_outward
+from privet.accounting.guarantee import ADJACENCIES, UNITS, Adjacency, Unit, format_bound, format_outward
 from privet.errors import BudgetExceeded, InvalidValue, PrivetError, Unsupported
 from privet.ledger import reading as ledger_reading
 from privet.ledger.format import Header, check_dataset, header_line, make_header
@@ -41,14 +41,14 @@ class Total:
     epsilon: float
     delta: float
     order: float  # of the filter
-    relation: Relation
+    adjacency: Adjacency
     unit: Unit
     earlier: tuple[str, ...]  # runs that had begun before it was set
     runs: Mapping[str, str]
 
     def __post_init__(self) -> None:
         check_dataset(self.dataset)
-        _check.one_of(RELATIONS, relation=self.relation)
+        _check.one_of(ADJACENCIES, adjacency=self.adjacency)
         _check.one_of(UNITS, unit=self.unit)
         object.__setattr__(self, "earlier", tuple(self.earlier))  # a list, where it was read from JSON
         if not isinstance(self.runs, Mapping) or not all(isinstance(line, str) for line in self.runs.values()):
@@ -86,7 +86,7 @@ class Standing:
             assumptions.insert(0, f"{begun}: neither it nor their plans were chosen by what they had released")
         return Guarantee(
             epsilon=self.total.epsilon, epsilon_lower=None, delta=self.total.delta, label="certified",
-            method=f"a filter of Renyi order {self.total.order:.4g}", relation=self.total.relation,
+            method=f"a filter of Renyi order {self.total.order:.4g}", adjacency=self.total.adjacency,
             unit=self.total.unit, sampling=" + ".join(sorted({str(run.header.steps["sampling"]) for run in self.runs})),
             steps=sum(run.header.length for run in self.runs), assumptions=tuple(assumptions),
         )  # fmt: skip
@@ -139,10 +139,10 @@ def _new_total(place: Path, epsilon: float, *, dataset: str, header: Header) -> 
     begun = select_dataset(read_runs(place), dataset)
     first = begun[0].header if begun else header
     chosen = Filter.for_first_run(
-        first.planned_steps().ledger(), epsilon=epsilon, delta=header.delta, relation=header.relation
+        first.planned_steps().ledger(), epsilon=epsilon, delta=header.delta, adjacency=header.adjacency
     )
     return Total(
-        dataset=dataset, epsilon=epsilon, delta=header.delta, order=chosen.order, relation=header.relation,
+        dataset=dataset, epsilon=epsilon, delta=header.delta, order=chosen.order, adjacency=header.adjacency,
         unit=header.unit, earlier=tuple(run.header.run for run in begun),
         runs={run.header.run: _header_text(run.header) for run in begun},
     )  # fmt: skip
@@ -166,7 +166,7 @@ def read_standings(out: str | Path, dataset: str | None) -> list[Standing]:
         total = read(place).get(dataset or "")
         if total is not None:
             runs = _counted_runs(place, total)
-            planned = total.filter.cost([run.planned for run in runs], relation=total.relation)
+            planned = total.filter.cost([run.planned for run in runs], adjacency=total.adjacency)
             found.append(Standing(folder=place, total=total, runs=tuple(runs), planned=planned))
     return found
 
@@ -236,10 +236,10 @@ def _check_fits(place: Path, total: Total, header: Header) -> None:
         refuse_unproven(run.name, run.reading)
         refuse_tuned(run.name, run.header)
     kind = common_protection([*rest, *new])
-    if kind != (total.relation, total.unit):
+    if kind != (total.adjacency, total.unit):
         raise Unsupported(
-            f"relation={kind[0]!r}, unit={kind[1]!r} of the plan are not those of the total of {total.dataset!r} in "
-            f"{place}, {total.relation!r} and {total.unit!r}. Such guarantees cannot be added. Plan for those."
+            f"adjacency={kind[0]!r}, unit={kind[1]!r} of the plan are not those of the total of {total.dataset!r} in "
+            f"{place}, {total.adjacency!r} and {total.unit!r}. Such guarantees cannot be added. Plan for those."
         )
     after = _cost(place, total, [*rest, *new])
     if after <= total.epsilon:
@@ -257,7 +257,7 @@ def _check_fits(place: Path, total: Total, header: Header) -> None:
 
 def _cost(place: Path, total: Total, runs: list[OneRun]) -> float:
     try:
-        return total.filter.cost([run.planned for run in runs], relation=total.relation)
+        return total.filter.cost([run.planned for run in runs], adjacency=total.adjacency)
     except PrivetError as error:
         raise Unsupported(f"{place}: the total of {total.dataset!r} cannot be computed: {error}") from None
 

@@ -38,7 +38,7 @@ _PI = Decimal(
 )
 
 
-def rounded_gaussian(count: int, *, spread: float, generator: Randomness) -> NDArray[np.int64]:
+def rounded_gaussian(count: int, *, spread: float, randomness: Randomness) -> NDArray[np.int64]:
     """Independent whole numbers with P[Z = j] = Phi((j + 1/2) / s) - Phi((j - 1/2) / s), s = `spread`.
 
     Their law is within 2^-270 of that in total variation.
@@ -52,11 +52,11 @@ def rounded_gaussian(count: int, *, spread: float, generator: Randomness) -> NDA
     found = np.empty(count, np.int64)
     for start in range(0, count, BLOCK):
         block = found[start : start + BLOCK]
-        block[:] = _gaussian_from_words(generator.random_words(len(block)), spread, generator)
+        block[:] = _gaussian_from_words(randomness.random_words(len(block)), spread, randomness)
     return found
 
 
-def _gaussian_from_words(words: Words, spread: float, generator: Randomness) -> NDArray[np.int64]:
+def _gaussian_from_words(words: Words, spread: float, randomness: Randomness) -> NDArray[np.int64]:
     bits = words >> np.uint64(1)
     size = -special.ndtri((bits + 0.5) * 2.0**-64)  # |z| for the middle of what the bits leave open
     cells = size * spread
@@ -65,7 +65,7 @@ def _gaussian_from_words(words: Words, spread: float, generator: Randomness) -> 
     doubtful = np.flatnonzero(near | (bits < FEW))
     found = whole.astype(np.int64)
     if len(doubtful):
-        more = generator.random_words(MORE * len(doubtful)).reshape(-1, MORE)
+        more = randomness.random_words(MORE * len(doubtful)).reshape(-1, MORE)
         for place, extra in zip(doubtful, more.tolist(), strict=True):
             found[place] = _exact_value(_join_words([int(bits[place]), *extra]), spread)
     signed: NDArray[np.int64] = np.where(words & np.uint64(1), -found, found)
@@ -179,7 +179,7 @@ def round_to_grid(values: Tensor, width: float) -> Tensor:
 
 
 def add_secure_noise(
-    grads: Mapping[str, Tensor], *, grid: Grid, generator: Randomness, divisor: float = 1.0
+    grads: Mapping[str, Tensor], *, grid: Grid, randomness: Randomness, divisor: float = 1.0
 ) -> dict[str, Tensor]:
     """(sum on the grid + rounded Gaussian) * width / divisor: the release. `grads` is left as it is.
 
@@ -197,7 +197,7 @@ def add_secure_noise(
         if not bool(grad.isfinite().all()):
             raise InvalidValue(f"grads[{name!r}] is not finite. It has no place on a grid. Clip it with clipped_sum.")
     sizes = [grad.numel() for grad in grads.values()]
-    drawn = torch.from_numpy(rounded_gaussian(sum(sizes), spread=grid.spread, generator=generator))
+    drawn = torch.from_numpy(rounded_gaussian(sum(sizes), spread=grid.spread, randomness=randomness))
     return {
         name: ((round_to_grid(grad, grid.width) + piece.view(grad.shape)).double() * (grid.width / divisor)).to(
             grad.device, float_dtype(grad)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from privet import _check
 from privet.accounting import Step
-from privet.accounting.guarantee import RELATIONS, Relation
+from privet.accounting.guarantee import ADJACENCIES, Adjacency
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import Randomness
 
@@ -24,38 +24,38 @@ TAIL = 4.0  # standard deviations beyond which a value is drawn again, in double
 BLOCK = 3 << 14  # values at a time: they stay in the cache
 
 
-def sensitivity(norm_bound: float, relation: Relation = "zero-out") -> float:
+def sensitivity(l2_bound: float, adjacency: Adjacency = "zero-out") -> float:
     """How far one record moves the clipped sum: its share's norm bound, or twice that if it is replaced."""
-    _check.positive(norm_bound=norm_bound)
-    _check.one_of(RELATIONS, relation=relation)
-    return 2 * norm_bound if relation == "replace" else norm_bound
+    _check.positive(l2_bound=l2_bound)
+    _check.one_of(ADJACENCIES, adjacency=adjacency)
+    return 2 * l2_bound if adjacency == "replace" else l2_bound
 
 
-def noise_std(step: Step, *, norm_bound: float, relation: Relation = "zero-out") -> float:
+def noise_std(step: Step, *, l2_bound: float, adjacency: Adjacency = "zero-out") -> float:
     """The standard deviation of a step's noise, std = noise * sensitivity, rounded up.
 
-    >>> round(noise_std(Step(noise=2.0, rate=0.01), norm_bound=0.5), 6)
+    >>> round(noise_std(Step(noise_multiplier=2.0, sample_rate=0.01), l2_bound=0.5), 6)
     1.0
 
     Raises:
         Unsupported: `replace` at a rate below 1, where only fixed-size sampling has a theorem.
     """
-    sensitivity(norm_bound, relation)  # checks them
-    return rescaled_noise_std(step.noise, norm_bound, step, relation)
+    sensitivity(l2_bound, adjacency)  # checks them
+    return rescaled_noise_std(step.noise_multiplier, l2_bound, step, adjacency)
 
 
-def rescaled_noise_std(noise: float, norm_bound: float, step: Step, relation: Relation) -> float:
+def rescaled_noise_std(noise: float, l2_bound: float, step: Step, adjacency: Adjacency) -> float:
     """`noise_std` at another multiplier than the step's, as a part of its noise has, for a relation that is checked."""
-    if not 0 < norm_bound < math.inf:
-        _check.positive(norm_bound=norm_bound)
-    if relation != "replace":
-        return math.nextafter(noise * norm_bound, math.inf)
-    if step.rate < 1 and step.sampling.name != "fixed-size":
+    if not 0 < l2_bound < math.inf:
+        _check.positive(l2_bound=l2_bound)
+    if adjacency != "replace":
+        return math.nextafter(noise * l2_bound, math.inf)
+    if step.sample_rate < 1 and step.sampling.name != "fixed-size":
         raise Unsupported(
-            f"relation='replace' at rate={step.rate:g} has no theorem with {step.sampling} sampling. "
-            "Use relation='zero-out', rate 1, or fixed-size sampling."
+            f"adjacency='replace' at sample_rate={step.sample_rate:g} has no theorem with {step.sampling} sampling. "
+            "Use adjacency='zero-out', rate 1, or fixed-size sampling."
         )
-    return math.nextafter(noise * (2 * norm_bound), math.inf)
+    return math.nextafter(noise * (2 * l2_bound), math.inf)
 
 
 def std_per_rank(std: float, world: int) -> float:
@@ -72,7 +72,7 @@ def std_per_rank(std: float, world: int) -> float:
 
 
 def add_noise(
-    grads: Mapping[str, Tensor], *, std: float, generator: Randomness, divisor: float = 1.0, in_place: bool = False
+    grads: Mapping[str, Tensor], *, std: float, randomness: Randomness, divisor: float = 1.0, in_place: bool = False
 ) -> dict[str, Tensor]:
     """(sum + N(0, std^2) on every entry) / divisor: the release. `grads` is left as it is, unless `in_place`.
 
@@ -88,7 +88,7 @@ def add_noise(
         _check.positive(std=std, divisor=divisor)
     flat = shared_buffer(list(grads.values())) if in_place and grads else None
     if flat is not None:  # one buffer for all of them
-        _add_noise_to(flat, std, divisor, generator)
+        _add_noise_to(flat, std, divisor, randomness)
         return dict(grads)
     noised: dict[str, Tensor] = {}
     for (_, precision), names in _group_by_precision(grads).items():
@@ -98,16 +98,16 @@ def add_noise(
             flat = torch.cat([s.detach().reshape(-1).to(precision) for s in sums])
             pieces = torch.split(flat, [s.numel() for s in sums])
             sums = [piece.view(s.shape) for piece, s in zip(pieces, sums, strict=True)]
-        _add_noise_to(flat, std, divisor, generator)
+        _add_noise_to(flat, std, divisor, randomness)
         noised |= zip(names, sums, strict=True)
     return {name: noised[name] for name in grads}
 
 
-def _add_noise_to(flat: Tensor, std: float, divisor: float, generator: Randomness) -> None:
+def _add_noise_to(flat: Tensor, std: float, divisor: float, randomness: Randomness) -> None:
     """flat <- flat / divisor + N(0, (std / divisor)^2), by one generator for all of it."""
     check_range(std / divisor, flat.dtype)
     held = flat.new_empty(min(BLOCK, flat.numel()))  # noise for one block at a time
-    source = generator.torch_generator(flat.device)
+    source = randomness.torch_generator(flat.device)
     for block in torch.split(flat, BLOCK):
         noise = _fill(held[: block.numel()], std / divisor, source)
         torch.add(noise, block, alpha=1 / divisor, out=block)

@@ -94,7 +94,7 @@ def mechanism_names() -> tuple[type[MechanismSpec], ...]:
     return tuple(_makers)
 
 
-def resolve_mechanism(spec: MechanismSpec, *, secure: bool = False) -> NoiseMechanism:
+def resolve_mechanism(spec: MechanismSpec, *, secure_noise: bool = False) -> NoiseMechanism:
     if type(spec) not in _makers:
         raise Unsupported(f"mechanism={spec!r} cannot be drawn. Use Gaussian().")
-    return _makers[type(spec)](spec, secure)
+    return _makers[type(spec)](spec, secure_noise)

@@ -110,7 +110,7 @@ class ParameterUse:
         else:
             return
         self.check_unchanged()
-        for tensor, share in self.rule.shares(self, list(grads)):  # type: ignore[arg-type]
+        for tensor, share in self.rule.gradients(self, list(grads)):  # type: ignore[arg-type]
             for root in tensor.__dict__.get("privet_roots") or (id(tensor),):  # the parameters it is a function of
                 found.setdefault(root, []).append((tensor, share))
         self.release_tensors()

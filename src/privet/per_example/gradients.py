@@ -107,7 +107,7 @@ class Work:
         yield from gradients_in_chunks(self, by=self.force if isinstance(self.force, str) else "auto")
         held.check()
 
-    def shares(self, facts: Facts) -> dict[str, PerExampleGradient]:
+    def gradients(self, facts: Facts) -> dict[str, PerExampleGradient]:
         """One forward, one backward."""
         tape = ForwardRecord(call_names(self.named), facts, self.size, self.size * self.views, self.forced_methods)
         with torch.enable_grad(), track_parameters(list(self.named.values()), tape):

@@ -41,7 +41,7 @@ FINE = 1e-12
 ROUGH = 0.05  # advice need not be exact, only true
 
 EpsilonAt = Callable[[float], float]
-Tried = list[tuple[float, float]]  # (logarithm of what was tried, that of its cost over the aim)
+AttackEvidence = list[tuple[float, float]]  # (logarithm of what was tried, that of its cost over the aim)
 
 
 def scale_levels(levels: LossLevels, height: float) -> LossLevels:
@@ -83,7 +83,7 @@ def clt_height(ledger: Ledger, *, epsilon: float, delta: float) -> float:
 
     >>> from privet.accounting import Step
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.0, rate=256 / 60000), count=14063)
+    >>> ledger.add(Step(noise_multiplier=1.0, sample_rate=256 / 60000), count=14063)
     >>> round(clt_height(ledger, epsilon=2.32, delta=1e-5), 2)
     1.1
     """
@@ -117,7 +117,7 @@ def calibrate(epsilon_at: EpsilonAt, *, epsilon: float, start: float = 1.0, rtol
     """
     low, high = LEAST_HEIGHT, MOST_HEIGHT  # too little noise, and enough: both ends are checked when they are reached
     aim = math.log(epsilon) + math.log1p(-AIM * rtol / RTOL)
-    tried: Tried = []
+    tried: AttackEvidence = []
     here = min(max(start, low), high)
     while len(tried) < MOST_TRIES and high > low * (1 + _CLOSEST):
         found = _cost(epsilon_at, here)
@@ -158,14 +158,14 @@ def _cost(epsilon_at: EpsilonAt, height: float) -> float:
     return math.inf if math.isnan(found) else found
 
 
-def _slope(tried: Tried, default: float) -> float:
+def _slope(tried: AttackEvidence, default: float) -> float:
     """The slope of the line through the last two tries, in log-log."""
     if len(tried) < 2 or tried[-2][0] == tried[-1][0]:
         return default
     return (tried[-1][1] - tried[-2][1]) / (tried[-1][0] - tried[-2][0])
 
 
-def _next_height(tried: Tried, low: float, high: float) -> float:
+def _next_height(tried: AttackEvidence, low: float, high: float) -> float:
     """The next height: where a straight line in log-log meets the aim; the middle of the bracket if that is no help."""
     left, right = math.log(low), math.log(high)
     x, y = tried[-1]
@@ -190,25 +190,36 @@ def solve(question: PricedRecipe) -> PlannedSteps:
     if recipe.solve == "steps":
         rate = recipe.base_rate
         assert rate is not None
-        most = MOST_STEPS if question.steps(scale=1.0, count=1, rate=rate).is_constant else MOST_SCHEDULED
-        return _solve_whole(question, lambda count: question.steps(scale=1.0, count=count, rate=rate), most, power=1.0)
+        most = (
+            MOST_STEPS
+            if question.steps(peak_noise_multiplier=1.0, count=1, sample_rate=rate).is_constant
+            else MOST_SCHEDULED
+        )
+        return _solve_whole(
+            question,
+            lambda count: question.steps(peak_noise_multiplier=1.0, count=count, sample_rate=rate),
+            most,
+            power=1.0,
+        )
     if recipe.solve == "batch":
         power = 2.0 if recipe.epochs is None else 1.0
-        return _solve_whole(question, partial(_steps_of_batch, question), recipe.size, power=power)
+        return _solve_whole(question, partial(_steps_of_batch, question), recipe.dataset_size, power=power)
     steps = question.own_steps(1.0)
     if recipe.solve == "epsilon":
         return steps
     try:
         return question.own_steps(solve_height(question))
     except NoSolution as error:
-        raise _infeasible_error(question, error, scale=MOST_HEIGHT, count=steps.length, rate=steps.rate) from None
+        raise _infeasible_error(
+            question, error, scale=MOST_HEIGHT, count=steps.length, rate=steps.sample_rate
+        ) from None
 
 
 def _steps_of_batch(question: PricedRecipe, batch: int) -> PlannedSteps:
-    recipe, rate = question.recipe, batch / question.recipe.size
+    recipe, rate = question.recipe, batch / question.recipe.dataset_size
     count = recipe.steps if recipe.epochs is None else steps_in_epochs(recipe.epochs, rate)
     assert count is not None
-    return question.steps(scale=1.0, count=count, rate=rate)
+    return question.steps(peak_noise_multiplier=1.0, count=count, sample_rate=rate)
 
 
 def _solve_whole(
@@ -220,11 +231,11 @@ def _solve_whole(
     found = largest_affordable(lambda n: _cost_of(question, make, n), epsilon=epsilon, most=most, start=start)
     if found:
         return make(found)
-    one, size = make(1), question.recipe.size
+    one, size = make(1), question.recipe.dataset_size
     cost = format_outward(question.cost(one).epsilon, up=True)  # a shape or accountant that refuses says why here
     least = "1 step" if question.recipe.solve == "steps" else f"a batch of 1 of {size} over {one.length} steps"
     error = NoSolution(f"epsilon={epsilon!r} cannot be reached: even {least} costs {cost}.")
-    raise _infeasible_error(question, error, scale=1.0, count=one.length, rate=one.rate)
+    raise _infeasible_error(question, error, scale=1.0, count=one.length, rate=one.sample_rate)
 
 
 # --- noise ------------------------------------------------------------------------------------------
@@ -240,14 +251,14 @@ def solve_height(question: PricedRecipe) -> float:
     if question.has_claim or accountant in CHEAP:
         return calibrate(cost, epsilon=budget.epsilon, start=1.0, rtol=FINE)
     if accountant == "proactive":
-        height = proactive_noise(epsilon=budget.epsilon, delta=budget.delta) / float(unit.noises.min())
+        height = proactive_noise(epsilon=budget.epsilon, delta=budget.delta) / float(unit.noise_multipliers.min())
         return raise_until_met(cost, epsilon=budget.epsilon, height=height)
     start = clt_height(ledger, epsilon=budget.epsilon, delta=budget.delta)
     if accountant == "gdp" and unit.sampling.name == "poisson":
         return raise_until_met(cost, epsilon=budget.epsilon, height=start)
     if accountant != "pld" or unit.sampling.name == "truncated-poisson":
         return calibrate(cost, epsilon=budget.epsilon, start=start)
-    refuse_unsupported(Pld(), ledger, relation=budget.relation, accountant="pld")
+    refuse_unsupported(Pld(), ledger, adjacency=budget.adjacency, accountant="pld")
     height = calibrate(pld_epsilon_at(ledger, budget.delta), epsilon=budget.epsilon, start=start)
     return raise_until_met(cost, epsilon=budget.epsilon, height=height)
 
@@ -264,7 +275,7 @@ def largest_affordable(
     100
     """
     fits, fails = 0, most + 1
-    tried: Tried = []
+    tried: AttackEvidence = []
     here = max(1, min(most, start))
     while fails - fits > max(1.0, within * fits):
         found = cost(here)
@@ -274,7 +285,7 @@ def largest_affordable(
     return fits
 
 
-def _next_whole(tried: Tried, fits: int, fails: int, most: int) -> int:
+def _next_whole(tried: AttackEvidence, fits: int, fails: int, most: int) -> int:
     """Where a line in log-log meets the target, within the bracket; its middle every other time once it is slow."""
     x, y = tried[-1]
     slope = _slope(tried, 0.5)  # epsilon grows about like sqrt(n)
@@ -289,7 +300,7 @@ def _next_whole(tried: Tried, fits: int, fails: int, most: int) -> int:
 
 def _starting_guess(question: PricedRecipe, make: Callable[[int], PlannedSteps], power: float) -> int:
     """About where the central limit theorem meets the budget: mu^2 grows like n^power. Anything will do."""
-    budget, trial = question.recipe.budget, min(100, question.recipe.size)
+    budget, trial = question.recipe.budget, min(100, question.recipe.dataset_size)
     try:
         costs = gdp.extended_clt_mu(question.charged_ledger(make(trial)))
         grown = (gdp.mu_of(budget.epsilon, budget.delta) / costs) ** (2 / power)
@@ -318,7 +329,9 @@ def _infeasible_error(
 
     def at(*, count: int = count, rate: float = rate) -> float:
         try:
-            return question.quick_upper_bound(question.steps(scale=scale, count=count, rate=rate))
+            return question.quick_upper_bound(
+                question.steps(peak_noise_multiplier=scale, count=count, sample_rate=rate)
+            )
         except (InvalidValue, Unsupported):
             return math.inf
 
@@ -329,10 +342,10 @@ def _infeasible_error(
     if knob != "steps":
         found = largest_affordable(lambda n: at(count=n), epsilon=epsilon, most=count, start=count, within=ROUGH)
         nearest += [f"steps <= {found}"] if found else []
-    if knob != "batch" and not isinstance(recipe.batch, str):
-        most = max(1, int(rate * recipe.size))
+    if knob != "batch" and not isinstance(recipe.batch_size, str):
+        most = max(1, int(rate * recipe.dataset_size))
         found = largest_affordable(
-            lambda n: at(rate=n / recipe.size), epsilon=epsilon, most=most, start=most, within=ROUGH
+            lambda n: at(rate=n / recipe.dataset_size), epsilon=epsilon, most=most, start=most, within=ROUGH
         )
         nearest += [f"batch <= {found}"] if found else []
     least = at()
@@ -342,7 +355,9 @@ def _infeasible_error(
 
 def _quick_noise(question: PricedRecipe, count: int, rate: float) -> str:
     height = calibrate(
-        lambda h: question.quick_upper_bound(question.steps(scale=h, count=count, rate=rate)),
+        lambda h: question.quick_upper_bound(question.steps(peak_noise_multiplier=h, count=count, sample_rate=rate)),
         epsilon=question.recipe.budget.epsilon, start=1.0, rtol=ROUGH,
     )  # fmt: skip
-    return format_outward(question.steps(scale=height, count=count, rate=rate).scale, up=True)
+    return format_outward(
+        question.steps(peak_noise_multiplier=height, count=count, sample_rate=rate).peak_noise_multiplier, up=True
+    )

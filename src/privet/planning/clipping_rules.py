@@ -18,10 +18,10 @@ UNSOUND_RULES = {
     "per_layer_c": "each of M layers is clipped to C, so one example moves the sum by sqrt(M) C, not C",
     "l2_max": "the sensitivity is read off the batch, which bounds nothing",
 }
-OF_ADAPTIVE = ("threshold", "transformed", "bits", "bit_noise", "released", "state", "restore")
+OF_ADAPTIVE = ("current_clip", "transform", "statistics", "statistics_noise", "learn", "state_dict", "load_state_dict")
 
 NAMES = ("flat", "per_layer", "normalised", "adaclip", "own_norm", "per_layer_c", "l2_max", "quantile")
-registry: Registry[Any] = Registry("rule", needs=("groups", "factors", "norm_bound"), order=NAMES, published="clipping")
+registry: Registry[Any] = Registry("rule", needs=("groups", "scales", "l2_bound"), order=NAMES, published="clipping")
 
 
 def is_unsound(rule: str) -> bool:
@@ -37,7 +37,7 @@ def _rule_name(rule: str) -> str:
     return rule.partition(":")[0].strip()  # options may follow; a name that is not ours is a module's
 
 
-def check_rule(rule: str, *, as_published: bool) -> None:
+def check_rule(rule: str, *, uncertified: bool) -> None:
     """Raise unless `rule` is a clipping rule's name or the address of one, and a sound one unless as published."""
     known = list(dict.fromkeys((*SOUND_RULES, *UNSOUND_RULES, *registry.names())))
     if not isinstance(rule, str) or (rule not in known and not rule.partition(":")[2].strip()):
@@ -50,10 +50,10 @@ def check_rule(rule: str, *, as_published: bool) -> None:
             f"rule={rule!r} is the address of a rule of ours. A name says whether a proof covers it. Use one of "
             f"{', '.join(known)}."
         )
-    if is_unsound(rule) and not as_published:
+    if is_unsound(rule) and not uncertified:
         raise Unsupported(
             f"rule={rule!r} has no guarantee: {UNSOUND_RULES[_rule_name(rule)]}. Use one of {', '.join(SOUND_RULES)}, "
-            "or as_published."
+            "or uncertified."
         )
     if _rule_name(rule) in (*SOUND_RULES, *UNSOUND_RULES):
         return
@@ -76,10 +76,10 @@ def check_protocol(made: Any, rule: Any) -> None:
             f"Known: {', '.join(registry.names())}; or your own as my.module:Class."
         )
     if getattr(made, "adaptive", False):
-        _check.non_negative(bit_bound=getattr(made, "bit_bound", None))  # type: ignore[arg-type]
-    if getattr(made, "unsound", "") and not registry.is_ours(made):
+        _check.non_negative(statistics_bound=getattr(made, "statistics_bound", None))  # type: ignore[arg-type]
+    if getattr(made, "caveat", "") and not registry.is_ours(made):
         raise Unsupported(
-            f"rule={rule!r} says unsound={made.unsound!r}. Only the papers' rules that are named here go past their "
-            "bound; any other is held to it. Leave out `unsound`, or use one of "
-            f"{', '.join(UNSOUND_RULES)} with as_published."
+            f"rule={rule!r} says caveat={made.caveat!r}. Only the papers' rules that are named here go past their "
+            "bound; any other is held to it. Leave out `caveat`, or use one of "
+            f"{', '.join(UNSOUND_RULES)} with uncertified."
         )

@@ -34,12 +34,12 @@ class Row:
     utility: Utility | None
 
     @property
-    def noise(self) -> tuple[float, float]:
-        return self.plan.steps[0].noise, self.plan.steps[-1].noise
+    def noise_multiplier(self) -> tuple[float, float]:
+        return self.plan.steps[0].noise_multiplier, self.plan.steps[-1].noise_multiplier
 
     @property
-    def clip(self) -> tuple[float, float]:
-        return self.plan.steps[0].clip, self.plan.steps[-1].clip
+    def clipping_norm(self) -> tuple[float, float]:
+        return self.plan.steps[0].clipping_norm, self.plan.steps[-1].clipping_norm
 
     @property
     def noise_std(self) -> tuple[float, float]:
@@ -55,8 +55,9 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         plan, spent = self.plan, {"guarantee": self.plan.guarantee, "certified": self.plan.certified, "clt": self.clt}
         return {
-            "name": self.name, "method": plan.recipe.method, "steps": len(plan.steps), "batch": plan.batch,
-            "rule": plan.rule, **{key: list(getattr(self, key)) for key in ("noise", "clip", "noise_std")},
+            "name": self.name, "method": plan.recipe.method, "steps": len(plan.steps), "batch_size": plan.batch_size,
+            "rule": plan.rule,
+            **{key: list(getattr(self, key)) for key in ("noise_multiplier", "clipping_norm", "noise_std")},
             **{key: None if one is None else one.as_dict() for key, one in (spent | {"renyi": self.renyi}).items()},
             "over_budget": self.over_budget, "utility": None if self.utility is None else self.utility.as_dict(),
             "hash": plan.hash,
@@ -82,11 +83,11 @@ class Comparison:
         if not self.same_budget:
             budgets = [(row.name, _row_budget(row)) for row in self.rows]
             each = [
-                f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.relation}, per {b.unit}"
+                f"{name} epsilon {b.epsilon:.6g} at delta {b.delta:g}, {b.adjacency}, per {b.unit}"
                 for name, b in budgets
             ]
             said.append(f"The budgets differ, so less noise is no merit: {'; '.join(each)}.")
-        if len({row.plan.recipe.size for row in self.rows}) > 1:
+        if len({row.plan.recipe.dataset_size for row in self.rows}) > 1:
             said.append("The sizes of the datasets differ, so the plans are for different tasks.")
         for row in self.rows:
             if row.plan.is_unsound:
@@ -112,7 +113,7 @@ def compare(
 ) -> Comparison:
     """Plans side by side; recipes are planned first. Names come from a mapping, else from the methods.
 
-    >>> common = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 2000}
+    >>> common = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "steps": 2000}
     >>> found = compare(method_recipes(["noisy-sgd", "growing-mu"], rho_noise=2.0, **common))
     >>> [row.name for row in found.rows], found.same_budget, found.rows[1].clt.label
     (['noisy-sgd', 'growing-mu'], True, 'approximate')
@@ -164,7 +165,7 @@ def _plan_names(plans: "Sequence[Plan | Recipe]") -> list[str]:
     for one in plans:
         recipe = one.recipe if isinstance(one, Plan) else one
         stem = getattr(recipe, "method", None) or "own shapes"
-        stem += " as published" if getattr(recipe, "as_published", False) else ""
+        stem += " as published" if getattr(recipe, "uncertified", False) else ""
         names.append(unique_name(stem, names))
     return names
 
@@ -199,7 +200,7 @@ class Swap:
 
     @property
     def ratio(self) -> float:
-        return self.after.scale / self.before.scale
+        return self.after.peak_noise_multiplier / self.before.peak_noise_multiplier
 
     @property
     def excess(self) -> float | None:
@@ -217,7 +218,8 @@ class Swap:
     def as_dict(self) -> dict[str, Any]:
         proven = self.after.certified
         return {
-            "accountant": self.accountant, "label": self.after.guarantee.label, "noise": self.after.scale,
+            "accountant": self.accountant, "label": self.after.guarantee.label,
+            "noise_multiplier": self.after.peak_noise_multiplier,
             "ratio": self.ratio, "guarantee": self.after.guarantee.as_dict(),
             "certified": None if proven is None else proven.as_dict(), "over_budget": self.excess,
         }  # fmt: skip
@@ -228,7 +230,7 @@ def swap(before: Plan, *, accountant: str) -> Swap:
 
     Source: Bu et al. 2019, eq. (7) and (8), for a constant noise and the central limit theorem; any accountant here.
 
-    >>> moments = plan(delta=1e-5, size=60000, batch=256, epochs=20, noise=1.3, accountant="moments", solve="epsilon")
+    >>> moments = plan(delta=1e-5, dataset_size=60000, batch_size=256, epochs=20, noise_multiplier=1.3, accountant="moments", solve="epsilon")
     >>> found = swap(moments, accountant="gdp")
     >>> round(moments.guarantee.epsilon, 2), round(found.after.scale, 2), found.after.guarantee.label
     (1.35, 1.06, 'approximate')
@@ -236,16 +238,18 @@ def swap(before: Plan, *, accountant: str) -> Swap:
     if before.is_unsound:
         raise Unsupported(
             f"method={before.recipe.method!r} as published has no noise to swap: no accountant covers its clipping "
-            f"rule {before.rule!r}. Plan without as_published."
+            f"rule {before.rule!r}. Plan without uncertified."
         )
     if not before.guarantee.epsilon:
         raise NoSolution("epsilon=0 has no noise to swap: the plan costs nothing at its delta. Plan with less noise.")
     recipe, steps = before.recipe, before.steps  # the noise is to be found: what was solved for is now given
-    by_rate = recipe.solve == "batch"
+    by_rate = recipe.solve == "batch_size"
     asked = replace(
         recipe, budget=replace(recipe.budget, epsilon=before.guarantee.epsilon),
-        noise=recipe.noise if isinstance(recipe.noise, str) else None, batch=None if by_rate else recipe.batch,
-        rate=steps.rate if by_rate else recipe.rate, steps=steps.length, epochs=None, accountant=accountant,
-        solve="noise",
+        noise_multiplier=recipe.noise_multiplier if isinstance(recipe.noise_multiplier, str) else None,
+        batch_size=None if by_rate else recipe.batch_size,
+        sample_rate=steps.sample_rate if by_rate else recipe.sample_rate, steps=steps.length, epochs=None,
+        accountant=accountant,
+        solve="noise_multiplier",
     )  # fmt: skip
     return Swap(before=before, after=plan(asked))

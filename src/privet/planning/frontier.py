@@ -36,7 +36,8 @@ Progress = Callable[[int, int], None]  # (cells done, cells in all)
 class FrontierPoint:
     """One choice of rounds and batch: the noise that meets the budget there, or `why` there is none.
 
-    `noise` and `noise_last` are the multipliers of the first and the last step. `std` is the standard deviation of the
+    `noise_multiplier` and `noise_last` are the multipliers of the first and the last step. `std` is the standard
+    deviation of the
     noise in a coordinate of the averaged gradient, noise * clip / batch (root of the mean square over the steps).
     `signal` is how far the run stands out of its noise, over what a run on full batches has at the same budget:
 
@@ -48,9 +49,9 @@ class FrontierPoint:
     """
 
     steps: int
-    batch: float
+    batch_size: float
     epochs: float
-    noise: float | None = None
+    noise_multiplier: float | None = None
     noise_last: float | None = None
     std: float | None = None
     signal: float | None = None
@@ -66,7 +67,7 @@ class Frontier:
     """The plan-ahead view: one budget, one method, and the cells in order of batch, then steps."""
 
     budget: Budget
-    size: int
+    dataset_size: int
     method: str | None
     closed_noise: float
     cells: tuple[FrontierPoint, ...]
@@ -77,10 +78,10 @@ class Frontier:
 
     @property
     def batches(self) -> tuple[float, ...]:
-        return tuple(sorted({cell.batch for cell in self.cells}))
+        return tuple(sorted({cell.batch_size for cell in self.cells}))
 
-    def row(self, batch: float) -> tuple[FrontierPoint, ...]:
-        return tuple(cell for cell in self.cells if cell.batch == batch)
+    def row(self, batch_size: float) -> tuple[FrontierPoint, ...]:
+        return tuple(cell for cell in self.cells if cell.batch_size == batch_size)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,7 +109,7 @@ def ahead(
         raise InvalidValue("steps and epochs are both given. They say the same. Give one.")
     base = _base_recipe(recipe, given, batches, steps, epochs)
     places = _grid(base, batches, steps, epochs, is_centre=recipe is not None)
-    warn_large_delta(base.budget.delta, base.size, unit=base.budget.unit)
+    warn_large_delta(base.budget.delta, base.dataset_size, unit=base.budget.unit)
     closed_noise = proactive_noise(epsilon=base.budget.epsilon, delta=base.budget.delta)
     mu = gdp.mu_of(base.budget.epsilon, base.budget.delta)
     cells, errors = [], []
@@ -124,7 +125,11 @@ def ahead(
     if progress is not None:
         progress(len(places), len(places))
     return Frontier(
-        budget=base.budget, size=base.size, method=base.method, closed_noise=closed_noise, cells=mark_frontier(cells)
+        budget=base.budget,
+        dataset_size=base.dataset_size,
+        method=base.method,
+        closed_noise=closed_noise,
+        cells=mark_frontier(cells),
     )
 
 
@@ -142,7 +147,7 @@ def mark_frontier(cells: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
 def _cheapest_point(cells: Sequence[FrontierPoint]) -> FrontierPoint:
     least = min(cell.std for cell in cells if cell.std is not None)
     near = [cell for cell in cells if cell.std is not None and cell.std <= SLACK * least]
-    return min(near, key=lambda cell: (cell.steps * cell.batch, -cell.steps))
+    return min(near, key=lambda cell: (cell.steps * cell.batch_size, -cell.steps))
 
 
 # --- the grid ---------------------------------------------------------------------------------------
@@ -154,25 +159,26 @@ def _base_recipe(
     for name, values in (("batches", batches), ("steps", steps), ("epochs", epochs)):
         _check_values(name, values)
     if recipe is None:
-        for name in ("batch", "rate", "solve"):
+        for name in ("batch_size", "sample_rate", "solve"):
             if name in given:
                 hint = "Leave it out." if name == "solve" else "Give batches=[64, 256], for example."
                 raise InvalidValue(
                     f"{name}={given[name]!r} does not apply here: it is what the exploration varies or finds. {hint}"
                 )
-        return Recipe.of(**given, batch=1, steps=1)
+        return Recipe.of(**given, batch_size=1, steps=1)
     recipe = as_recipe(recipe, given)
     if recipe.solve != "noise":
         raise InvalidValue(
             f"solve={recipe.solve!r} asks for {recipe.solve}, but the exploration finds the noise. Leave it out."
         )
-    if recipe.as_published:
+    if recipe.uncertified:
         raise InvalidValue(
-            "as_published does not apply here: the exploration certifies the noise it shows. Leave it out."
+            "uncertified does not apply here: the exploration certifies the noise it shows. Leave it out."
         )
-    if isinstance(recipe.batch, str):
+    if isinstance(recipe.batch_size, str):
         raise InvalidValue(
-            f"batch={recipe.batch!r} changes over the steps. The exploration compares batch sizes. Give a number."
+            f"batch_size={recipe.batch_size!r} changes over the steps. The exploration compares batch sizes. Give a "
+            "number."
         )
     return recipe
 
@@ -198,7 +204,7 @@ def _grid(
     is_centre: bool,
 ) -> list[tuple[float, int]]:  # fmt: skip
     """The (batch, steps) of every cell, each once, in order."""
-    size, centre = base.size, _centre_point(base) if is_centre else None
+    size, centre = base.dataset_size, _centre_point(base) if is_centre else None
     if batches is None:
         batches = BATCHES if centre is None else [centre[0], *(max(1, round(centre[0] * by)) for by in BATCHES_AROUND)]
         batches = [min(size, batch) for batch in batches]
@@ -220,7 +226,7 @@ def _grid(
 def _centre_point(base: Recipe) -> tuple[float, int]:
     assert base.base_rate is not None
     assert base.count is not None
-    return base.base_rate * base.size if base.batch is None else base.batch, base.count
+    return base.base_rate * base.dataset_size if base.batch_size is None else base.batch_size, base.count
 
 
 # --- one cell ---------------------------------------------------------------------------------------
@@ -228,11 +234,11 @@ def _frontier_point(
     base: Recipe, batch: float, count: int, closed_noise: float, mu: float
 ) -> tuple[FrontierPoint, PrivetError | None]:
     """The cell, and the error if it has no answer."""
-    recipe = replace(base, batch=batch, rate=None, steps=count, epochs=None)
-    question, rate = PricedRecipe(recipe), batch / base.size
+    recipe = replace(base, batch_size=batch, sample_rate=None, steps=count, epochs=None)
+    question, rate = PricedRecipe(recipe), batch / base.dataset_size
     closed = _closed_form_guarantee(question, count, rate, closed_noise)
     bare = FrontierPoint(
-        steps=count, batch=float(batch), epochs=count * rate, closed=closed,
+        steps=count, batch_size=float(batch), epochs=count * rate, closed=closed,
         holds=None if closed is None else closed.epsilon <= base.budget.epsilon,
     )  # fmt: skip
     try:
@@ -243,8 +249,9 @@ def _frontier_point(
         return replace(bare, why=f"{why}{error}"), error
     std, strength = _average_noise(steps, batch)
     found = replace(
-        bare, noise=float(steps.noises[0]), noise_last=float(steps.noises[-1]), std=std,
-        signal=strength / (base.size * mu), guarantee=guarantee,
+        bare, noise_multiplier=float(steps.noise_multipliers[0]), noise_last=float(steps.noise_multipliers[-1]),
+        std=std,
+        signal=strength / (base.dataset_size * mu), guarantee=guarantee,
     )  # fmt: skip
     return found, None
 
@@ -252,16 +259,16 @@ def _frontier_point(
 def _average_noise(steps: PlannedSteps, batch: float) -> tuple[float, float]:
     """The root mean square of noise_t clip_t / batch, and sqrt(sum_t (batch / noise_t)^2)."""
     if steps.is_constant:  # up to 1e12 steps, held once
-        noise, clip = float(steps.noises[0]), float(steps.clips[0])
+        noise, clip = float(steps.noise_multipliers[0]), float(steps.clipping_norms[0])
         return noise * clip / batch, math.sqrt(steps.length) * batch / noise
-    std = float(np.sqrt(np.mean((steps.noises * steps.clips) ** 2))) / batch
-    return std, float(np.sqrt(np.sum(steps.noises**-2.0))) * batch
+    std = float(np.sqrt(np.mean((steps.noise_multipliers * steps.clipping_norms) ** 2))) / batch
+    return std, float(np.sqrt(np.sum(steps.noise_multipliers**-2.0))) * batch
 
 
 def _closed_form_guarantee(question: PricedRecipe, count: int, rate: float, noise: float) -> Guarantee | None:
     """What is certified at the closed form's noise; None where no theorem covers it, or several runs are charged."""
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate, sampling=question.recipe.sampling), count)  # type: ignore[arg-type]
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate, sampling=question.recipe.sampling), count)  # type: ignore[arg-type]
     return None if question.recipe.tuning is not None else try_guarantee(ledger, question.recipe.budget)
 
 
@@ -269,13 +276,13 @@ def _closed_form_guarantee(question: PricedRecipe, count: int, rate: float, nois
 class ExtensionCost:
     """The whole run with `rounds` more than planned.
 
-    `guarantee`: the rounds more are like the plan's last one. `noise`: the least noise of those rounds that keeps the
-    whole run within the larger epsilon asked for, and `within` its guarantee; or `why` there is none.
+    `guarantee`: the rounds more are like the plan's last one. `noise_multiplier`: the least noise of those rounds that
+    keeps the whole run within the larger epsilon asked for, and `within` its guarantee; or `why` there is none.
     """
 
     rounds: int
     guarantee: Guarantee
-    noise: float | None = None
+    noise_multiplier: float | None = None
     within: Guarantee | None = None
     why: str = ""
 
@@ -294,7 +301,7 @@ class Extension:
     most: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        last = {name: getattr(self.last, name) for name in ("noise", "rate", "clip")}
+        last = {name: getattr(self.last, name) for name in ("noise_multiplier", "sample_rate", "clipping_norm")}
         return asdict(self) | {"last": last | {"sampling": str(self.last.sampling)}}
 
 
@@ -305,9 +312,9 @@ def extend_rounds(plan: Plan, rounds: Sequence[int], *, within: float | None = N
     are parts of one another, so where the results decide how many of them there are, the longest is the price.
 
     >>> from privet.planning import plan
-    >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, steps=10000)
+    >>> p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=256, steps=10000)
     >>> found = extend_rounds(p, [1000], within=2.2)
-    >>> round(found.rows[0].guarantee.epsilon, 2), found.rows[0].noise < p.steps[-1].noise, found.most
+    >>> round(found.rows[0].guarantee.epsilon, 2), found.rows[0].noise < p.steps[-1].noise_multiplier, found.most
     (2.11, True, 1918)
 
     Raises:
@@ -349,7 +356,7 @@ def _extended_guarantee(plan: Plan, rounds: int, noise: float | None = None) -> 
     ledger = plan.ledger()
     if rounds:
         last, further = plan.steps[-1], Ledger()
-        further.add(last if noise is None else replace(last, noise=noise), rounds)
+        further.add(last if noise is None else replace(last, noise_multiplier=noise), rounds)
         ledger = compose_ledgers(ledger, further)
     return guarantee_for(ledger, plan.recipe.budget, "pld" if plan.certified is not None else plan.guarantee.method)
 
@@ -361,11 +368,13 @@ def _extension_cost(plan: Plan, rounds: int, within: float | None) -> ExtensionC
         return found
     try:
         noise = calibrate(
-            lambda noise: _extended_guarantee(plan, rounds, noise).epsilon, epsilon=within, start=plan.steps[-1].noise
+            lambda noise: _extended_guarantee(plan, rounds, noise).epsilon,
+            epsilon=within,
+            start=plan.steps[-1].noise_multiplier,
         )
     except NoSolution as error:
         return replace(found, why=f"no noise reaches it: {error}")
-    return replace(found, noise=noise, within=_extended_guarantee(plan, rounds, noise))
+    return replace(found, noise_multiplier=noise, within=_extended_guarantee(plan, rounds, noise))
 
 
 def _most_rounds(plan: Plan, within: float) -> int:

@@ -23,23 +23,24 @@ class ScheduleContext:
     """What a method's shapes may depend on."""
 
     recipe: "Recipe"
-    rate: float
+    sample_rate: float
     count: int
-    scale: float
+    peak_noise_multiplier: float
 
     @property
     def epoch(self) -> str:
         """The steps of an epoch, as an option of a schedule."""
-        if isinstance(self.recipe.batch, str):
+        if isinstance(self.recipe.batch_size, str):
             raise InvalidValue(
-                f"batch={self.recipe.batch!r} changes over the steps, but method={self.recipe.method!r} changes its "
+                f"batch_size={self.recipe.batch_size!r} changes over the steps, but method={self.recipe.method!r} "
+                "changes its "
                 "noise once in an epoch. Give one batch size."
             )
-        return format_number(1 / self.rate)
+        return format_number(1 / self.sample_rate)
 
     @property
     def epochs(self) -> int:
-        return max(1, round(self.count * self.rate))
+        return max(1, round(self.count * self.sample_rate))
 
 
 ShapeOf = Callable[[ScheduleContext], str]
@@ -56,7 +57,7 @@ class Method:
     clip_says: str
     label: Label
     accountant: str
-    wrong: str
+    caveat: str
     certified_variant: str
     rule: str = "flat"
     published_rule: str = "flat"
@@ -68,7 +69,7 @@ class Method:
     published_noise: ShapeOf | None = field(default=None, repr=False)  # where it depends on the noise itself
 
     @property
-    def sound(self) -> bool:
+    def is_certified(self) -> bool:
         """Whether a proof covers the clipping rule as published."""
         return not is_unsound(self.published_rule)
 
@@ -76,8 +77,8 @@ class Method:
         return {
             "name": self.name, "paper": self.paper, "noise": self.noise_says, "clip": self.clip_says, "rule": self.rule,
             "needs": list(self.needs),
-            "as_published": {"rule": self.published_rule, "accountant": self.accountant, "label": self.label},
-            "wrong": self.wrong, "sibling": self.certified_variant,
+            "uncertified": {"rule": self.published_rule, "accountant": self.accountant, "label": self.label},
+            "wrong": self.caveat, "sibling": self.certified_variant,
         }  # fmt: skip
 
 
@@ -103,7 +104,7 @@ _CLT = "The central limit theorem is no bound: at a finite number of steps it ma
 
 def _du_method(name: str, noise: str, clip: str, needs: tuple[str, ...]) -> Method:
     return Method(
-        name=name, paper=_DU, noise_says=noise, clip_says=clip, label="approximate", accountant="gdp", wrong=_CLT,
+        name=name, paper=_DU, noise_says=noise, clip_says=clip, label="approximate", accountant="gdp", caveat=_CLT,
         certified_variant="same, pld", needs=needs,
         noise=growing_mu if "rho_noise" in needs else None, clip=decaying_clip if "rho_clip" in needs else None,
     )  # fmt: skip
@@ -111,12 +112,12 @@ def _du_method(name: str, noise: str, clip: str, needs: tuple[str, ...]) -> Meth
 
 def _bu_method(name: str) -> Method:
     return Method(name=name, paper=_BU, noise_says="constant", clip_says="constant", label="approximate",
-                  accountant="gdp", wrong=_CLT, certified_variant="same, pld")  # fmt: skip
+                  accountant="gdp", caveat=_CLT, certified_variant="same, pld")  # fmt: skip
 
 
 def _certified_method(name: str, paper: str, clip: str, rule: str, note: str) -> Method:
     return Method(name=name, paper=paper, noise_says="constant", clip_says=clip, label="certified", accountant="pld",
-                  wrong="", certified_variant=note, rule=rule, published_rule=rule)  # fmt: skip
+                  caveat="", certified_variant=note, rule=rule, published_rule=rule)  # fmt: skip
 
 
 _ROWS = (

@@ -47,9 +47,9 @@ class Plan:
     one_run: Guarantee | None = None
 
     @property
-    def scale(self) -> float:
+    def peak_noise_multiplier(self) -> float:
         """The height of the noise shape."""
-        return self.steps.scale
+        return self.steps.peak_noise_multiplier
 
     @property
     def shapes(self) -> dict[str, str]:
@@ -66,9 +66,9 @@ class Plan:
         return is_unsound(self.rule)
 
     @property
-    def batch(self) -> float:
+    def batch_size(self) -> float:
         """The expected number of records in the first step: the public constant that updates are divided by."""
-        return float(self.steps.rates[0]) * self.recipe.size
+        return float(self.steps.sample_rates[0]) * self.recipe.dataset_size
 
     @property
     def hash(self) -> str:
@@ -124,8 +124,8 @@ def _guarantee_table(guarantee: Guarantee | None) -> dict[str, Any] | None:
 def plan(recipe: Recipe | None = None, /, **given: Any) -> Plan:
     """The plan that meets a recipe, or the keywords of `Recipe.of`: the budget met, never exceeded.
 
-    >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, epochs=15)
-    >>> p.guarantee.label, p.guarantee.epsilon <= 2.0, round(p.steps[0].noise, 3)
+    >>> p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=256, epochs=15)
+    >>> p.guarantee.label, p.guarantee.epsilon <= 2.0, round(p.steps[0].noise_multiplier, 3)
     ('certified', True, 0.839)
 
     Raises:
@@ -175,7 +175,9 @@ def _restore_steps(question: PricedRecipe, stored: Mapping[str, Any]) -> Planned
     _check.whole(steps=length)
     _check.rate(rate=rate)
     _check.positive(scale=scale)
-    made = question.steps(scale=scale if recipe.solve == "noise" else 1.0, count=length, rate=rate)
+    made = question.steps(
+        peak_noise_multiplier=scale if recipe.solve == "noise" else 1.0, count=length, sample_rate=rate
+    )
     wanted = {name: getattr(made, name) for name in _STEPS} | {"sampling": str(made.sampling)}
     if recipe.solve != "batch":
         wanted["rate"] = recipe.base_rate

@@ -21,24 +21,24 @@ MOST_SCHEDULED = 10**7  # one value is held for each
 class PlannedSteps(Sequence[Step]):
     """Step i has noise `scale * noise_i`, rate `rate * batch_i` and clip `clip_i`; the shapes are spelled.
 
-    >>> steps = PlannedSteps(length=3, rate=0.01, scale=2.0, noise="exponential:end=0.25")
-    >>> [step.noise for step in steps]
+    >>> steps = PlannedSteps(length=3, sample_rate=0.01, peak_noise_multiplier=2.0, noise_schedule="exponential:end=0.25")
+    >>> [step.noise_multiplier for step in steps]
     [2.0, 1.0, 0.5]
     """
 
     length: int
-    rate: float
-    scale: float = 1.0
-    noise: str = "constant"
-    batch: str = "constant"
-    clip: str = "constant"
+    sample_rate: float
+    peak_noise_multiplier: float = 1.0
+    noise_schedule: str = "constant"
+    batch_schedule: str = "constant"
+    clip_schedule: str = "constant"
     sampling: Sampling = POISSON
     _values: dict[str, Floats] = field(default_factory=dict, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
         _check.whole(steps=self.length)
-        _check.positive(scale=self.scale)
-        _check.rate(rate=self.rate)
+        _check.positive(peak_noise_multiplier=self.peak_noise_multiplier)
+        _check.rate(sample_rate=self.sample_rate)
         most = MOST_STEPS if self.is_constant else MOST_SCHEDULED
         if self.length > most:
             raise InvalidValue(f"steps={self.length} must be at most {most:.0e}. Use fewer steps.")
@@ -46,27 +46,31 @@ class PlannedSteps(Sequence[Step]):
     @property
     def is_constant(self) -> bool:
         """Whether all steps are alike."""
-        return all(isinstance(schedule(shape), Constant) for shape in (self.noise, self.batch, self.clip))
+        return all(
+            isinstance(schedule(shape), Constant)
+            for shape in (self.noise_schedule, self.batch_schedule, self.clip_schedule)
+        )
 
     @property
-    def noises(self) -> Floats:
-        return self._shape_values("noise", self.noise, self.scale)
+    def noise_multipliers(self) -> Floats:
+        return self._shape_values("noise", self.noise_schedule, self.peak_noise_multiplier)
 
     @property
-    def rates(self) -> Floats:
-        found = self._shape_values("batch", self.batch, self.rate)
+    def sample_rates(self) -> Floats:
+        found = self._shape_values("batch", self.batch_schedule, self.sample_rate)
         some = found[:1] if found.strides == (0,) else found  # a constant, held once
         if (some > 1).any():
             worst = int(np.argmax(some > 1))
             raise InvalidValue(
-                f"batch={self.batch!r} makes rate={found[worst]:.6g} at step {worst}, above 1. An example takes part "
+                f"batch_schedule={self.batch_schedule!r} makes rate={found[worst]:.6g} at step {worst}, above 1. An "
+                "example takes part "
                 "at most once in a step. Use a smaller batch."
             )
         return found
 
     @property
-    def clips(self) -> Floats:
-        return self._shape_values("clip", self.clip, 1.0)
+    def clipping_norms(self) -> Floats:
+        return self._shape_values("clip", self.clip_schedule, 1.0)
 
     def ledger(self) -> Ledger:
         """The same steps as a ledger, for any accountant."""
@@ -74,7 +78,12 @@ class PlannedSteps(Sequence[Step]):
         if self.is_constant:
             ledger.add(self[0], self.length)
         else:
-            ledger.extend(noise=self.noises, rate=self.rates, clip=self.clips, sampling=self.sampling)
+            ledger.extend(
+                noise_multiplier=self.noise_multipliers,
+                sample_rate=self.sample_rates,
+                clipping_norm=self.clipping_norms,
+                sampling=self.sampling,
+            )
         return ledger
 
     def _shape_values(self, name: str, shape: str, height: float) -> Floats:
@@ -100,6 +109,7 @@ class PlannedSteps(Sequence[Step]):
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(self.length)))
         return Step(
-            noise=float(self.noises[index]), rate=float(self.rates[index]), clip=float(self.clips[index]),
+            noise_multiplier=float(self.noise_multipliers[index]), sample_rate=float(self.sample_rates[index]),
+            clipping_norm=float(self.clipping_norms[index]),
             sampling=self.sampling,
         )  # fmt: skip

@@ -39,34 +39,38 @@ class PricedRecipe:
             return self.recipe.accountant
         if self.recipe.tuning is not None and self.recipe.tuning.is_random:
             return "rdp"
-        return self.method.accountant if self.recipe.as_published and self.method else "pld"
+        return self.method.accountant if self.recipe.uncertified and self.method else "pld"
 
     @property
     def rule(self) -> str:
         if self.recipe.rule is not None or self.method is None:
             return self.recipe.rule or "flat"
-        return self.method.published_rule if self.recipe.as_published else self.method.rule
+        return self.method.published_rule if self.recipe.uncertified else self.method.rule
 
     @property
     def has_claim(self) -> bool:
         """Whether the price is a closed form of the paper, not an accountant."""
-        return self.recipe.as_published and self.method is not None and self.method.claim is not None
+        return self.recipe.uncertified and self.method is not None and self.method.claim is not None
 
-    def steps(self, *, scale: float, count: int, rate: float) -> PlannedSteps:
+    def steps(self, *, peak_noise_multiplier: float, count: int, sample_rate: float) -> PlannedSteps:
         recipe = self.recipe
-        height = recipe.noise if isinstance(recipe.noise, float) else 1.0
-        at = ScheduleContext(recipe=recipe, rate=rate, count=count, scale=scale * height)
+        height = recipe.noise_multiplier if isinstance(recipe.noise_multiplier, float) else 1.0
+        at = ScheduleContext(
+            recipe=recipe, sample_rate=sample_rate, count=count, peak_noise_multiplier=peak_noise_multiplier * height
+        )
         shapes = [_resolve_shape(self.method, recipe, name, at) for name in ("noise", "clip")]
         return PlannedSteps(
-            length=count, rate=rate, scale=scale * height, noise=shapes[0], clip=shapes[1],
-            batch=recipe.batch if isinstance(recipe.batch, str) else "constant", sampling=sampling(recipe.sampling),
+            length=count, sample_rate=sample_rate, peak_noise_multiplier=peak_noise_multiplier * height,
+            noise_schedule=shapes[0], clip_schedule=shapes[1],
+            batch_schedule=recipe.batch_size if isinstance(recipe.batch_size, str) else "constant",
+            sampling=sampling(recipe.sampling),
         )  # fmt: skip
 
     def own_steps(self, scale: float) -> PlannedSteps:
         """The steps of the recipe's own number and rate, where it says both."""
         assert self.recipe.count is not None
         assert self.recipe.base_rate is not None
-        return self.steps(scale=scale, count=self.recipe.count, rate=self.recipe.base_rate)
+        return self.steps(peak_noise_multiplier=scale, count=self.recipe.count, sample_rate=self.recipe.base_rate)
 
     def charged_ledger(self, steps: PlannedSteps) -> Ledger:
         """The releases that are charged: those of one run, or of all trials where their number is fixed."""
@@ -79,17 +83,22 @@ class PricedRecipe:
         if self.has_claim:
             assert row is not None
             assert row.claim is not None
-            at = ScheduleContext(recipe=self.recipe, rate=steps.rate, count=steps.length, scale=steps.scale)
+            at = ScheduleContext(
+                recipe=self.recipe,
+                sample_rate=steps.sample_rate,
+                count=steps.length,
+                peak_noise_multiplier=steps.peak_noise_multiplier,
+            )
             return Guarantee(
                 epsilon=row.claim(at, budget.delta), epsilon_lower=None, delta=budget.delta, label="claimed",
-                method=f"{row.name} closed form", relation=budget.relation, sampling=self.recipe.sampling,
+                method=f"{row.name} closed form", adjacency=budget.adjacency, sampling=self.recipe.sampling,
                 unit=budget.unit, steps=steps.length,
             )  # fmt: skip
         if warn:
-            warn_large_delta(budget.delta, self.recipe.size, unit=budget.unit)
+            warn_large_delta(budget.delta, self.recipe.dataset_size, unit=budget.unit)
         if steps not in self._prices:
             found = self._guarantee_of_steps(steps, self.accountant)
-            paper = row if self.recipe.as_published and self.recipe.accountant is None else None
+            paper = row if self.recipe.uncertified and self.recipe.accountant is None else None
             # under the weaker of the accountant's label and the method's
             label: Label = "claimed" if is_unsound(self.rule) else "certified" if paper is None else paper.label
             is_weaker = LABELS.index(label) > LABELS.index(found.label)
@@ -134,7 +143,7 @@ class PricedRecipe:
         if tuning.is_random:
             return private_selection(
                 steps.ledger(), budget.delta, law=tuning.trial_count_distribution, mean=tuning.runs,
-                relation=budget.relation, unit=budget.unit,
+                adjacency=budget.adjacency, unit=budget.unit,
             )  # fmt: skip
         found = guarantee_for(self.charged_ledger(steps), budget, accountant)
         count = steps.length * (int(tuning.runs) if tuning.trial_count_distribution == "fixed" else 1)
@@ -143,7 +152,7 @@ class PricedRecipe:
 
 def guarantee_for(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee:
     """What a ledger costs at the delta of a budget, for its unit and neighbouring relation."""
-    return spent(ledger, budget.delta, accountant=accountant, relation=budget.relation, unit=budget.unit)
+    return spent(ledger, budget.delta, accountant=accountant, adjacency=budget.adjacency, unit=budget.unit)
 
 
 def try_guarantee(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Guarantee | None:
@@ -158,7 +167,7 @@ def _resolve_shape(row: Method | None, recipe: Recipe, name: str, at: ScheduleCo
     """The spelling of a shape: the recipe's own where the method leaves it open, else the method's."""
     own = getattr(recipe, name)
     shape_of = None if row is None else getattr(row, name)
-    if name == "noise" and recipe.as_published and row is not None and row.published_noise is not None:
+    if name == "noise" and recipe.uncertified and row is not None and row.published_noise is not None:
         shape_of = row.published_noise
     if isinstance(own, str) or shape_of is None:
         return own if isinstance(own, str) else "constant" if name == "noise" else to_spec(own)
@@ -177,10 +186,8 @@ def _check_method(recipe: Recipe, row: Method | None) -> None:
                 f"method={'growing-mu' if name == 'rho_noise' else 'sensitivity-decay'!r}."
             )
     if row is None:
-        if recipe.as_published:
-            raise InvalidValue(
-                "as_published needs a method. It stands for a paper. Give method='dynamic', for example."
-            )
+        if recipe.uncertified:
+            raise InvalidValue("uncertified needs a method. It stands for a paper. Give method='dynamic', for example.")
         return
     for name in ("noise", "clip"):
         own = getattr(recipe, name)
@@ -189,7 +196,7 @@ def _check_method(recipe: Recipe, row: Method | None) -> None:
                 f"{name}={own!r} does not apply to method={row.name!r}, which says it is "
                 f"{row.noise_says if name == 'noise' else row.clip_says}. Leave out {name}, or the method."
             )
-    if recipe.as_published and row.claim is not None and recipe.accountant is not None:
+    if recipe.uncertified and row.claim is not None and recipe.accountant is not None:
         raise InvalidValue(
             f"accountant={recipe.accountant!r} does not apply to method={row.name!r} as published: its epsilon is a "
             "closed form. Leave out the accountant."

@@ -2,15 +2,15 @@
 
 epsilon = 1.2            # or a [budget] table with epsilon, delta, unit, relation
 delta = 1e-5             # left out: 1 / (10 size)
-size = 60000
-batch = 256              # or rate = "256/60000"; also a schedule: "256 * linear:end=2"
+dataset_size = 60000
+batch_size = 256              # or rate = "256/60000"; also a schedule: "256 * linear:end=2"
 epochs = 60              # or steps = 14063
 method = "dynamic"       # `privet list methods` lists them; or your own shapes in `noise` and `clip`
 rho_noise = 3.3
 rho_clip = 3.3
 clip = 1.0
 trials_mean = 10         # the budget is for the best of so many runs; planning/trials.py has the laws
-trials_law = "geometric"
+trial_count_distribution = "geometric"
 
 [training]               # kept as it is, for training
 task = "mnist"
@@ -46,9 +46,14 @@ Shape: TypeAlias = "float | str"  # a number, or the spelling of a schedule
 
 VERSION = 1  # of a file
 MOST_BYTES = 16 * 2**20
-BUDGET = ("epsilon", "delta", "unit", "relation")
+BUDGET = ("epsilon", "delta", "unit", "adjacency")
 NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is what is asked for
-GIVEN = {"noise": ("noise",), "steps": ("steps", "epochs"), "batch": ("batch", "rate"), "epsilon": ("epsilon",)}
+GIVEN = {
+    "noise_multiplier": ("noise_multiplier",),
+    "steps": ("steps", "epochs"),
+    "batch_size": ("batch_size", "sample_rate"),
+    "epsilon": ("epsilon",),
+}
 MOST_SIZE = 10**12
 DEFAULT_BATCH = 256
 
@@ -58,50 +63,51 @@ DEFAULT_BATCH = 256
 class Recipe:
     """What is wanted: a budget, a dataset size, and all but one of noise, steps, batch and epsilon.
 
-    `noise`, `clip` and `batch` are numbers or schedules, as text, mapping or object; they are kept as a number or
-    as text. The height of `noise` is what planning finds, unless `solve` names another knob.
+    `noise_multiplier`, `clipping_norm` and `batch_size` are numbers or schedules, as text, mapping or object; they are
+    kept as a number or
+    as text. The height of `noise_multiplier` is what planning finds, unless `solve` names another knob.
 
-    >>> recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=256, epochs=60, method="noisy-sgd")
+    >>> recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
     >>> recipe.count, recipe.solve
     (14063, 'noise')
     """
 
     budget: Budget
-    size: int
-    batch: Any = None  # Shape | None, once made
-    rate: float | None = None
+    dataset_size: int
+    batch_size: Any = None  # Shape | None, once made
+    sample_rate: float | None = None
     steps: int | None = None
     epochs: float | None = None
-    noise: Any = None  # Shape | None
-    clip: Any = 1.0  # Shape
+    noise_multiplier: Any = None  # Shape | None
+    clipping_norm: Any = 1.0  # Shape
     method: str | None = None
     rho_noise: float | None = None
     rho_clip: float | None = None
     rule: str | None = None
     accountant: str | None = None
     sampling: str = "poisson"
-    as_published: bool = False
+    uncertified: bool = False
     solve: Knob = "noise"
     trials: int | None = None
     trials_mean: float | None = None
-    trials_law: str | None = None
+    trial_count_distribution: str | None = None
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.budget, Budget):
             raise InvalidValue(f"budget={self.budget!r} must be a Budget. Write Budget(epsilon=1.2, delta=1e-5).")
         _check.one_of(KNOBS, solve=self.solve)
-        _check.whole(size=self.size)
-        _check_most("size", self.size, MOST_SIZE)
-        for name in ("noise", "clip", "batch"):
+        _check.whole(dataset_size=self.dataset_size)
+        _check_most("dataset_size", self.dataset_size, MOST_SIZE)
+        for name in ("noise_multiplier", "clipping_norm", "batch_size"):
             object.__setattr__(self, name, _parse_shape(name, getattr(self, name)))
         _check_words(self)
         _check_knobs(self)
         _check_numbers(self)
-        check_accountant(self.tuning, accountant=self.accountant, as_published=self.as_published)
+        check_accountant(self.tuning, accountant=self.accountant, uncertified=self.uncertified)
         law = None if self.tuning is None else self.tuning.trial_count_distribution
-        object.__setattr__(self, "trials_law", law)
-        for name in ("rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):  # 60 and 60.0 have one hash
+        object.__setattr__(self, "trial_count_distribution", law)
+        for name in ("sample_rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):  # 60 and 60.0 have one hash
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else float(value))
         _check_sampling(self)
@@ -110,9 +116,13 @@ class Recipe:
     @property
     def base_rate(self) -> float | None:
         """The rate before the batch's shape, if the batch is known: batch / size."""
-        if self.rate is not None:
-            return self.rate
-        return 1.0 / self.size if isinstance(self.batch, str) else self.batch and self.batch / self.size
+        if self.sample_rate is not None:
+            return self.sample_rate
+        return (
+            1.0 / self.dataset_size
+            if isinstance(self.batch_size, str)
+            else self.batch_size and self.batch_size / self.dataset_size
+        )
 
     @property
     def count(self) -> int | None:
@@ -124,7 +134,9 @@ class Recipe:
     @property
     def tuning(self) -> TrialBudget | None:
         """The law by which runs are tried, if more than one is: the budget is for all of them together."""
-        return parse_trial_budget(trials=self.trials, trials_mean=self.trials_mean, trials_law=self.trials_law)
+        return parse_trial_budget(
+            trials=self.trials, trials_mean=self.trials_mean, trial_count_distribution=self.trial_count_distribution
+        )
 
     @classmethod
     def of(cls, **given: Any) -> "Recipe":
@@ -132,7 +144,7 @@ class Recipe:
 
         Left out: delta is 1 / (10 size), and the batch is 256 records (or all there are).
 
-        >>> Recipe.of(epsilon=2.0, size=60000, epochs=15).budget.delta
+        >>> Recipe.of(epsilon=2.0, dataset_size=60000, epochs=15).budget.delta
         1.6666666666666667e-06
         """
         given = {key: value for key, value in given.items() if value is not None}
@@ -146,8 +158,10 @@ class Recipe:
         elif any(key in given for key in BUDGET):
             raise InvalidValue("budget and epsilon, delta, unit or relation are both given. Give one of them.")
         require_size(given, budget.unit)
-        if given.get("solve") != "batch" and "batch" not in given and "rate" not in given:
-            given["batch"] = min(DEFAULT_BATCH, given["size"]) if isinstance(given["size"], int) else DEFAULT_BATCH
+        if given.get("solve") != "batch_size" and "batch_size" not in given and "sample_rate" not in given:
+            given["batch_size"] = (
+                min(DEFAULT_BATCH, given["dataset_size"]) if isinstance(given["dataset_size"], int) else DEFAULT_BATCH
+            )
         return cls(budget=budget, **given)
 
     @classmethod
@@ -187,15 +201,17 @@ def as_recipe(recipe: Recipe | None, given: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
-def steps_in_epochs(epochs: float, rate: float) -> int:
+def steps_in_epochs(epochs: float, sample_rate: float) -> int:
     """T = ceil(epochs / rate), less a few roundings: 0.1 epochs of 60000 in batches of 100 are 60 steps, not 61.
 
     >>> steps_in_epochs(60, 256 / 60000), steps_in_epochs(0.1, 100 / 60000)
     (14063, 60)
     """
-    found = epochs / rate
+    found = epochs / sample_rate
     if found > MOST_STEPS:
-        raise InvalidValue(f"epochs={epochs:g} at rate={rate:g} is more than {MOST_STEPS:.0e} steps. Use fewer.")
+        raise InvalidValue(
+            f"epochs={epochs:g} at sample_rate={sample_rate:g} is more than {MOST_STEPS:.0e} steps. Use fewer."
+        )
     return max(1, math.ceil(found * (1 - 2.0**-49)))
 
 
@@ -214,12 +230,12 @@ def _parse_shape(name: str, given: Any) -> "Shape | None":
 
 
 def _check_words(recipe: Recipe) -> None:
-    if not isinstance(recipe.as_published, bool):
-        raise InvalidValue(f"as_published={recipe.as_published!r} must be true or false.")
+    if not isinstance(recipe.uncertified, bool):
+        raise InvalidValue(f"uncertified={recipe.uncertified!r} must be true or false.")
     if recipe.method is not None:
         method(recipe.method)
     if recipe.rule is not None:
-        check_rule(recipe.rule, as_published=recipe.as_published)
+        check_rule(recipe.rule, uncertified=recipe.uncertified)
     if recipe.accountant is not None:
         if not isinstance(recipe.accountant, str):
             raise InvalidValue(f"accountant={recipe.accountant!r} must be a name such as 'pld'.")
@@ -232,7 +248,7 @@ def _check_knobs(recipe: Recipe) -> None:
     values["epsilon"] = None if recipe.budget.epsilon == NO_LIMIT else recipe.budget.epsilon
     given = {knob: [key for key in keys if values[key] is not None] for knob, keys in GIVEN.items()}
     asked = given.pop(recipe.solve)
-    if asked and not (recipe.solve == "noise" and isinstance(recipe.noise, str)):
+    if asked and not (recipe.solve == "noise" and isinstance(recipe.noise_multiplier, str)):
         raise InvalidValue(
             f"solve={recipe.solve!r} asks for {recipe.solve}, but {asked[0]}={values[asked[0]]!r} is given. "
             f"Leave out {asked[0]}, or solve for another of {', '.join(KNOBS)}."
@@ -245,14 +261,14 @@ def _check_knobs(recipe: Recipe) -> None:
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    if recipe.rate is not None:
-        _check.rate(rate=recipe.rate)
+    if recipe.sample_rate is not None:
+        _check.rate(sample_rate=recipe.sample_rate)
     if recipe.steps is not None:
         _check.whole(steps=recipe.steps)
         _check_most("steps", recipe.steps, MOST_STEPS)
     if recipe.epochs is not None:
         _check.positive(epochs=recipe.epochs)
-        if isinstance(recipe.batch, str):
+        if isinstance(recipe.batch_size, str):
             raise InvalidValue(f"epochs={recipe.epochs!r} is undefined when the batch changes. Give steps.")
     for name in ("rho_noise", "rho_clip"):
         rho = getattr(recipe, name)
@@ -260,9 +276,10 @@ def _check_numbers(recipe: Recipe) -> None:
             _check.positive(**{name: rho})
             if rho < 1:
                 raise InvalidValue(f"{name}={rho!r} must be >= 1: the largest over the least value. Try {1 / rho:g}.")
-    if isinstance(recipe.batch, float) and recipe.batch > recipe.size:
+    if isinstance(recipe.batch_size, float) and recipe.batch_size > recipe.dataset_size:
         raise InvalidValue(
-            f"batch={recipe.batch:g} must be at most size={recipe.size}. Each {recipe.budget.unit} takes "
+            f"batch_size={recipe.batch_size:g} must be at most dataset_size={recipe.dataset_size}. Each "
+            f"{recipe.budget.unit} takes "
             "part at most once in a step. Use a smaller batch."
         )
     _ = recipe.count  # refuses an endless number of epochs
@@ -272,8 +289,8 @@ def _check_sampling(recipe: Recipe) -> None:
     """Raise if a cap is priced for fewer records than there are: it would overflow more often than was charged."""
     chosen = sampling_of(recipe.sampling)
     object.__setattr__(recipe, "sampling", str(chosen))
-    joins = recipe.budget.relation == "add-remove"  # then a neighbour may have one record more
-    least, who = recipe.size + joins, recipe.budget.unit
+    joins = recipe.budget.adjacency == "add-remove"  # then a neighbour may have one record more
+    least, who = recipe.dataset_size + joins, recipe.budget.unit
     if isinstance(chosen, TruncatedPoisson) and chosen.size < least:
         raise InvalidValue(
             f"sampling={str(chosen)!r} has a size below {least}, the number of {who}s{' and one more' * joins}. Its "
@@ -291,7 +308,7 @@ def override(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     """A recipe's table with flags on top. A flag replaces what says the same (steps: epochs), and so does `solve`."""
     merged = dict(table)
     flags = {key: value for key, value in overrides.items() if value is not None}
-    if "solve" in flags and flags["solve"] != merged.get("solve", "noise"):
+    if "solve" in flags and flags["solve"] != merged.get("solve", "noise_multiplier"):
         for key in GIVEN.get(str(flags["solve"]), ()):
             merged.pop(key, None)
     for group in (*GIVEN.values(), ("trials", "trials_mean")):
@@ -331,7 +348,7 @@ def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
         if key in table:
             raise InvalidValue(f"{key} is given twice, in [budget] and above it. Keep one.")
     merged = table | dict(budget)
-    for key in ("epsilon", "delta", "rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):
+    for key in ("epsilon", "delta", "sample_rate", "epochs", "rho_noise", "rho_clip", "trials_mean"):
         if isinstance(merged.get(key), str):  # a fraction, such as "256/60000"
             merged[key] = parse_value(merged[key])
     return merged
@@ -339,9 +356,9 @@ def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
 
 # --- flat keywords ----------------------------------------------------------------------------------
 def require_size(given: Mapping[str, Any], unit: str = "example") -> Any:
-    if given.get("size") is None:
+    if given.get("dataset_size") is None:
         raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
-    return given["size"]
+    return given["dataset_size"]
 
 
 def take_budget(given: dict[str, Any]) -> Budget:
@@ -357,7 +374,7 @@ def take_budget(given: dict[str, Any]) -> Budget:
         raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
     if "delta" not in wanted:
         _check.whole(size=require_size(given, str(wanted.get("unit", "example"))))
-        wanted["delta"] = 1 / (10 * given["size"])
+        wanted["delta"] = 1 / (10 * given["dataset_size"])
     return Budget(**wanted)
 
 

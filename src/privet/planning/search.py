@@ -34,19 +34,20 @@ Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTrial:
-    """One choice of parameters. `utility` is the estimate, None if it was refused; `noise` the height of the shape.
+    """One choice of parameters. `utility` is the estimate, None if it was refused; `noise_multiplier` the height of
+    the shape.
 
     Unless `certified`, the height is a guess, and so is what follows from it.
     """
 
     values: Mapping[str, float]
-    noise: float | None = None
+    noise_multiplier: float | None = None
     utility: float | None = None
     certified: bool = False
     refused: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        said = {"values": dict(self.values), "noise": self.noise, "utility_estimate": self.utility}
+        said = {"values": dict(self.values), "noise": self.noise_multiplier, "utility_estimate": self.utility}
         return said | {"certified": self.certified, "refused": self.refused}
 
 
@@ -81,7 +82,7 @@ def search(
         finalists: how many are planned in earnest, beside the recipe itself.
         progress: called with (what, done, of).
 
-    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, size=60000, batch=60000, steps=200, method="sensitivity-decay")
+    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=60000, steps=200, method="sensitivity-decay")
     >>> best = search(recipe, over=["rho_clip"])
     >>> best.plan.guarantee.label, best.plan.guarantee.epsilon <= 2.0, 1 <= best.recipe.rho_clip <= 10
     ('certified', True, True)
@@ -109,7 +110,7 @@ class GridThenRefine:
         progress("planning the start", 0, most)
         first = self.certify(_start_values(recipe, limits))
         if first is not None:
-            self.off = first.scale / _guess_height(PricedRecipe(first.recipe))
+            self.off = first.peak_noise_multiplier / _guess_height(PricedRecipe(first.recipe))
 
     def explore(self) -> None:
         for values in _grid(self.limits):
@@ -148,9 +149,15 @@ class GridThenRefine:
             if height > MOST_HEIGHT:
                 raise NoSolution(f"epsilon={question.recipe.budget.epsilon!r} needs noise above x{MOST_HEIGHT:.0f}.")
             steps = question.own_steps(height)
-            twice = 2.0 if question.recipe.budget.relation == "replace" else 1.0
-            found = estimate(steps, size=self.recipe.size, sensitivity=twice, rule=question.rule, profile=self.profile)
-            self.tried[key] = SearchTrial(values=values, noise=height, utility=found.utility)
+            twice = 2.0 if question.recipe.budget.adjacency == "replace" else 1.0
+            found = estimate(
+                steps,
+                dataset_size=self.recipe.dataset_size,
+                sensitivity=twice,
+                rule=question.rule,
+                profile=self.profile,
+            )
+            self.tried[key] = SearchTrial(values=values, noise_multiplier=height, utility=found.utility)
         except PrivetError as error:
             self.tried[key] = SearchTrial(values=values, refused=str(error))
 
@@ -169,7 +176,9 @@ class GridThenRefine:
             )
         self.plans[key] = found
         score = utility(found, self.profile).utility
-        self.tried[key] = SearchTrial(values=values, noise=found.scale, utility=score, certified=True)
+        self.tried[key] = SearchTrial(
+            values=values, noise_multiplier=found.peak_noise_multiplier, utility=score, certified=True
+        )
         return found
 
     def choose_plan(self, finalists: int) -> SearchResult:
@@ -205,13 +214,13 @@ def _replace_parameters(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
     if "steps" in changes:
         changes |= {"steps": int(changes["steps"]), "epochs": None}
     if "batch" in changes:
-        changes["rate"] = None
+        changes["sample_rate"] = None
     return replace(recipe, **changes)
 
 
 def _recipe_value(recipe: Recipe, name: str) -> float | None:
-    if name == "batch" and recipe.rate is not None:
-        return recipe.rate * recipe.size
+    if name == "batch" and recipe.sample_rate is not None:
+        return recipe.sample_rate * recipe.dataset_size
     return recipe.count if name == "steps" else getattr(recipe, name)
 
 
@@ -252,8 +261,8 @@ def _check_recipe(recipe: Recipe) -> None:
         raise InvalidValue(f"recipe={recipe!r} must be a Recipe. Use Recipe.of, or Recipe.load for a file.")
     if recipe.solve != "noise":
         raise InvalidValue(f"solve={recipe.solve!r} does not apply to a search, which finds the noise. Leave it out.")
-    if recipe.as_published:
-        raise Unsupported("as_published does not apply to a search: it returns what is certified. Leave it out.")
+    if recipe.uncertified:
+        raise Unsupported("uncertified does not apply to a search: it returns what is certified. Leave it out.")
 
 
 def _limits(recipe: Recipe, over: "Iterable[str] | Mapping[str, tuple[float, float] | None]") -> Limits:
@@ -272,10 +281,12 @@ def _limit(recipe: Recipe, name: str, limits: tuple[float, float] | None) -> tup
             raise InvalidValue(
                 f"over={name!r} does not apply to method={recipe.method!r}. Leave it out, or use method='dynamic'."
             )
-    if name == "batch" and isinstance(recipe.batch, str):
-        raise InvalidValue(f"over='batch' needs one batch size, but batch={recipe.batch!r} changes. Give a number.")
+    if name == "batch" and isinstance(recipe.batch_size, str):
+        raise InvalidValue(
+            f"over='batch' needs one batch size, but batch_size={recipe.batch_size!r} changes. Give a number."
+        )
     least = 1.0
-    largest = {"steps": float(MOST_SCHEDULED), "batch": float(recipe.size)}.get(name, math.inf)
+    largest = {"steps": float(MOST_SCHEDULED), "batch_size": float(recipe.dataset_size)}.get(name, math.inf)
     if limits is None:
         own = _recipe_value(recipe, name) or 1.0
         return RHO if name.startswith("rho") else (max(least, own / AROUND), min(largest, own * AROUND))

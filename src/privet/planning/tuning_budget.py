@@ -1,10 +1,10 @@
 """Tuning in a recipe: by which law runs are tried and charged, and what must be done for the guarantee to hold.
 
 trials_mean = 10              # the best of a random number of runs
-trials_law = "geometric"      # or "poisson"
+trial_count_distribution = "geometric"      # or "poisson"
 
 trials = 3                    # or a number that everybody knows
-trials_law = "fixed"          # all three may be seen; or "disjoint": each on its own part of the data
+trial_count_distribution = "fixed"          # all three may be seen; or "disjoint": each on its own part of the data
 """
 
 from dataclasses import dataclass
@@ -63,33 +63,37 @@ class TrialBudget:
         )
 
 
-def parse_trial_budget(*, trials: int | None, trials_mean: float | None, trials_law: str | None) -> TrialBudget | None:
+def parse_trial_budget(
+    *, trials: int | None, trials_mean: float | None, trial_count_distribution: str | None
+) -> TrialBudget | None:
     """The tuning that three keys of a recipe mean; None if there is none.
 
-    >>> parse_trial_budget(trials=3, trials_mean=None, trials_law=None)
+    >>> parse_trial_budget(trials=3, trials_mean=None, trial_count_distribution=None)
     TrialBudget(trial_count_distribution='fixed', runs=3.0)
     """
-    if trials is None and trials_mean is None and trials_law is None:
+    if trials is None and trials_mean is None and trial_count_distribution is None:
         return None
-    law = "fixed" if trials_law is None and trials is not None else trials_law
+    law = "fixed" if trial_count_distribution is None and trials is not None else trial_count_distribution
     if law is None:
         raise InvalidValue(
             f"trials_mean={trials_mean!r} needs a law: a number of runs is charged by how it is drawn. "
-            f"Give trials_law='{RANDOM[0]}' or '{RANDOM[1]}'."
+            f"Give trial_count_distribution='{RANDOM[0]}' or '{RANDOM[1]}'."
         )
     if not isinstance(law, str):
-        raise InvalidValue(f"trials_law={law!r} must be one of {', '.join(LAWS)}.")
-    _check.one_of(LAWS, trials_law=law)
+        raise InvalidValue(f"trial_count_distribution={law!r} must be one of {', '.join(LAWS)}.")
+    _check.one_of(LAWS, trial_count_distribution=law)
     needed, other = ("trials_mean", "trials") if law in RANDOM else ("trials", "trials_mean")
     given = {"trials": trials, "trials_mean": trials_mean}
     if given[other] is not None:
         raise InvalidValue(
-            f"{other}={given[other]!r} does not apply to trials_law={law!r}, whose number of runs is "
+            f"{other}={given[other]!r} does not apply to trial_count_distribution={law!r}, whose number of runs is "
             f"{'drawn at random' if law in RANDOM else 'fixed'}. Give {needed} alone."
         )
     runs = given[needed]
     if runs is None:
-        raise InvalidValue(f"{needed} is missing. trials_law={law!r} needs it. Give {needed}=10, for example.")
+        raise InvalidValue(
+            f"{needed} is missing. trial_count_distribution={law!r} needs it. Give {needed}=10, for example."
+        )
     if needed == "trials":
         _check.whole(trials=runs)  # type: ignore[arg-type]
     else:
@@ -99,18 +103,20 @@ def parse_trial_budget(*, trials: int | None, trials_mean: float | None, trials_
     return TrialBudget(trial_count_distribution=law, runs=float(runs))
 
 
-def check_accountant(tuning: TrialBudget | None, *, accountant: str | None, as_published: bool) -> None:
+def check_accountant(tuning: TrialBudget | None, *, accountant: str | None, uncertified: bool) -> None:
     """Raise if the tuning has no theorem with this accountant, or is none of the paper's."""
     if tuning is None:
         return
-    if as_published:
+    if uncertified:
         raise InvalidValue(
-            f"as_published=True and trials_law={tuning.trial_count_distribution!r} are both given, but no paper's "
+            f"uncertified=True and trial_count_distribution={tuning.trial_count_distribution!r} are both given, but "
+            "no paper's "
             "formula charges for tuning. Leave out one of them."
         )
     if tuning.is_random and accountant not in (None, "rdp"):
         raise InvalidValue(
-            f"accountant={accountant!r} has no theorem for trials_law={tuning.trial_count_distribution!r}. It is a "
+            f"accountant={accountant!r} has no theorem for "
+            f"trial_count_distribution={tuning.trial_count_distribution!r}. It is a "
             "statement about Rényi divergences. Use accountant='rdp', or leave it out."
         )
     if accountant == "proactive":

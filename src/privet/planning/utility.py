@@ -103,7 +103,7 @@ def utility(plan: Plan, profile: Profile | None = None) -> Utility:
     bias of clipping are not in it; every rule but `normalised` is taken as flat. More noise never scores higher.
 
     >>> from privet.planning import plan
-    >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, epochs=15)
+    >>> p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=256, epochs=15)
     >>> utility(p).label, round(utility(p).utility, 2)
     ('estimate', 0.89)
 
@@ -111,24 +111,35 @@ def utility(plan: Plan, profile: Profile | None = None) -> Utility:
         Unsupported: the clipping rule as published does not clip to C, so there is nothing to estimate from.
     """
     if plan.is_unsound:
-        raise Unsupported(f"rule={plan.rule!r} does not clip to C. The estimate needs it. Plan without as_published.")
-    return estimate(plan.steps, size=plan.recipe.size, sensitivity=sensitivity(plan), rule=plan.rule, profile=profile)
+        raise Unsupported(f"rule={plan.rule!r} does not clip to C. The estimate needs it. Plan without uncertified.")
+    return estimate(
+        plan.steps,
+        dataset_size=plan.recipe.dataset_size,
+        sensitivity=sensitivity(plan),
+        rule=plan.rule,
+        profile=profile,
+    )
 
 
 def estimate(
-    steps: PlannedSteps, *, size: int, sensitivity: float = 1.0, rule: str = "flat", profile: Profile | None = None
+    steps: PlannedSteps,
+    *,
+    dataset_size: int,
+    sensitivity: float = 1.0,
+    rule: str = "flat",
+    profile: Profile | None = None,
 ) -> Utility:
     """The same for steps that are no plan yet. `sensitivity` is over the clip: 2 for replace-one neighbours."""
     given = Profile() if profile is None else profile
     at = _Blocks(steps)
-    clip, rate = at.mean(steps.clips), at.mean(steps.rates)
+    clip, rate = at.mean(steps.clipping_norms), at.mean(steps.sample_rates)
     std = at.root_mean_square(steps)  # of noise * clip / rate
     norm = np.interp(at.middle, np.linspace(0, 1, len(given.norms)), given.norms)
     kept = clip / norm if rule == "normalised" else np.minimum(1.0, clip / norm)
     most = float(kept.max())  # y * most <= 1: the learning rate makes up for clipping, up to the stable one
     with np.errstate(over="ignore", under="ignore"):
-        private = given.dimension * (sensitivity * std / (most * size)) ** 2
-        sampling = (1 - rate) * (kept * norm / most) ** 2 / (rate * size)
+        private = given.dimension * (sensitivity * std / (most * dataset_size)) ** 2
+        sampling = (1 - rate) * (kept * norm / most) ** 2 / (rate * dataset_size)
         spread = (private + sampling) / (given.alignment * given.norms[0]) ** 2
         gap = _least_remaining_loss(kept / most, spread, at.count, 1 - 2 ** (-1 / given.half_life))
         energy = float(private @ at.count) * most**2
@@ -140,16 +151,16 @@ def noise_std(plan: Plan, at: Ints) -> Floats:
     """The standard deviation of the noise on the sum of gradients at some steps: noise * clip (twice for replace-one).
 
     >>> from privet.planning import plan
-    >>> p = plan(size=60000, batch=256, steps=100, noise=1.1, clip=0.5, solve="epsilon")
+    >>> p = plan(dataset_size=60000, batch_size=256, steps=100, noise_multiplier=1.1, clipping_norm=0.5, solve="epsilon")
     >>> noise_std(p, np.array([0, 99])).round(3).tolist()
     [0.55, 0.55]
     """
-    return plan.steps.noises[at] * plan.steps.clips[at] * sensitivity(plan)
+    return plan.steps.noise_multipliers[at] * plan.steps.clipping_norms[at] * sensitivity(plan)
 
 
 def sensitivity(plan: Plan) -> float:
     """How far one record moves the sum, over the clip."""
-    return 2.0 if plan.recipe.budget.relation == "replace" else 1.0
+    return 2.0 if plan.recipe.budget.adjacency == "replace" else 1.0
 
 
 # --- the recursion ----------------------------------------------------------------------------------
@@ -193,6 +204,9 @@ class _Blocks:
         """noise * clip / rate, squared, averaged over each stretch, and its root."""
         if steps.is_constant:
             first = steps[0]
-            return np.full(len(self.count), first.noise * first.clip / first.rate)
-        size = steps.clips.max()  # no square may overflow or vanish
-        return np.asarray(size * np.sqrt(self.mean((steps.noises * (steps.clips / size) / steps.rates) ** 2)))
+            return np.full(len(self.count), first.noise_multiplier * first.clipping_norm / first.sample_rate)
+        size = steps.clipping_norms.max()  # no square may overflow or vanish
+        return np.asarray(
+            size
+            * np.sqrt(self.mean((steps.noise_multipliers * (steps.clipping_norms / size) / steps.sample_rates) ** 2))
+        )

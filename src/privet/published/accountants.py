@@ -21,7 +21,7 @@ import numpy as np
 from privet import _check
 from privet.accounting.accountant import GaussianAccountant, register, spent
 from privet.accounting.composition import amplified_epsilon, basic_composition, sum_of_squares, third_bound
-from privet.accounting.guarantee import Label, Relation
+from privet.accounting.guarantee import Adjacency, Label
 from privet.accounting.ledger import Bools, Floats, Ledger, LedgerArrays, Step
 
 # --- zCDP -------------------------------------------------------------------------------------------
@@ -58,13 +58,13 @@ def rho_of(ledger: Ledger) -> float:
     epsilon 1.397 at delta 1e-5 where the truth is 6.476. At rate 1 it would be twice the theorem, so that is used.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=6.0, rate=0.01), count=10000)
+    >>> ledger.add(Step(noise_multiplier=6.0, sample_rate=0.01), count=10000)
     >>> round(epsilon_of_rho(rho_of(ledger), 1e-5), 3)
     1.159
     """
     columns = ledger.columns()
-    share = np.where(columns.rate < 1, columns.rate**2, 0.5)
-    return float((columns.count * share * columns.noise**-2.0).sum())
+    share = np.where(columns.sample_rate < 1, columns.sample_rate**2, 0.5)
+    return float((columns.count * share * columns.noise_multiplier**-2.0).sum())
 
 
 @register("zcdp")
@@ -79,7 +79,7 @@ class Zcdp(GaussianAccountant):
         return epsilon_of_rho(self.rho(ledger), delta) * (1 + slack)
 
     def label(self, ledger: Ledger, delta: float) -> Label:
-        return "claimed" if (ledger.columns().rate < 1).any() else "certified"
+        return "claimed" if (ledger.columns().sample_rate < 1).any() else "certified"
 
 
 # --- tCDP -------------------------------------------------------------------------------------------
@@ -87,17 +87,17 @@ def tcdp_of(ledger: Ledger) -> tuple[float, float]:
     """(rho, omega) of a ledger, step by step: lemmas 1 and 4, then lemma 2. Conditions are `lemma_4_holds`.
 
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=1.0), count=2)
+    >>> ledger.add(Step(noise_multiplier=1.0), count=2)
     >>> tcdp_of(ledger)
     (1.0, inf)
     """
     columns = ledger.columns()
-    if not len(columns.noise):
+    if not len(columns.noise_multiplier):
         return 0.0, math.inf
-    rho = 0.5 * columns.noise**-2.0
-    sampled = columns.rate < 1
-    total = (columns.count * np.where(sampled, 13 * columns.rate**2 * rho, rho)).sum()
-    omega = np.where(sampled, -np.log(columns.rate) / (4 * rho), math.inf).min()
+    rho = 0.5 * columns.noise_multiplier**-2.0
+    sampled = columns.sample_rate < 1
+    total = (columns.count * np.where(sampled, 13 * columns.sample_rate**2 * rho, rho)).sum()
+    omega = np.where(sampled, -np.log(columns.sample_rate) / (4 * rho), math.inf).min()
     return float(total), float(omega)
 
 
@@ -110,22 +110,24 @@ def lemma_3_holds(rho: float, omega: float, delta: float) -> bool:
 
 def lemma_4_holds(columns: LedgerArrays) -> Bools:
     """Per run of the ledger: whether amplification is proven (or not needed, rate 1)."""
-    rho = 0.5 * columns.noise**-2.0
+    rho = 0.5 * columns.noise_multiplier**-2.0
     # log2 where the quoted lemma has log: the stricter reading, and implied by rho, rate <= 0.1 in either.
-    numeric = (rho <= 0.1) & (columns.rate <= 0.1) & (-np.log(columns.rate) >= 3 * rho * (2 - np.log2(rho)))
-    return np.asarray((columns.rate == 1) | (numeric & columns.uses("fixed-size")))
+    numeric = (
+        (rho <= 0.1) & (columns.sample_rate <= 0.1) & (-np.log(columns.sample_rate) >= 3 * rho * (2 - np.log2(rho)))
+    )
+    return np.asarray((columns.sample_rate == 1) | (numeric & columns.uses("fixed-size")))
 
 
 @register("tcdp")
 class Tcdp(Zcdp):
     """`certified` at rate 1, and for fixed-size sampling under `replace` where lemmas 3 and 4 hold; else `claimed`."""
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        if step.sampling.name == "fixed-size" and step.rate < 1:
-            if relation == "replace":
+    def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
+        if step.sampling.name == "fixed-size" and step.sample_rate < 1:
+            if adjacency == "replace":
                 return None
-            return f"relation={relation!r} with fixed-size sampling has no theorem here. Use relation='replace'."
-        return super().unsupported_reason(step, relation)
+            return f"adjacency={adjacency!r} with fixed-size sampling has no theorem here. Use adjacency='replace'."
+        return super().unsupported_reason(step, adjacency)
 
     def rho(self, ledger: Ledger) -> float:
         return tcdp_of(ledger)[0]
@@ -144,7 +146,7 @@ class Tcdp(Zcdp):
 
 
 def auto_linear(
-    *, noise: float, rate: float, epochs: int, decay: float = 0.99, clip: float = 1.0
+    *, noise_multiplier: float, sample_rate: float, epochs: int, decay: float = 0.99, clipping_norm: float = 1.0
 ) -> tuple[float, float]:
     """Linear decay, noise_e^2 = noise^2 decay^e (geometric in fact), as published.
 
@@ -154,16 +156,26 @@ def auto_linear(
     The sum of lemma 4 over E epochs; training makes E / rate steps, so rho is 1/rate too small.
     Source: Auto DP-SGD, Table 8 and eq. (17), (20).
 
-    >>> rho, omega = auto_linear(noise=1.0, rate=64 / 60000, epochs=100)
+    >>> rho, omega = auto_linear(noise_multiplier=1.0, sample_rate=64 / 60000, epochs=100)
     >>> round(epsilon_of_rho(rho, 1e-5), 4)
     0.2429
     """
-    _check_auto(noise=noise, rate=rate, epochs=epochs, decay=decay, clip=clip)
+    _check_auto(
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        epochs=epochs,
+        decay=decay,
+        clipping_norm=clipping_norm,
+    )
     last = decay ** (epochs - 1)
-    return _published_tcdp(noise, rate, clip, total=(1 - decay**epochs) / (last - decay**epochs), last=last)
+    return _published_tcdp(
+        noise_multiplier, sample_rate, clipping_norm, total=(1 - decay**epochs) / (last - decay**epochs), last=last
+    )
 
 
-def auto_time(*, noise: float, rate: float, epochs: int, clip: float = 1.0) -> tuple[float, float]:
+def auto_time(
+    *, noise_multiplier: float, sample_rate: float, epochs: int, clipping_norm: float = 1.0
+) -> tuple[float, float]:
     """Time decay, noise_e^2 = noise^2 / (1 + R e), R = noise / E, as published. In a short run R may be above 1.
 
         rho = 13 rate^2 clip^2 (2 E + R E (E-1)) / (4 noise^2)
@@ -172,18 +184,26 @@ def auto_time(*, noise: float, rate: float, epochs: int, clip: float = 1.0) -> t
     The sum of lemma 4 over E epochs; training makes E / rate steps, so rho is 1/rate too small.
     Source: Auto DP-SGD, Tables 1 and 8, eq. (26), (29).
 
-    >>> rho, omega = auto_time(noise=1.0, rate=64 / 60000, epochs=100)
+    >>> rho, omega = auto_time(noise_multiplier=1.0, sample_rate=64 / 60000, epochs=100)
     >>> round(epsilon_of_rho(rho, 1e-5), 4)
     0.2268
     """
-    _check_auto(noise=noise, rate=rate, epochs=epochs, clip=clip)
-    decay = noise / epochs
-    total = epochs + noise * (epochs - 1) / 2
-    return _published_tcdp(noise, rate, clip, total=total, last=1 / (1 + decay * (epochs - 1)))
+    _check_auto(noise_multiplier=noise_multiplier, sample_rate=sample_rate, epochs=epochs, clipping_norm=clipping_norm)
+    decay = noise_multiplier / epochs
+    total = epochs + noise_multiplier * (epochs - 1) / 2
+    return _published_tcdp(
+        noise_multiplier, sample_rate, clipping_norm, total=total, last=1 / (1 + decay * (epochs - 1))
+    )
 
 
 def auto_step(
-    *, noise: float, rate: float, epochs: int, decay: float = 0.5, every: int = 10, clip: float = 1.0
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    epochs: int,
+    decay: float = 0.5,
+    every: int = 10,
+    clipping_norm: float = 1.0,
 ) -> tuple[float, float]:
     """Step decay, noise_e^2 = noise^2 R^floor(e / D), as published, D = `every`, P = E / D.
 
@@ -194,19 +214,31 @@ def auto_step(
     variance D noise^2, that is 1 / (D noise^2). Then E / rate steps are counted as E. The table's omega has lost the
     D of eq. (45). Source: Auto DP-SGD, Table 8 and eq. (42).
 
-    >>> rho, omega = auto_step(noise=1.0, rate=64 / 60000, epochs=100)
+    >>> rho, omega = auto_step(noise_multiplier=1.0, sample_rate=64 / 60000, epochs=100)
     >>> round(epsilon_of_rho(rho, 1e-5), 4)
     0.1874
     """
-    _check_auto(noise=noise, rate=rate, epochs=epochs, decay=decay, clip=clip)
+    _check_auto(
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        epochs=epochs,
+        decay=decay,
+        clipping_norm=clipping_norm,
+    )
     _check.whole(every=every)
     drops = epochs / every
     last = decay ** (drops - 1)
-    return _published_tcdp(noise, rate, clip, total=(1 - decay**drops) / (last - decay**drops) / every, last=last)
+    return _published_tcdp(
+        noise_multiplier,
+        sample_rate,
+        clipping_norm,
+        total=(1 - decay**drops) / (last - decay**drops) / every,
+        last=last,
+    )
 
 
 def auto_exponential(
-    *, noise: float, rate: float, epochs: int, decay: float = 0.1, clip: float = 1.0
+    *, noise_multiplier: float, sample_rate: float, epochs: int, decay: float = 0.1, clipping_norm: float = 1.0
 ) -> tuple[float, float]:
     """Exponential decay, noise_e^2 = noise^2 e^(-R e), as published.
 
@@ -216,41 +248,55 @@ def auto_exponential(
     The sum of lemma 4 over E epochs; training makes E / rate steps, so rho is 1/rate too small.
     Source: Auto DP-SGD, Table 8 and eq. (50), (53).
 
-    >>> rho, omega = auto_exponential(noise=1.0, rate=64 / 60000, epochs=100)
+    >>> rho, omega = auto_exponential(noise_multiplier=1.0, sample_rate=64 / 60000, epochs=100)
     >>> round(epsilon_of_rho(rho, 1e-5), 3)
     9.994
     """
-    _check_auto(noise=noise, rate=rate, epochs=epochs, decay=decay, clip=clip)
+    _check_auto(
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        epochs=epochs,
+        decay=decay,
+        clipping_norm=clipping_norm,
+    )
     total = math.expm1(decay * epochs) / math.expm1(decay)
-    return _published_tcdp(noise, rate, clip, total=total, last=math.exp(-decay * (epochs - 1)))
+    return _published_tcdp(
+        noise_multiplier, sample_rate, clipping_norm, total=total, last=math.exp(-decay * (epochs - 1))
+    )
 
 
-def _published_tcdp(noise: float, rate: float, clip: float, *, total: float, last: float) -> tuple[float, float]:
+def _published_tcdp(
+    noise_multiplier: float, sample_rate: float, clipping_norm: float, *, total: float, last: float
+) -> tuple[float, float]:
     """Eq. (10) and (11): `total` is the sum of noise^2 / noise_e^2, `last` the least noise_e^2 / noise^2."""
-    return 13 * rate**2 * clip**2 * total / (2 * noise**2), -math.log(rate) * noise**2 * last / (2 * clip**2)
+    return 13 * sample_rate**2 * clipping_norm**2 * total / (2 * noise_multiplier**2), -math.log(
+        sample_rate
+    ) * noise_multiplier**2 * last / (2 * clipping_norm**2)
 
 
-def _check_auto(*, noise: float, rate: float, epochs: int, clip: float, decay: float | None = None) -> None:
-    _check.positive(noise=noise, clip=clip)
-    _check.rate(rate=rate)
+def _check_auto(
+    *, noise_multiplier: float, sample_rate: float, epochs: int, clipping_norm: float, decay: float | None = None
+) -> None:
+    _check.positive(noise_multiplier=noise_multiplier, clipping_norm=clipping_norm)
+    _check.rate(sample_rate=sample_rate)
     _check.whole(epochs=epochs)
     if decay is not None:
         _check.between(0, 1, decay=decay)
 
 
 # --- proactive DP-SGD -------------------------------------------------------------------------------
-def proactive_epsilon(*, noise: float, delta: float) -> float:
-    """The epsilon for which `proactive_noise` gives `noise`; infinite unless noise^2 > 2.
+def proactive_epsilon(*, noise_multiplier: float, delta: float) -> float:
+    """The epsilon for which `proactive_noise` gives `noise_multiplier`; infinite unless noise^2 > 2.
 
         epsilon = 2 log(1/delta) / (noise^2 - 2)
 
     >>> from privet.planning.calibrate import proactive_noise
-    >>> round(proactive_epsilon(noise=proactive_noise(epsilon=2.0, delta=1e-5), delta=1e-5), 9)
+    >>> round(proactive_epsilon(noise_multiplier=proactive_noise(epsilon=2.0, delta=1e-5), delta=1e-5), 9)
     2.0
     """
-    _check.positive(noise=noise)
+    _check.positive(noise_multiplier=noise_multiplier)
     _check.delta(delta)
-    return 2 * -math.log(delta) / (noise**2 - 2) if noise**2 > 2 else math.inf
+    return 2 * -math.log(delta) / (noise_multiplier**2 - 2) if noise_multiplier**2 > 2 else math.inf
 
 
 def closed_form_holds(ledger: Ledger, delta: float) -> bool:
@@ -271,16 +317,17 @@ class Proactive(GaussianAccountant):
 
     proven = "claimed"
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        if step.noise**2 <= 2:
+    def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
+        if step.noise_multiplier**2 <= 2:
             return (
-                f"noise={step.noise:g} must be above sqrt(2) for the closed form 2 log(1/delta) / (noise^2 - 2). "
+                f"noise_multiplier={step.noise_multiplier:g} must be above sqrt(2) for the closed form 2 log(1/delta) "
+                "/ (noise^2 - 2). "
                 "Use more noise, or accountant='pld'."
             )
-        return super().unsupported_reason(step, relation)
+        return super().unsupported_reason(step, adjacency)
 
     def upper(self, ledger: Ledger, delta: float) -> float:
-        return proactive_epsilon(noise=float(ledger.columns().noise.min()), delta=delta)
+        return proactive_epsilon(noise_multiplier=float(ledger.columns().noise_multiplier.min()), delta=delta)
 
 
 # --- composition as Wei and Liu 2021 print it --------------------------------------------------------
@@ -299,9 +346,9 @@ class _Wei(GaussianAccountant):
 
     def upper(self, ledger: Ledger, delta: float) -> float:
         columns = ledger.columns()
-        single = math.sqrt(2 * math.log(1.25 / delta)) / columns.noise
+        single = math.sqrt(2 * math.log(1.25 / delta)) / columns.noise_multiplier
         single = single if self.places is None else np.round(single, self.places)
-        return self.total(amplified_epsilon(single, columns.rate), columns.count.astype(np.float64), delta)
+        return self.total(amplified_epsilon(single, columns.sample_rate), columns.count.astype(np.float64), delta)
 
 
 @register("basic-wei")
@@ -316,10 +363,10 @@ class BasicWei(_Wei):
 class AdvancedWei(_Wei):
     """AdvC of Tables V and VI: sum_t c_t (e^c_t - 1) + sqrt(2 log(1/delta) sum_t c_t^2), not the paper's eq. (3)."""
 
-    def unsupported_reason(self, step: Step, relation: Relation) -> str | None:
-        if step.noise < 0.06:
-            return f"noise={step.noise:g} is below 0.06, where e^epsilon of one step overflows. Use more noise."
-        return super().unsupported_reason(step, relation)
+    def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
+        if step.noise_multiplier < 0.06:
+            return f"noise_multiplier={step.noise_multiplier:g} is below 0.06, where e^epsilon of one step overflows. Use more noise."
+        return super().unsupported_reason(step, adjacency)
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:
         with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Rules of the papers whose proofs do not cover them, for comparison and as targets of audits: `as_published` only."""
+"""Rules of the papers whose proofs do not cover them, for comparison and as targets of audits: `uncertified` only."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from privet.clipping.fixed import ClipWhole, clip_factors, groups_by_layer
+from privet.clipping.fixed import ClipWhole, clip_scales, groups_by_layer
 from privet.clipping.rule import register
 from privet.errors import InvalidValue
 from privet.planning.clipping_rules import UNSOUND_RULES
@@ -29,19 +29,19 @@ class OwnNorm(ClipWhole):
     """
 
     scale: float = 1.0  # W
-    unsound: str = _caveat_field("own_norm")
+    caveat: str = _caveat_field("own_norm")
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
             raise InvalidValue(f"scale={self.scale!r} must be > 0 and <= 1. It is the paper's W. Give 1 to leave it.")
 
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
+    def scales(self, norms: Tensor, clip: float) -> Tensor:
         return torch.full_like(norms, self.scale)
 
-    def norm_bound(self, clip: float, groups: int) -> float:
+    def l2_bound(self, clip: float, groups: int) -> float:
         return math.inf
 
-    def raw_scale(self, norms: Tensor, clip: float) -> float:
+    def claimed_sensitivity(self, norms: Tensor, clip: float) -> float:
         counted = norms[norms.isfinite()]  # the others count as zero
         return self.scale * float(counted.double().sum()) / max(len(norms), 1)
 
@@ -55,18 +55,18 @@ class PerLayerC:
     here it goes on the sum, as their figures need it. The sound sibling is `per_layer`.
     """
 
-    unsound: str = _caveat_field("per_layer_c")
+    caveat: str = _caveat_field("per_layer_c")
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
         return groups_by_layer(names)
 
-    def factors(self, norms: Tensor, clip: float) -> Tensor:
-        return clip_factors(norms, clip)
+    def scales(self, norms: Tensor, clip: float) -> Tensor:
+        return clip_scales(norms, clip)
 
-    def norm_bound(self, clip: float, groups: int) -> float:
+    def l2_bound(self, clip: float, groups: int) -> float:
         return math.nextafter(math.sqrt(groups) * clip, math.inf)
 
-    def raw_scale(self, norms: Tensor, clip: float) -> float:
+    def claimed_sensitivity(self, norms: Tensor, clip: float) -> float:
         return clip
 
 
@@ -79,8 +79,8 @@ class L2Max(PerLayerC):
     gradients). An adversary's quiet batch has next to no noise. The sound sibling is `quantile`.
     """
 
-    unsound: str = _caveat_field("l2_max")
+    caveat: str = _caveat_field("l2_max")
 
-    def raw_scale(self, norms: Tensor, clip: float) -> float:
+    def claimed_sensitivity(self, norms: Tensor, clip: float) -> float:
         counted = norms[~norms.isnan()]
         return min(clip, float(counted.max())) if len(counted) else 0.0

@@ -23,7 +23,7 @@ def time_per_epoch(at: ScheduleContext) -> str:
 
 def published_time(at: ScheduleContext) -> str:
     """sigma_e^2 = sigma_0^2 / (1 + R e), R = sigma_0 / E. Source: Auto DP-SGD, Table 1."""
-    return f"time:decay={format_number(at.scale / at.epochs)},every={at.epoch},power=2"
+    return f"time:decay={format_number(at.peak_noise_multiplier / at.epochs)},every={at.epoch},power=2"
 
 
 def step_per_epochs(at: ScheduleContext) -> str:
@@ -46,7 +46,9 @@ def _claim(closed_form: Callable[..., tuple[float, float]]) -> Claim:
     """The epsilon that a closed form for (rho, omega) claims."""
 
     def claim(at: ScheduleContext, delta: float) -> float:
-        return epsilon_of_rho(closed_form(noise=at.scale, rate=at.rate, epochs=at.epochs)[0], delta)
+        return epsilon_of_rho(
+            closed_form(noise=at.peak_noise_multiplier, rate=at.sample_rate, epochs=at.epochs)[0], delta
+        )
 
     return claim
 
@@ -69,15 +71,16 @@ _QUANTILE = "private quantile in place of l2-max, pld"
 def _auto_method(name: str, says: str, noise: ShapeOf, claim: Claim, published: ShapeOf | None = None) -> Method:
     return Method(
         name=name, paper=_AUTO, noise_says=says, clip_says="each example's own norm", label="claimed",
-        accountant="tcdp", wrong=_OWN_NORM, certified_variant=_NORMALISED, rule="normalised", published_rule="own_norm",
+        accountant="tcdp", caveat=_OWN_NORM, certified_variant=_NORMALISED, rule="normalised",
+        published_rule="own_norm",
         noise=noise, claim=claim, published_noise=published,
     )  # fmt: skip
 
 
-def _noise_decay_method(name: str, paper: str, accountant: str, wrong: str) -> Method:
+def _noise_decay_method(name: str, paper: str, accountant: str, caveat: str) -> Method:
     return Method(
         name=name, paper=paper, noise_says="sigma_e^2 = sigma_0^2 0.99^e by default", clip_says="constant",
-        label="claimed", accountant=accountant, wrong=wrong, certified_variant="same, pld", noise=linear_per_epoch,
+        label="claimed", accountant=accountant, caveat=caveat, certified_variant="same, pld", noise=linear_per_epoch,
         free=("noise",),
     )  # fmt: skip
 
@@ -88,7 +91,7 @@ def _wei_method(name: str, *, max_norm: bool = False, clip: bool = False, noise:
         name=name, paper=_WEI, label="claimed", accountant="moments", free=free,
         noise_says="linear, exponential or cyclic decay" if noise else "constant",
         clip_says=("linear, exponential or cyclic decay" if clip else "constant") + (", l2-max" if max_norm else ""),
-        wrong=_L2_MAX if max_norm else _PER_LAYER, certified_variant=_QUANTILE if max_norm else _SQRT_M,
+        caveat=_L2_MAX if max_norm else _PER_LAYER, certified_variant=_QUANTILE if max_norm else _SQRT_M,
         rule="quantile" if max_norm else "per_layer", published_rule="l2_max" if max_norm else "per_layer_c",
         noise=decay if noise else None, clip=decay if clip else None,
     )  # fmt: skip
@@ -103,7 +106,7 @@ for row in (
         name="proactive", paper="van Dijk et al. 2021, Bringing Differential Private SGD to Practice",
         noise_says="sqrt(2 (epsilon + log(1/delta)) / epsilon), whatever T", clip_says="constant", label="claimed",
         accountant="proactive", certified_variant="constant, pld",
-        wrong="The closed form holds under a condition with an unnamed constant; outside it the truth is larger.",
+        caveat="The closed form holds under a condition with an unnamed constant; outside it the truth is larger.",
     ),
     _auto_method("auto-linear", "sigma_e^2 = sigma_0^2 0.99^e", linear_per_epoch, _claim(auto_linear)),
     _auto_method("auto-time", "sigma_e^2 = sigma_0^2 / (1 + R e)", time_per_epoch, _claim(auto_time), published_time),

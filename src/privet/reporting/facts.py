@@ -87,7 +87,11 @@ class RunFacts:
         }  # fmt: skip
         if show_private:
             baseline = None if self.baseline is None else asdict(self.baseline)
-            shown["not_private"] = {"raw": dict(self.raw), "attacks": _attacks(self.attacks), "plain": baseline}
+            shown["non_private_preprocessing"] = {
+                "raw": dict(self.raw),
+                "attacks": _attacks(self.attacks),
+                "plain": baseline,
+            }
         return shown
 
 
@@ -179,11 +183,11 @@ def _curves(run: Run) -> tuple[tuple[EpsilonCurve, ...], Tradeoff | Gaussian | N
     for accountant in ("pld", "gdp"):
         try:
             curves.append(epsilon_curve(ledger, budget.delta, points=POINTS, accountant=accountant,
-                                        relation=budget.relation))  # fmt: skip
+                                        adjacency=budget.adjacency))  # fmt: skip
         except PrivetError:  # no theorem covers it
             continue
     try:
-        return tuple(curves), tradeoff(ledger, relation=budget.relation)
+        return tuple(curves), tradeoff(ledger, adjacency=budget.adjacency)
     except PrivetError:
         return tuple(curves), None
 

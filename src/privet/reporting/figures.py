@@ -325,9 +325,9 @@ def _draw_row(axes: Any, outcome: "Outcome", truth: Any, columns: list[str]) -> 
             pixels = np.asarray(picture, dtype=np.uint8)
             place.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=255)
     noise = "no noise"  # else what was added, and to what at most, on the safe side
-    if outcome.noise is not None:
-        bound = "" if outcome.clip is None else f"C {format_bound(outcome.clip, up=True, digits=4)}, "
-        noise = f"{bound}σ {format_bound(outcome.noise, up=False, digits=3)}"
+    if outcome.noise_multiplier is not None:
+        bound = "" if outcome.clipping_norm is None else f"C {format_bound(outcome.clipping_norm, up=True, digits=4)}, "
+        noise = f"{bound}σ {format_bound(outcome.noise_multiplier, up=False, digits=3)}"
     low, high = outcome.limits
     text = (
         f"{outcome.method}, step {outcome.when}\n{outcome.attack}; {noise}\n"

@@ -80,7 +80,7 @@ def _values(row: Row, name: str, at: NDArray[np.int64]) -> NDArray[np.float64]:
     if name == "noise_std":
         return noise_std(row.plan, at)
     steps = row.plan.steps
-    return (steps.noises if name == "noise" else steps.clips)[at]
+    return (steps.noise_multipliers if name == "noise" else steps.clipping_norms)[at]
 
 
 def _curves(rows: tuple[Row, ...]) -> dict[str, list[EpsilonCurve]]:
@@ -91,7 +91,7 @@ def _curves(rows: tuple[Row, ...]) -> dict[str, list[EpsilonCurve]]:
         if row.plan.is_unsound:
             found[row.name] = []
             continue
-        key = (replace(row.plan.steps, clip="constant"), row.plan.recipe.budget)  # the clip costs nothing
+        key = (replace(row.plan.steps, clip_schedule="constant"), row.plan.recipe.budget)  # the clip costs nothing
         if key not in made:
             made[key] = [curve for name in _STYLES for curve in _curve(row, name)]
         found[row.name] = made[key]
@@ -102,7 +102,7 @@ def _curve(row: Row, name: str) -> list[EpsilonCurve]:
     budget, points = row.plan.recipe.budget, CURVE_POINTS[name]
     ledger = row.plan.ledger()
     try:
-        return [epsilon_curve(ledger, budget.delta, points=points, accountant=name, relation=budget.relation)]
+        return [epsilon_curve(ledger, budget.delta, points=points, accountant=name, adjacency=budget.adjacency)]
     except PrivetError as error:
         warnings.warn(f"{row.name} has no line for {name}: {error}", stacklevel=1)
         return []
@@ -199,7 +199,7 @@ def save_frontier(found: Frontier, path: Path) -> None:
         labels = sorted({cell.guarantee.label for cell in found.cells if cell.guarantee is not None})
         figure.suptitle(
             f"Planning ahead: epsilon {budget.epsilon:g} ({' or '.join(labels)}) at delta {budget.delta:g}, "
-            f"{found.size:,} records" + (f", {found.method}" if found.method else ""),
+            f"{found.dataset_size:,} records" + (f", {found.method}" if found.method else ""),
             fontsize=11, x=0.01, ha="left",
         )  # fmt: skip
         handles, names = left.get_legend_handles_labels()  # one legend for both; the limit is in the right alone
@@ -211,7 +211,7 @@ def _draw_noise(axes: Any, found: Frontier) -> None:
     for batch in found.batches:
         _draw_line(axes, found, batch, "noise")
     axes.plot([], [], label="frontier", **_RING)
-    moves = any(cell.noise != cell.noise_last for cell in found.cells)
+    moves = any(cell.noise_multiplier != cell.noise_last for cell in found.cells)
     said = "for constant noise" if moves else "too little for points above it"
     axes.axhline(found.closed_noise, color=_CLAIM, linestyle="--", linewidth=1.2,
                  label=f"closed form {found.closed_noise:.4g} (claimed): {said}")  # fmt: skip
@@ -230,7 +230,7 @@ def _draw_std(axes: Any, found: Frontier) -> None:
 
 
 def _draw_line(axes: Any, found: Frontier, batch: float, quantity: str) -> None:
-    cells = [cell for cell in found.row(batch) if cell.noise is not None]
+    cells = [cell for cell in found.row(batch) if cell.noise_multiplier is not None]
     rank = found.batches.index(batch) / max(1, len(found.batches) - 1)
     colour = tuple(a + (b - a) * rank for a, b in zip(_LIGHT, _DARK, strict=True))
     axes.plot(

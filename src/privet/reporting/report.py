@@ -85,7 +85,7 @@ def report(
 
     >>> import tempfile
     >>> from privet import plan, train
-    >>> p = plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=5)
+    >>> p = plan(epsilon=2.0, delta=1e-3, dataset_size=100, batch_size=10, steps=5)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = train(p, "digits:size=100", out=folder + "/a", model="linear")
     ...     found = report(run)

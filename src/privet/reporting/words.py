@@ -17,7 +17,8 @@ POINTS = 160
 SMALL = 0.1  # delta times the number of units, at most; at 1 one of them could be published in full
 MOST_PICTURES = 8
 SETTINGS = (
-    "lr", "optimizer", "momentum", "weight_decay", "scheduler", "average", "views", "keep", "stop_at", "patience",
+    "lr", "optimizer", "momentum", "weight_decay", "scheduler", "ema_decay", "augmentations", "keep", "stop_at",
+    "patience",
 )  # fmt: skip
 GRID = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.25, 0.3,
         0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)  # fmt: skip
@@ -43,7 +44,7 @@ def changes(run: Run) -> str:
 
 def smallness(run: Run) -> State:
     """Whether delta is small against 1/n: between a tenth of it and all of it people must judge."""
-    share = run.guarantee.delta * run.plan.recipe.size
+    share = run.guarantee.delta * run.plan.recipe.dataset_size
     return "yes" if share <= SMALL * (1 + 1e-9) else "open" if share < 1 else "no"
 
 
@@ -52,7 +53,7 @@ def schedule_charts(facts: RunFacts) -> list[Chart]:
     """Noise over the steps; with a moving clip, what is really added: noise times clip."""
     steps = facts.run.plan.steps
     places = np.unique(np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int))
-    noises, clips = (_at(values, places) for values in (steps.noises, steps.clips))
+    noises, clips = (_at(values, places) for values in (steps.noise_multipliers, steps.clipping_norms))
     x = tuple((places + 1.0).tolist())
     noise = Line(name="noise multiplier", x=x, y=tuple(noises.tolist()), side="down")
     clip = Line(name="clip", x=x, y=tuple(clips.tolist()), colour=1, side="up")
@@ -137,7 +138,7 @@ def differences(facts: RunFacts, baselines: Sequence[RunFacts]) -> list[str]:
     for one in baselines:
         if not _is_judged_alike(facts, one):
             found.append(f"{one.name} was judged on another task or by another measure: scores cannot be compared.")
-        ours, theirs = ((g.delta, g.unit, g.relation, g.label) for g in (facts.run.guarantee, one.run.guarantee))
+        ours, theirs = ((g.delta, g.unit, g.adjacency, g.label) for g in (facts.run.guarantee, one.run.guarantee))
         if ours != theirs:
             found.append(f"{one.name} promises another kind of thing (delta, unit, relation or label differ).")
     return found

@@ -65,7 +65,7 @@ def physical_batches(
     >>> import torch
     >>> from privet.sampling.samplers import Sampler
     >>> from privet.planning.planned_steps import PlannedSteps
-    >>> whole = Sampler(size=5, steps=PlannedSteps(length=1, rate=1.0))
+    >>> whole = Sampler(dataset_size=5, steps=PlannedSteps(length=1, sample_rate=1.0))
     >>> [(piece.data.tolist(), piece.is_last) for piece in physical_batches(torch.arange(5), whole, physical=3)]
     [([0, 1, 2], False), ([3, 4], True)]
     """

@@ -61,25 +61,25 @@ def register(kind: type[Sampling]) -> Callable[[type[D]], type[D]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampler:
-    """One tensor of indices (int64, increasing) for each step from `start` on, out of `size` records.
+    """One tensor of indices (int64, increasing) for each step from `start` on, out of `dataset_size` records.
 
-    >>> some = Sampler(size=1000, steps=PlannedSteps(length=3, rate=0.01), generator=Randomness(0))
+    >>> some = Sampler(dataset_size=1000, steps=PlannedSteps(length=3, sample_rate=0.01), randomness=Randomness(0))
     >>> [len(batch) for batch in some], some.sampling
     ([12, 10, 9], Poisson())
     """
 
-    size: int
+    dataset_size: int
     steps: PlannedSteps
     start: int = 0
-    generator: Randomness = field(default_factory=Randomness)
+    randomness: Randomness = field(default_factory=Randomness)
 
     def __post_init__(self) -> None:
-        _check.whole(least=0, size=self.size, start=self.start)
+        _check.whole(least=0, dataset_size=self.dataset_size, start=self.start)
         if self.start > len(self.steps):
             raise InvalidValue(f"start={self.start} must be at most steps={len(self.steps)}. Nothing is left to do.")
         if type(self.sampling) not in _drawings:
             raise Unsupported(f"sampling={str(self.sampling)!r} cannot be drawn. Use 'poisson'.")
-        _check_size(self.sampling, self.size, self.steps)
+        _check_size(self.sampling, self.dataset_size, self.steps)
         if isinstance(self.sampling, Shuffled):
             _check_epochs(self.steps, self.start)
 
@@ -90,15 +90,15 @@ class Sampler:
 
     @property
     def noise_is_secret(self) -> bool:
-        return self.generator.noise_is_secret
+        return self.randomness.noise_is_secret
 
     def __len__(self) -> int:
         return len(self.steps) - self.start
 
     def __iter__(self) -> Iterator[Tensor]:
-        drawing, rates = _drawings[type(self.sampling)], self.steps.rates
+        drawing, rates = _drawings[type(self.sampling)], self.steps.sample_rates
         coming = (float(rate) for rate in rates[self.start :])
-        drawn = drawing.batches(self.sampling, self.size, coming, self.generator)
+        drawn = drawing.batches(self.sampling, self.dataset_size, coming, self.randomness)
         for number, found in enumerate(drawn, self.start):
             self._check_batch(drawing, found, float(rates[number]))
             yield torch.from_numpy(found)
@@ -106,8 +106,8 @@ class Sampler:
     def _check_batch(self, drawing: Drawing, found: Indices, rate: float) -> None:
         is_batch = found.dtype == np.int64 and found.ndim == 1
         if is_batch and len(found):
-            is_batch = bool(found[0] >= 0 and found[-1] < self.size and (found[1:] > found[:-1]).all())
-        if not is_batch or not drawing.is_likely(self.sampling, self.size, rate, len(found)):
+            is_batch = bool(found[0] >= 0 and found[-1] < self.dataset_size and (found[1:] > found[:-1]).all())
+        if not is_batch or not drawing.is_likely(self.sampling, self.dataset_size, rate, len(found)):
             raise InvalidValue(
                 f"sampling={str(self.sampling)!r} drew what it cannot draw at rate={rate:g}: records that do not "
                 "exist, or one twice, or too many or too few. The guarantee would not hold. Correct the sampler."
@@ -121,26 +121,28 @@ class Sampler:
         """Raise unless these are the batches that `plan` was priced for."""
         if self.steps != plan.steps:
             raise InvalidValue(
-                f"sampler={self.sampling} over {len(self.steps)} steps from rate {self.steps.rate:g} is not the "
-                f"plan's, {plan.steps.sampling} over {len(plan.steps)} from {plan.steps.rate:g}. The guarantee would "
+                f"sampler={self.sampling} over {len(self.steps)} steps from rate {self.steps.sample_rate:g} is not the "
+                f"plan's, {plan.steps.sampling} over {len(plan.steps)} from {plan.steps.sample_rate:g}. The guarantee "
+                "would "
                 "not hold. Make it with sampler(plan, ...)."
             )
-        relation, who = plan.recipe.budget.relation, plan.recipe.budget.unit + "s"
-        if relation != "add-remove" and self.size != plan.recipe.size:
+        adjacency, who = plan.recipe.budget.adjacency, plan.recipe.budget.unit + "s"
+        if adjacency != "add-remove" and self.dataset_size != plan.recipe.dataset_size:
             raise InvalidValue(
-                f"{who}={self.size} must be the plan's size={plan.recipe.size}. Under relation={relation!r} the "
-                f"number of {who} is public. Plan with this size, or for relation='add-remove'."
+                f"{who}={self.dataset_size} must be the plan's dataset_size={plan.recipe.dataset_size}. Under "
+                f"adjacency={adjacency!r} the "
+                f"number of {who} is public. Plan with this size, or for adjacency='add-remove'."
             )
 
 
-def sampler(plan: Plan, *, records: int, start: int = 0, generator: Randomness | None = None) -> Sampler:
+def sampler(plan: Plan, *, records: int, start: int = 0, randomness: Randomness | None = None) -> Sampler:
     """The sampler of a plan over a dataset of `records`, from step `start`; fresh coins unless a seed is given.
 
     Under `zero-out` and `replace` the number of records is public and must be the plan's. Under `add-remove` it is
     private: it says how many coins are tossed, and nothing else.
 
     >>> from privet.planning import plan
-    >>> p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, steps=100)
+    >>> p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=256, steps=100)
     >>> len(sampler(p, records=60000)), sampler(p, records=60000).noise_is_secret
     (100, True)
     """
@@ -148,7 +150,7 @@ def sampler(plan: Plan, *, records: int, start: int = 0, generator: Randomness |
         raise InvalidValue(
             "unit='user' protects users, and here records would be sampled. Use user_sampler(plan, users=...)."
         )
-    made = Sampler(size=records, steps=plan.steps, start=start, generator=generator or Randomness())
+    made = Sampler(dataset_size=records, steps=plan.steps, start=start, randomness=randomness or Randomness())
     made.check(plan)
     return made
 
@@ -265,7 +267,7 @@ def _check_size(kind: Sampling, size: int, steps: PlannedSteps) -> None:
         )
     if not isinstance(kind, FixedSize):
         return
-    least = float(steps.rates[0] if steps.is_constant else steps.rates.min())
+    least = float(steps.sample_rates[0] if steps.is_constant else steps.sample_rates.min())
     if _fixed_batch_size(size, least) < 1:
         raise InvalidValue(
             f"rate={least!r} of {size} records is less than one. Fixed-size batches would be empty. Use a larger batch."
@@ -274,7 +276,7 @@ def _check_size(kind: Sampling, size: int, steps: PlannedSteps) -> None:
 
 def _check_epochs(steps: PlannedSteps, start: int) -> None:
     """A record takes part once in an epoch: the rates are equal within one, and a run is taken up between two."""
-    rates, at = steps.rates, 0
+    rates, at = steps.sample_rates, 0
     if steps.is_constant:  # straight to the epoch of `start`: there may be a trillion steps
         at = start - start % _epoch_length(float(rates[0]))
     while at < len(steps):

@@ -29,7 +29,7 @@ from privet.sampling.samplers import Indices, Sampler
 UserIds = Sequence[Hashable] | NDArray[np.generic] | Tensor
 
 
-def bound_contributions(users: UserIds, *, most: int, generator: Randomness | None = None) -> Tensor:
+def bound_contributions(users: UserIds, *, most: int, randomness: Randomness | None = None) -> Tensor:
     """Indices of the records that are kept: at most `most` of each user, chosen uniformly, in increasing order.
 
     What is kept of one user does not depend on any other, so neighbours differ in the records of one user, at most
@@ -40,7 +40,7 @@ def bound_contributions(users: UserIds, *, most: int, generator: Randomness | No
     """
     _check.whole(most=most)
     codes = number_users(users)
-    everyone, numbers = np.arange(len(codes)), (generator or Randomness()).numpy_generator()
+    everyone, numbers = np.arange(len(codes)), (randomness or Randomness()).numpy_generator()
     return torch.from_numpy(np.sort(_limit_per_owner(everyone, codes, most, numbers)))
 
 
@@ -79,7 +79,7 @@ class UserSampler:
         positions: Tensor = torch.unique_consecutive(codes, return_inverse=True)[1]
         return positions
 
-    def norm_bound(self, clip: float) -> float:
+    def l2_bound(self, clip: float) -> float:
         """How far one user moves the sum if every record is clipped to `clip` by itself: most * clip."""
         _check.positive(clip=clip)
         return self.most * clip
@@ -104,16 +104,16 @@ class UserSampler:
         owner = np.repeat(np.arange(len(users)), counts)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         records = self.order[np.repeat(self.begins[users], counts) + within]
-        return _limit_per_owner(records, owner, self.most, self.over.generator.numpy_generator())
+        return _limit_per_owner(records, owner, self.most, self.over.randomness.numpy_generator())
 
 
 def user_sampler(
-    plan: Plan, *, users: UserIds, most: int = 1, start: int = 0, generator: Randomness | None = None
+    plan: Plan, *, users: UserIds, most: int = 1, start: int = 0, randomness: Randomness | None = None
 ) -> UserSampler:
     """The sampler of a plan for users; `users` holds the owner of each record.
 
     >>> from privet.planning import plan
-    >>> p = plan(epsilon=2.0, delta=1e-2, unit="user", size=3, rate=1.0, steps=5)
+    >>> p = plan(epsilon=2.0, delta=1e-2, unit="user", dataset_size=3, sample_rate=1.0, steps=5)
     >>> found = user_sampler(p, users=["ann", "bob", "ann", "eve"])
     >>> [len(batch) for batch in found]
     [3, 3, 3, 3, 3]
@@ -125,7 +125,7 @@ def user_sampler(
         )
     codes = number_users(users)
     begins = np.concatenate(([0], np.cumsum(np.bincount(codes)))).astype(np.int64)
-    over = Sampler(size=len(begins) - 1, steps=plan.steps, start=start, generator=generator or Randomness())
+    over = Sampler(dataset_size=len(begins) - 1, steps=plan.steps, start=start, randomness=randomness or Randomness())
     over.check(plan)
     order = np.argsort(codes, kind="stable")
     return UserSampler(over=over, most=most, codes=codes, order=order, begins=begins)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.planning import Plan
@@ -40,7 +40,7 @@ def step_plainly(optimizer: Optimizer, losses: Tensor) -> None:
 
 
 def train_plainly(
-    plan: Plan, task: Task | None = None, *, seed: int, where: Where | None = None, look: Look | None = None
+    plan: Plan, task: Task | None = None, *, seed: int, where: DataFolders | None = None, look: Look | None = None
 ) -> Trained:
     """A network trained by the settings of a plan, without its noise: shuffled batches of its size, their mean loss.
 
@@ -55,7 +55,7 @@ def train_plainly(
         model.to(device)
         optimizer = setup.build_optimizer(settings, plan, model)
         pace = setup.learning_rate_schedule(settings, plan, optimizer)
-        batch, every = max(1, round(plan.batch)), setup.steps_per_epoch(plan)
+        batch, every = max(1, round(plan.batch_size)), setup.steps_per_epoch(plan)
         order, used, points = torch.randperm(task.size), 0, []
         for step in range(1, len(plan.steps) + 1):
             if used + batch > task.size:

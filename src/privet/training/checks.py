@@ -26,21 +26,21 @@ LossFn = Callable[..., Tensor]
 NOT_THESE = (torch.optim.LBFGS, torch.optim.SparseAdam)
 
 
-def check_arguments(plan: Any, generator: Any) -> None:
+def check_arguments(plan: Any, randomness: Any) -> None:
     if not isinstance(plan, Plan):
         raise InvalidValue(f"plan={plan!r} must be a Plan. It says what may be spent. Make one with plan(...).")
-    if not isinstance(generator, Randomness):
-        raise InvalidValue(f"generator={generator!r} must be a Randomness. Leave it out, or use seeded(7) for tests.")
+    if not isinstance(randomness, Randomness):
+        raise InvalidValue(f"randomness={randomness!r} must be a Randomness. Leave it out, or use seeded(7) for tests.")
 
 
 def check_start(
-    model: nn.Module, optimizer: Optimizer, plan: Any, generator: Any, group: Group | None
+    model: nn.Module, optimizer: Optimizer, plan: Any, randomness: Any, group: Group | None
 ) -> tuple[nn.Module, dict[str, nn.Parameter], Group]:
     """The model inside of its wrappers, its trainable parameters and the processes: all that may begin a run of `plan`.
 
     Raises where they do not fit.
     """
-    check_arguments(plan, generator)
+    check_arguments(plan, randomness)
     group = Group() if group is None else group
     check_group(model, plan, group)
     check_clips(plan)
@@ -84,19 +84,19 @@ def _is_one_of_many() -> bool:
 
 
 def check_clips(plan: Plan) -> None:
-    clips = plan.steps.clips
+    clips = plan.steps.clipping_norms
     clip = float((clips[:1] if clips.strides == (0,) else clips).min())  # a constant is held once
     check_clip(clip)
 
 
-def resolve_rule(plan: Plan, *, secure: bool, as_published: bool, not_private: str) -> BoundedRule:
+def resolve_rule(plan: Plan, *, secure_noise: bool, uncertified: bool, non_private_preprocessing: str) -> BoundedRule:
     """The plan's clipping rule in the hands of the engine, if it may be trained by.
 
     This is where consent to a run without a guarantee counts: from here on it is in the rule.
     """
-    rule = bounded(clipping_rule(plan.rule, as_published=as_published))
-    check_rule(rule.is_uncertified, plan, secure=secure)
-    check_preprocessing(not_private, as_published=as_published)
+    rule = bounded(clipping_rule(plan.rule, uncertified=uncertified))
+    check_rule(rule.is_uncertified, plan, secure_noise=secure_noise)
+    check_preprocessing(non_private_preprocessing, uncertified=uncertified)
     return rule
 
 
@@ -123,30 +123,31 @@ def check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter], mod
         raise InvalidValue("optimizer holds no trainable parameter. Nothing would move. Use model.parameters().")
 
 
-def check_rule(is_unsound: bool, plan: Plan, *, secure: bool = False) -> None:
+def check_rule(is_unsound: bool, plan: Plan, *, secure_noise: bool = False) -> None:
     """Raise if a rule without a guarantee runs under a plan that says it has one, or with noise that proves one."""
     if is_unsound and not plan.is_unsound:
         raise Unsupported(
             f"rule={plan.rule!r} has no guarantee, and the plan says it has. Its ledger would promise what does not "
             "hold. Plan with a sound rule."
         )
-    if is_unsound and secure:
+    if is_unsound and secure_noise:
         raise Unsupported(
             f"rule={plan.rule!r} has no guarantee that secure noise could keep. Leave it out, or use a sound rule."
         )
 
 
-def check_preprocessing(not_private: str, *, as_published: bool | None = None) -> None:
+def check_preprocessing(non_private_preprocessing: str, *, uncertified: bool | None = None) -> None:
     """Raise if something was read off the records without noise, unless a run without a guarantee was asked for.
 
     None: it cannot be asked for.
     """
-    check_note(not_private)
-    if not_private and not as_published:
+    check_note(non_private_preprocessing)
+    if non_private_preprocessing and not uncertified:
         way = ", or plan with --method noisy-sgd and train with --as-published: then the run has no guarantee"
         raise Unsupported(
-            f"{not_private}: was read off the training records without noise. No epsilon covers it. Leave it "
-            f"out{'' if as_published is None else way}."
+            f"{non_private_preprocessing}: was read off the training records without noise. No epsilon covers it. "
+            "Leave it "
+            f"out{'' if uncertified is None else way}."
         )
 
 
@@ -178,18 +179,19 @@ def count_records(dataset: Any) -> int:
         ) from None
 
 
-def physical_batch_rows(most: int | None, views: int) -> int | None:
+def physical_batch_rows(most: int | None, augmentations: int) -> int | None:
     """The rows of one piece: at most `most`, the views of a record together."""
-    _check.whole(views=views)
+    _check.whole(augmentations=augmentations)
     if most is None:
         return None
-    _check.whole(max_physical_batch=most)
-    if most < views:
+    _check.whole(max_physical_batch_size=most)
+    if most < augmentations:
         raise InvalidValue(
-            f"max_physical_batch={most} must be at least views={views}. The views of a record are clipped together. "
+            f"max_physical_batch_size={most} must be at least augmentations={augmentations}. The views of a record "
+            "are clipped together. "
             "Use larger pieces, or fewer views."
         )
-    return most // views * views
+    return most // augmentations * augmentations
 
 
 # --- a batch ----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ EVERY = 50  # steps from one comparison of the ranks' weights to the next
 
 
 def join_run(
-    group: Group, model: nn.Module, optimizer: Optimizer, plan: Plan, dataset: Any, generator: Randomness,
+    group: Group, model: nn.Module, optimizer: Optimizer, plan: Plan, dataset: Any, randomness: Randomness,
     users: UserIds | None, settings: Any,
 ) -> Randomness:  # fmt: skip
     """Raise, on every rank, unless all begin the same run; then rank 0's weights and buffers are everyone's.
@@ -41,12 +41,12 @@ def join_run(
     Gives the source of this rank's noise: no two ranks may draw the same.
     """
     if group.size == 1:
-        return generator
+        return randomness
     facts = {
         "plan": plan.hash, "dataset": (count_records(dataset), _row_checksums(dataset)),
         "model": [(name, p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters()],
         "optimizer": (type(optimizer).__name__, [sorted(_plain_settings(g).items()) for g in optimizer.param_groups]),
-        "generator": str(generator), "settings": (None if users is None else [str(user) for user in users], settings),
+        "generator": str(randomness), "settings": (None if users is None else [str(user) for user in users], settings),
     }  # fmt: skip
     told = group.all_gather([zlib.crc32(repr(value).encode()) for value in facts.values()])
     for name, found in zip(facts, told.T, strict=True):
@@ -56,7 +56,7 @@ def join_run(
                 "neither the plan's nor one model's. Make it on each rank from the same things, in the same order."
             )
     broadcast_weights(group, model)
-    return generator if generator.noise_is_secret else Randomness(generator.seed, *generator.path, group.rank)
+    return randomness if randomness.noise_is_secret else Randomness(randomness.seed, *randomness.path, group.rank)
 
 
 def _plain_settings(of: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,40 +87,40 @@ class Batches:
 
     Args:
         users: the owner of each record, for a plan with unit="user".
-        views: rows of each record, lying together.
+        augmentations: rows of each record, lying together.
     """
 
     def __init__(
         self, dataset: Any, plan: Plan, group: Group, *, users: UserIds | None, most: int | None, workers: int,
-        views: int,
+        augmentations: int,
     ) -> None:  # fmt: skip
         self._dataset, self._plan, self._group = dataset, plan, group
-        self._users, self._workers, self._views = users, workers, views
-        self.rows = physical_batch_rows(most, views)
+        self._users, self._workers, self._views = users, workers, augmentations
+        self.rows = physical_batch_rows(most, augmentations)
         _check.whole(least=0, workers=workers)
-        records = None if self.rows is None else self.rows // views  # of a piece
+        records = None if self.rows is None else self.rows // augmentations  # of a piece
         self._part = Part(group, records) if group.size > 1 else Whole()
         self.next_turn = self._part.next_turn  # what goes with the next physical batch: asked once for each, in order
 
-    def make_sampler(self, generator: Randomness, *, start: int) -> BatchSampler:
+    def make_sampler(self, randomness: Randomness, *, start: int) -> BatchSampler:
         """The plan's own sampler from a step on, of this rank's part: raises if dataset and plan do not fit."""
         plan, records = self._plan, count_records(self._dataset)
         check_unit(plan, records, self._users)
         users = self._users
         make = partial(sampler, records=records) if users is None else partial(user_sampler, users=users)
-        chosen: BatchSampler = self._part.rebind(make(plan, start=start, generator=generator))
+        chosen: BatchSampler = self._part.rebind(make(plan, start=start, randomness=randomness))
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
-    def load(self, generator: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:
-        chosen = self.make_sampler(coins(generator, self._group, start), start=start)
+    def load(self, randomness: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:
+        chosen = self.make_sampler(coins(randomness, self._group, start), start=start)
         return physical_batches(self._dataset, chosen, workers=self._workers, physical=self.rows)
 
 
 class Repeated:
-    """The batches of a sampler with each record `views` times in a row; read as often, so augmented each time anew."""
+    """The batches of a sampler with each record `augmentations` times in a row; read as often, so augmented each time anew."""
 
-    def __init__(self, over: BatchSampler, views: int) -> None:
-        self._over, self._views = over, views
+    def __init__(self, over: BatchSampler, augmentations: int) -> None:
+        self._over, self._views = over, augmentations
 
     def __iter__(self) -> Iterator[Tensor]:
         for indices in self._over:
@@ -142,14 +142,14 @@ def coins(generator: Randomness, group: Group, number: int) -> Randomness:
     return Randomness(generator.seed, *generator.path[:-1], group.size, number)
 
 
-class Turn(NamedTuple):
+class RankTurn(NamedTuple):
     """What goes with the records of a step on one rank."""
 
     sample: int = 0  # checksum of the indices of all ranks
-    is_lent: bool = False
+    is_padding: bool = False
 
 
-_OWN = Turn()
+_OWN = RankTurn()
 
 
 class Whole:
@@ -158,7 +158,7 @@ class Whole:
     def rebind(self, over: BatchSampler) -> BatchSampler:
         return over
 
-    def next_turn(self, is_last: bool) -> Turn:
+    def next_turn(self, is_last: bool) -> RankTurn:
         return _OWN
 
 
@@ -171,7 +171,7 @@ class Part:
     """
 
     def __init__(self, group: Group, most: int | None) -> None:
-        self._group, self._most, self._turns = group, most, deque[Turn]()
+        self._group, self._most, self._turns = group, most, deque[RankTurn]()
         self._over: BatchSampler | None = None
 
     def rebind(self, over: BatchSampler) -> "Part":
@@ -180,18 +180,18 @@ class Part:
         self._turns.clear()
         return self
 
-    def next_turn(self, is_last: bool) -> Turn:
+    def next_turn(self, is_last: bool) -> RankTurn:
         """What goes with a piece: asked once for each, in their order. Only the last one may be lent."""
-        return self._turns.popleft() if is_last else Turn(self._turns[0].sample)
+        return self._turns.popleft() if is_last else RankTurn(self._turns[0].sample)
 
     def __iter__(self) -> Iterator[Tensor]:
         assert self._over is not None
         for indices in self._over:
             mine = indices[self._group.rank :: self._group.size]
             is_short = len(mine) < -(-len(indices) // self._group.size)
-            is_lent = is_short and len(mine) % (self._most or len(indices)) == 0
-            self._turns.append(Turn(checksum([indices]), is_lent))
-            yield torch.cat([mine, indices[:1]]) if is_lent else mine
+            is_padding = is_short and len(mine) % (self._most or len(indices)) == 0
+            self._turns.append(RankTurn(checksum([indices]), is_padding))
+            yield torch.cat([mine, indices[:1]]) if is_padding else mine
 
     def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:
         assert self._over is not None
@@ -266,7 +266,7 @@ class DistributedAccount:
         self._next, self._charged = map(int, told[0, :2])
         self._standing.is_checked = bool(told[0, 5])
         step, charged = steps_to_charge(self._plan, number, in_force)
-        return issue(number, step, charged.clip) if mine is None else mine
+        return issue(number, step, charged.clipping_norm) if mine is None else mine
 
     @property
     def facts(self) -> LoopFacts | None:

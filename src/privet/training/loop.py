@@ -32,14 +32,20 @@ class TrainingLoop:
     """A training on its way. `end` says why it is over, once it is."""
 
     def __init__(
-        self, training: Training, parts: TrainingSetup, *, folder: Path, reserve: int, show_private: bool,
+        self, training: Training, parts: TrainingSetup, *, folder: Path, steps_per_line: int, show_private: bool,
         watcher: Progress, interrupt: Interrupt, group: Group, kept: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self._training, self._parts, self._folder, self._group = training, parts, folder, group
-        self._first, self._reserve, self._watcher, self._interrupt = training.steps_done, reserve, watcher, interrupt
+        self._first, self._reserve, self._watcher, self._interrupt = (
+            training.steps_done,
+            steps_per_line,
+            watcher,
+            interrupt,
+        )
         self._raw = _Raw(parts.task.measure.name) if show_private else None
         self._meter = Meter(parts.plan, mark=lambda g: mark_guarantee(
-            g, parts.plan, seeded=not training.noise_is_secret, not_private=parts.task.not_private
+            g, parts.plan, seeded=not training.noise_is_secret,
+            non_private_preprocessing=parts.task.non_private_preprocessing
         ))  # fmt: skip
         self._metrics = Metrics(folder) if group.is_first else None
         self._every = evaluation_interval(parts)
@@ -67,7 +73,7 @@ class TrainingLoop:
                     self._raw.add(losses, parts.task.measure.each(outputs, targets))
                 if training.step(losses):
                     if self._raw is not None:
-                        self._raw.add_scale(training.raw_scale)
+                        self._raw.add_scale(training.claimed_sensitivity)
                     if self._is_enough():
                         break
             if self.end is None and training.steps_done == len(training):
@@ -179,7 +185,7 @@ class TrainingLoop:
     def _can_stop(self) -> bool:
         """Whether a stop here loses nothing: no charged step is left, and no half of a shuffled epoch."""
         number, steps = self._training.steps_done, self._parts.plan.steps
-        if isinstance(steps.sampling, Shuffled) and number % math.ceil(1 / steps[0].rate):
+        if isinstance(steps.sampling, Shuffled) and number % math.ceil(1 / steps[0].sample_rate):
             return False
         return self._charged_steps_at(number) == number
 
@@ -189,8 +195,8 @@ class TrainingLoop:
     def _speed(self) -> float:
         """Planned examples a second in this process: the realised batches are nobody's business."""
         done = self._training.steps_done - self._first
-        size = self._parts.plan.recipe.size
-        planned = float(self._parts.plan.steps.rates[self._first : self._first + done].sum()) * size
+        size = self._parts.plan.recipe.dataset_size
+        planned = float(self._parts.plan.steps.sample_rates[self._first : self._first + done].sum()) * size
         return planned / max(time.monotonic() - self._start, 1e-9)
 
 

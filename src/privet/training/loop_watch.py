@@ -55,11 +55,11 @@ class LoopGuard:
 
     def __init__(
         self, model: nn.Module, named: Mapping[str, nn.Parameter], facts: LoopFacts, *, number: int,
-        dataset: Any, views: int, note: Callable[[LoopFacts], None],
+        dataset: Any, augmentations: int, note: Callable[[LoopFacts], None],
     ) -> None:  # fmt: skip
         private = tensors_in(getattr(dataset, "tensors", dataset))
         self._facts, self._made, self.memory = facts, 0, LoopMemory(private)
-        self._model, self._named, self._views, self._note = model, named, views, note
+        self._model, self._named, self._views, self._note = model, named, augmentations, note
         self._checks, self._passed = 0, number  # checks of this process, and the step after the last that passed
         self._watch: Watch | None = None
         self._has_power = self._took_out = False  # in the physical batches of the step at hand

@@ -50,7 +50,7 @@ def save(training: Training, *, scheduler: LRScheduler | None = None, extra: dic
     average = training.average
     return checkpoint.save(
         training.out, model=_unsharded_part(training.model), optimizer=training.optimizer, scheduler=scheduler,
-        rule_state=bounded(training.rule).state(),
+        rule_state=bounded(training.rule).state_dict(),
         average=None if average is None else average.mean,
         extra={
             "step": training.steps_done, "plan": training.plan.hash, "lines": mark.lines, "digest": mark.digest,
@@ -169,7 +169,7 @@ def _check_same(out: str | Path, training: Training, kept: checkpoint.Checkpoint
 
 
 def _restore_states(training: Training, kept: checkpoint.Checkpoint) -> None:
-    bounded(training.rule).restore(kept.rule_state)
+    bounded(training.rule).load_state_dict(kept.rule_state)
     if training.average is not None and kept.average is not None:
         training.average.steps = kept.extra["averaged"]
         for name, mean in training.average.mean.items():

@@ -19,7 +19,7 @@ from privet import _text, models
 from privet._files import write_new
 from privet._text import shorten
 from privet.accounting import Guarantee, Ledger
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
@@ -39,10 +39,10 @@ PACKAGES = ("privet", "torch", "numpy", "scipy", "safetensors")
 _KINDS: dict[str, tuple[type, ...]] = {  # of run.json
     "task": (str,), "own_task": (bool,), "settings": (dict,), "evaluation": (str,), "versions": (dict,),
     "network": (dict, type(None)), "seed": (int, type(None)), "weights_seed": (int,), "end": (str, type(None)),
-    "secure_noise": (bool,), "as_published": (bool,), "show_private": (bool,), "measure": (dict,),
-    "changed": (dict,), "not_private": (str,), "weights": (str, type(None)),
+    "secure_noise": (bool,), "uncertified": (bool,), "show_private": (bool,), "measure": (dict,),
+    "changed": (dict,), "non_private_preprocessing": (str,), "weights": (str, type(None)),
 }  # fmt: skip
-_LATER = {"not_private": "", "weights": None}  # keys that older runs have not
+_LATER = {"non_private_preprocessing": "", "weights": None}  # keys that older runs have not
 COUNTED = "vocabulary=counted, says its source"  # of an older run, whose ledger calls it sound
 
 
@@ -92,11 +92,13 @@ class Run:
                 f"{'seeded' if reading.header.seeded else 'not'}. Whether it is private could not be told. Restore the "
                 "files of one run."
             )
-        not_private = about["not_private"]
-        covered = reading.header.sound if not_private == COUNTED else not not_private
-        _check_promise(folder, reading.header, plan, covered=covered)
+        non_private_preprocessing = about["non_private_preprocessing"]
+        covered = reading.header.sound if non_private_preprocessing == COUNTED else not non_private_preprocessing
+        _check_promise(folder, reading.header, plan, preprocessing_is_private=covered)
         stopped = about["end"] is not None and reading.ledger.steps < reading.header.length
-        guarantee, spent = _guarantees(reading, plan, by_outputs=stopped, not_private=not_private)
+        guarantee, spent = _guarantees(
+            reading, plan, by_outputs=stopped, non_private_preprocessing=non_private_preprocessing
+        )
         return cls(
             folder=folder, plan=plan, settings=read_settings(folder, about), ledger=reading.ledger, guarantee=guarantee,
             spent=spent, together=reading.header.together, notes=reading.notes, metrics=metrics.read(folder),
@@ -124,9 +126,9 @@ class Run:
         return uncertified_reason(self.guarantee)
 
     @property
-    def not_private(self) -> str:
+    def non_private_preprocessing(self) -> str:
         """What was read off the training records without noise before the first step; empty if nothing was."""
-        found: str = self.about["not_private"]
+        found: str = self.about["non_private_preprocessing"]
         return found
 
     @property
@@ -155,7 +157,7 @@ class Run:
         found = metrics.evaluation_lines(self.metrics)
         return metrics.scores_of_weights(found[-1]) if found else None
 
-    def task(self, *, where: Where | None = None) -> Task:
+    def task(self, *, where: DataFolders | None = None) -> Task:
         """The task that it was trained on, loaded again."""
         if self.about["own_task"]:
             raise InvalidValue(
@@ -164,7 +166,7 @@ class Run:
             )
         return task_of(self.settings.task, where=where)
 
-    def network(self, task: Task | None = None, *, where: Where | None = None) -> nn.Module:
+    def network(self, task: Task | None = None, *, where: DataFolders | None = None) -> nn.Module:
         """The trained model: its weights averaged if they were to be, frozen what did not train.
 
         `task` is needed where it makes the network.
@@ -192,10 +194,15 @@ def _freeze_untrained(model: nn.Module, settings: Settings) -> nn.Module:
     return model
 
 
-def _check_promise(folder: Path, said: Header, plan: Plan, *, covered: bool) -> None:
+def _check_promise(folder: Path, said: Header, plan: Plan, *, preprocessing_is_private: bool) -> None:
     """Raise unless the ledger's first line, which speaks for steps to come, says what the plan says: that is proven."""
     if said != make_header(
-        plan, run=said.run, reserve=said.reserve, seeded=said.seeded, covered=covered, dataset=said.dataset
+        plan,
+        run=said.run,
+        reserve=said.reserve,
+        seeded=said.seeded,
+        covered=preprocessing_is_private,
+        dataset=said.dataset,
     ):
         raise InvalidValue(
             f"{folder / ledger_reading.NAME}: line 1: does not say what its plan says, and run.json of the task. What "
@@ -204,7 +211,7 @@ def _check_promise(folder: Path, said: Header, plan: Plan, *, covered: bool) -> 
 
 
 def _guarantees(
-    reading: ledger_reading.Reading, plan: Plan, *, by_outputs: bool, not_private: str
+    reading: ledger_reading.Reading, plan: Plan, *, by_outputs: bool, non_private_preprocessing: str
 ) -> tuple[Guarantee, Guarantee]:
     """(what holds, what the ledger adds up to)."""
     header = reading.header
@@ -219,15 +226,18 @@ def _guarantees(
     held, spent = (qualify(g, reading.loop, own_loop=False) for g in (held, spent))
     if uncertified_reason(held):
         return held, spent
-    held, spent = (mark_guarantee(g, plan, seeded=header.seeded, not_private=not_private) for g in (held, spent))
+    held, spent = (
+        mark_guarantee(g, plan, seeded=header.seeded, non_private_preprocessing=non_private_preprocessing)
+        for g in (held, spent)
+    )
     return held, spent
 
 
-def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, not_private: str = "") -> Guarantee:
+def mark_guarantee(guarantee: Guarantee, plan: Plan, *, seeded: bool, non_private_preprocessing: str = "") -> Guarantee:
     if plan.is_unsound:
         return mark_uncertified(guarantee, f"rule {plan.rule!r} is unsound")
-    if not_private:
-        return mark_uncertified(guarantee, preprocessing_reason(not_private))
+    if non_private_preprocessing:
+        return mark_uncertified(guarantee, preprocessing_reason(non_private_preprocessing))
     return mark_uncertified(guarantee, "seeded: reproducible, not private") if seeded else guarantee
 
 
@@ -266,8 +276,8 @@ def read_about(folder: Path) -> dict[str, Any]:
             raise InvalidValue(f"is not the description of a run: it has no format={FORMAT!r}.")
         if found.get("version") != VERSION:
             raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. Use the Privet that wrote it.")
-        if "not_private" not in found and "COUNTED WITHOUT PRIVACY" in str(found.get("source")):
-            found["not_private"] = COUNTED
+        if "non_private_preprocessing" not in found and "COUNTED WITHOUT PRIVACY" in str(found.get("source")):
+            found["non_private_preprocessing"] = COUNTED
         found = _LATER | found
         check_table("the run", found, ("format", "version", "plan", "source", *_KINDS))
         _check_about(found)

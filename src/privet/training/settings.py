@@ -31,7 +31,7 @@ _ELSEWHERE = {  # keys that people look for here
     "scale_factor": 'It is an option of the clipping rule: rule = "own_norm:scale=0.5", above the table.',
     **dict.fromkeys(("clip", "noise", "batch", "epochs", "steps"), "It belongs to the recipe, above the table."),
     "show_private": "Give --show-private to the command: what it shows is not private.",
-    "as_published": "Give --uncertified to the command: such a run has no guarantee.",
+    "uncertified": "Give --uncertified to the command: such a run has no guarantee.",
 }
 _WORDS = ("task", "model", "weights", "optimizer", "scheduler", "stop_at", "device")
 
@@ -50,9 +50,9 @@ class Settings:
     momentum: float | None = None
     weight_decay: float | None = None
     scheduler: str | None = None  # one learning rate throughout
-    average: float | None = None  # decay of a moving average of the weights
-    views: int = 1  # rows of each record
-    max_physical_batch: int | None = None
+    ema_decay: float | None = None  # decay of a moving average of the weights
+    augmentations: int = 1  # rows of each record
+    max_physical_batch_size: int | None = None
     workers: int = 0  # processes that read records
     device: str = "auto"
     evaluate_every: int | None = None  # steps; an epoch
@@ -60,7 +60,7 @@ class Settings:
     stop_at: str | None = None  # a value on the held-out set: accuracy=0.97
     patience: int | None = None  # evaluations without a better one
     keep: str = "last"  # or best, on the held-out set
-    reserve: int | None = None  # steps that one line of the ledger charges; measured
+    steps_per_line: int | None = None  # steps that one line of the ledger charges; measured
     dataset_name: str | None = None  # of the records, by which runs on them are found; that of a task of Privet's
 
     def __post_init__(self) -> None:
@@ -69,13 +69,21 @@ class Settings:
         for name in ("train", "fresh"):
             object.__setattr__(self, name, _check_patterns(name, getattr(self, name), self.weights))
         _check.whole(
-            **drop_none(self, "views", "max_physical_batch", "evaluate_every", "save_every", "patience", "reserve")
+            **drop_none(
+                self,
+                "augmentations",
+                "max_physical_batch_size",
+                "evaluate_every",
+                "save_every",
+                "patience",
+                "steps_per_line",
+            )
         )
         _check.whole(least=0, workers=self.workers)
         _check.positive(**drop_none(self, "lr"))
         _check.fraction(**drop_none(self, "momentum"))
         _check.non_negative(**drop_none(self, "weight_decay"))
-        _check.between(0, 1, **drop_none(self, "average"))
+        _check.between(0, 1, **drop_none(self, "ema_decay"))
         _check.one_of(KEEP, keep=self.keep)
         check_dataset(self.dataset_name)
         if self.stop_at is not None:

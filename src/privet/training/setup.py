@@ -144,7 +144,7 @@ def learning_rate_schedule(settings: Settings, plan: Plan, optimizer: Optimizer)
 
 
 def steps_per_epoch(plan: Plan) -> int:
-    return max(1, round(1 / plan.steps[0].rate))
+    return max(1, round(1 / plan.steps[0].sample_rate))
 
 
 def _resolve_spelling(registry: Registry[Any], spelling: str, kind: type) -> tuple[str, dict[str, Any]]:
@@ -241,8 +241,8 @@ def load_first_weights(model: nn.Module, settings: Settings) -> str | None:
     return from_checkpoint(model, path, train=settings.train, fresh=settings.fresh or ()).sha256
 
 
-def check_sound(plan: Plan, *, as_published: bool) -> None:
-    if plan.is_unsound and not as_published:
+def check_sound(plan: Plan, *, uncertified: bool) -> None:
+    if plan.is_unsound and not uncertified:
         raise Unsupported(
             f"rule={plan.rule!r} of the plan has no guarantee, and neither has a run with it. Plan the method without "
             "--uncertified, or train with --uncertified to see what it does."
@@ -251,12 +251,13 @@ def check_sound(plan: Plan, *, as_published: bool) -> None:
 
 def check_size(plan: Plan, task: Task) -> None:
     budget = plan.recipe.budget
-    if budget.relation == "add-remove" or budget.unit != "example":
+    if budget.adjacency == "add-remove" or budget.unit != "example":
         return
     found = count_records(task.train)
-    if found != plan.recipe.size:
+    if found != plan.recipe.dataset_size:
         raise InvalidValue(
-            f"task={task.name!r} has {found} examples, the plan is for size={plan.recipe.size}. Its sample rate and "
+            f"task={task.name!r} has {found} examples, the plan is for dataset_size={plan.recipe.dataset_size}. Its "
+            "sample rate and "
             f"noise are for that size. Use the whole dataset, or plan again with --dataset-size {found}."
         )
 
@@ -287,8 +288,8 @@ def seed_torch(seed: int) -> Iterator[None]:
 def measure_steps_per_line(parts: TrainingSetup, folder: Path) -> int:
     """How many steps one line of the ledger should charge here, from a step on zeros and a few lines on this disk."""
     plan, task, step = parts.plan, parts.task, parts.plan.steps[0]
-    batch = max(1, round(step.rate * plan.recipe.size))
-    rows = min(batch, parts.settings.max_physical_batch or batch)
+    batch = max(1, round(step.sample_rate * plan.recipe.dataset_size))
+    rows = min(batch, parts.settings.max_physical_batch_size or batch)
 
     def zeros(t: Tensor) -> Tensor:  # of the shapes and types of a batch without records: nobody's values are looked at
         return torch.zeros(rows, *t.shape[1:], dtype=t.dtype, device=parts.device)
@@ -297,7 +298,7 @@ def measure_steps_per_line(parts: TrainingSetup, folder: Path) -> int:
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        clipped_sum(parts.model, task.losses, (inputs, targets), rule="flat", clip=1.0)
+        clipped_sum(parts.model, task.losses, (inputs, targets), rule="flat", clipping_norm=1.0)
         seconds.append(time.perf_counter() - start)
     try:
         line = measure_line_seconds(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from privet import _check
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task, dataset_name_of
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, PrivetError
@@ -37,8 +37,9 @@ from privet.training.training import Training
 
 def train(
     plan: Plan, task: "str | Task | None" = None, *, out: str | Path, seed: int | None = None,
-    as_published: bool = False, secure: bool = False, show_private: bool = False, total_epsilon: float | None = None,
-    ledger_dir: "str | Path | None" = None, where: Where | None = None, watcher: Progress | None = None,
+    uncertified: bool = False, secure_noise: bool = False, show_private: bool = False,
+    total_epsilon: float | None = None,
+    ledger_dir: "str | Path | None" = None, where: DataFolders | None = None, watcher: Progress | None = None,
     **settings: Any,
 ) -> Run:  # fmt: skip
     """A run of `plan` on a task, in a folder of its own: trained, evaluated on the held-out set, saved.
@@ -49,8 +50,8 @@ def train(
         task: a name, an address `my.module:task`, or a Task.
         out: the run's folder. It must not hold a ledger, nor a plan.json or run.json of something else.
         seed: makes the run reproducible, and not private.
-        as_published: train by a rule that has no guarantee, or on a task that read something off its records.
-        secure: noise that no rounding of floating-point numbers gives away.
+        uncertified: train by a rule that has no guarantee, or on a task that read something off its records.
+        secure_noise: noise that no rounding of floating-point numbers gives away.
         total_epsilon: what all runs on these records in `ledger_dir` may cost together, this one included.
         ledger_dir: the folder of those runs; `out` lies in it. See docs/howto-budget.md.
         show_private: also show what comes from training records without noise, marked so.
@@ -62,7 +63,7 @@ def train(
     >>> from privet import plan
     >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
     >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> p = plan(epsilon=2.0, delta=1e-3, size=100, batch=10, steps=5)
+    >>> p = plan(epsilon=2.0, delta=1e-3, dataset_size=100, batch_size=10, steps=5)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = train(p, own, out=folder + "/a", lr=0.5)
     >>> run.steps, run.end, run.guarantee.label
@@ -75,7 +76,7 @@ def train(
     folder, group = Path(out), processes.group()
     if seed is not None:
         _check.whole(least=0, seed=seed)
-    check_sound(plan, as_published=as_published)
+    check_sound(plan, uncertified=uncertified)
     flags = {key: value for key, value in settings.items() if value is not None}
     flags |= {} if task is None else {"task": task.name if isinstance(task, Task) else task}
     chosen = Settings.of({**plan.recipe.training, **flags})
@@ -84,29 +85,30 @@ def train(
         within = partial(_admit_within_total, plan, folder, total_epsilon, ledger_dir, dataset, seeded=seed is not None)
         group.run_on_first(within if group.is_first else lambda: None)
     loaded = task_of(chosen.task if task is None else task, where=where)
-    check_preprocessing(loaded.not_private, as_published=as_published)
+    check_preprocessing(loaded.non_private_preprocessing, uncertified=uncertified)
     _check_new(folder, plan)
     about = {"weights_seed": group.broadcast_value(secrets.randbits(48) if seed is None else seed)}
     parts = build_setup(plan, loaded, chosen, weights_seed=about["weights_seed"], group=group)
-    reserve = chosen.reserve or measure_steps_per_line(parts, folder) if group.is_first else 1
+    reserve = chosen.steps_per_line or measure_steps_per_line(parts, folder) if group.is_first else 1
     reserve = group.broadcast_value(reserve)
     about |= _describe_run(parts, own=isinstance(task, Task)) | {
-        "changed": changed_keys(plan.recipe.training, flags), "seed": seed, "secure_noise": secure,
-        "as_published": as_published, "show_private": show_private,
+        "changed": changed_keys(plan.recipe.training, flags), "seed": seed, "secure_noise": secure_noise,
+        "uncertified": uncertified, "show_private": show_private,
     }  # fmt: skip
     training = Training(
-        parts.model, parts.optimizer, loaded.train, plan, out=folder, reserve=reserve, dataset_name=dataset,
-        generator=Randomness(seed), **_training_options(parts, about, group),
+        parts.model, parts.optimizer, loaded.train, plan, out=folder, steps_per_line=reserve, dataset_name=dataset,
+        randomness=Randomness(seed), **_training_options(parts, about, group),
     )  # fmt: skip
     with training:
         if group.is_first:
             write_plan(folder, plan)
             write_about(folder, about)
-        return _run_loop(training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher)
+        return _run_loop(training, parts, about, folder=folder, steps_per_line=reserve, group=group, watcher=watcher)
 
 
 def resume_run(
-    out: "str | Path | Run", *, task: Task | None = None, show_private: bool | None = None, where: Where | None = None,
+    out: "str | Path | Run", *, task: Task | None = None, show_private: bool | None = None,
+    where: DataFolders | None = None,
     watcher: Progress | None = None,
 ) -> Run:  # fmt: skip
     """The run in a folder, taken up at the ledger's next step with the weights of its last checkpoint, and ended.
@@ -139,13 +141,13 @@ def resume_run(
         if run.checkpoint not in (None, folder):  # a crash may have left better weights than the checkpoint knows of
             parts.judge.raise_best(run.scores)
         return _run_loop(
-            training, parts, about, folder=folder, reserve=reserve, group=group, watcher=watcher, kept=kept,
+            training, parts, about, folder=folder, steps_per_line=reserve, group=group, watcher=watcher, kept=kept,
             resumed=True,
         )  # fmt: skip
 
 
 def _run_loop(
-    training: Training, parts: TrainingSetup, about: dict[str, Any], *, folder: Path, reserve: int, group: Group,
+    training: Training, parts: TrainingSetup, about: dict[str, Any], *, folder: Path, steps_per_line: int, group: Group,
     watcher: Progress | None, kept: Mapping[str, Any] | None = None, resumed: bool = False,
 ) -> Run:  # fmt: skip
     first = group.is_first
@@ -153,7 +155,8 @@ def _run_loop(
     told = Progress() if watcher is None or not first else watcher
     with catch_interrupts() as interrupt, nullcontext() if seed is None else seed_torch(seed + training.steps_done):
         rounds = TrainingLoop(
-            training, parts, folder=folder, reserve=reserve, show_private=about["show_private"], watcher=told,
+            training, parts, folder=folder, steps_per_line=steps_per_line, show_private=about["show_private"],
+            watcher=told,
             interrupt=interrupt, group=group, kept=kept,
         )  # fmt: skip
         if resumed:
@@ -175,7 +178,8 @@ def _describe_run(parts: TrainingSetup, *, own: bool) -> dict[str, Any]:
         spelling = None
     return {
         "plan": parts.plan.hash, "task": settings.task, "own_task": own, "settings": settings.as_dict(),
-        "evaluation": task.evaluation, "source": task.source, "not_private": task.not_private, "weights": parts.weights,
+        "evaluation": task.evaluation, "source": task.source,
+        "non_private_preprocessing": task.non_private_preprocessing, "weights": parts.weights,
         "measure": {"name": task.measure.name, "higher_is_better": task.measure.higher_is_better},
         "network": None if spelling is None else {"model": spelling, "facts": facts},
         "versions": versions(), "end": None,
@@ -186,9 +190,10 @@ def _training_options(parts: TrainingSetup, about: Mapping[str, Any], group: Gro
     """The options of `Training` that a run keeps when it goes on."""
     settings, task = parts.settings, parts.task
     return {
-        "max_physical_batch": settings.max_physical_batch, "workers": settings.workers, "views": settings.views,
-        "average": settings.average, "as_published": about["as_published"], "secure": about["secure_noise"],
-        "not_private": task.not_private, "group": group, "own_loop": False,
+        "max_physical_batch_size": settings.max_physical_batch_size, "workers": settings.workers,
+        "augmentations": settings.augmentations,
+        "ema_decay": settings.ema_decay, "uncertified": about["uncertified"], "secure_noise": about["secure_noise"],
+        "non_private_preprocessing": task.non_private_preprocessing, "group": group, "own_loop": False,
         "users": task.users if parts.plan.recipe.budget.unit == "user" else None,
     }  # fmt: skip
 

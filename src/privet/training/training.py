@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Training:
     """The steps of a plan, one Poisson batch after the other, for a loop of your own.
 
-    Iterate to get batches; give each to `step` as losses, one per example. A batch above `max_physical_batch` rows
+    Iterate to get batches; give each to `step` as losses, one per example. A batch above `max_physical_batch_size` rows
     comes in pieces: `step` adds them up, and releases once with the last. A batch without records is released by the
     iterator. Each step is charged before its batch is handed out; with its release the noisy average lies in `.grad` of
     the parameters, and the optimizer makes its step. A batch that was left is lost, and stays charged: a loop that was
@@ -49,13 +49,14 @@ class Training:
         out: the run's folder, where the ledger is kept; without it, the ledger is gone with the process.
         ledger: the open ledger of `out`, for a run that goes on at `ledger.next`.
         users: the owner of each record, for a plan with unit="user": of a chosen user, one record takes part.
-        views: rows of each record, lying together, to be augmented each in its own way; clipped as one.
-        average: the decay of a moving average of the weights, 0.999 say.
-        generator: where coins and noise come from; `seeded(7)` gives a run that is reproducible and not private.
-        secure: release whole cells of a grid with noise from a cryptographic generator: docs/howto-sampling.md.
-        reserve: steps that one line of the ledger charges, where steps take milliseconds.
-        as_published: train by a rule that has no guarantee, or on what was read off the records without noise.
-        not_private: what of the dataset was read off its records without noise: a vocabulary, say. See `as_published`.
+        augmentations: rows of each record, lying together, to be augmented each in its own way; clipped as one.
+        ema_decay: the decay of a moving average of the weights, 0.999 say.
+        randomness: where coins and noise come from; `seeded(7)` gives a run that is reproducible and not private.
+        secure_noise: release whole cells of a grid with noise from a cryptographic generator: docs/howto-sampling.md.
+        steps_per_line: steps that one line of the ledger charges, where steps take milliseconds.
+        uncertified: train by a rule that has no guarantee, or on what was read off the records without noise.
+        non_private_preprocessing: what of the dataset was read off its records without noise: a vocabulary, say. See
+            `uncertified`.
         own_loop: False where Privet's own loop calls this one, so that its guarantee needs no assumption on a loop.
         dataset_name: the name of the records: what all runs on them cost is found by it. docs/howto-budget.md.
         group: the processes that make each step together, from `processes.group()`; each is given all of the above.
@@ -63,7 +64,7 @@ class Training:
     >>> import torch
     >>> from privet import plan
     >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
-    >>> p = plan(delta=1e-3, size=100, batch=10, steps=5, noise=2.0, solve="epsilon")
+    >>> p = plan(delta=1e-3, dataset_size=100, batch_size=10, steps=5, noise_multiplier=2.0, solve="epsilon")
     >>> model = nn.Linear(3, 2)
     >>> training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), p)
     >>> for inputs, targets in training:
@@ -78,33 +79,49 @@ class Training:
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, dataset: Any, plan: "Plan", *, out: "str | Path | None" = None,
-        ledger: "LedgerFile | None" = None, users: "UserIds | None" = None, max_physical_batch: int | None = None,
-        workers: int = 0, views: int = 1, average: float | None = None, generator: Randomness | None = None,
-        secure: bool = False, reserve: int = 1, as_published: bool = False, not_private: str = "",
+        ledger: "LedgerFile | None" = None, users: "UserIds | None" = None, max_physical_batch_size: int | None = None,
+        workers: int = 0, augmentations: int = 1, ema_decay: float | None = None, randomness: Randomness | None = None,
+        secure_noise: bool = False, steps_per_line: int = 1, uncertified: bool = False,
+        non_private_preprocessing: str = "",
         group: "Group | None" = None, own_loop: bool = True, dataset_name: str | None = None,
     ) -> None:  # fmt: skip
-        generator = Randomness() if generator is None else generator
+        randomness = Randomness() if randomness is None else randomness
         self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
-        self._inner, named, self.group = check_start(model, optimizer, plan, generator, group)
-        rule = resolve_rule(plan, secure=secure, as_published=as_published, not_private=not_private)
+        self._inner, named, self.group = check_start(model, optimizer, plan, randomness, group)
+        rule = resolve_rule(
+            plan,
+            secure_noise=secure_noise,
+            uncertified=uncertified,
+            non_private_preprocessing=non_private_preprocessing,
+        )
         self.rule: Any = rule.rule  # one object: it may learn from releases
-        self._not_private, self._views = not_private, views
-        rows = max_physical_batch
-        self._batches = Batches(dataset, plan, self.group, users=users, most=rows, workers=workers, views=views)
-        self._batches.make_sampler(generator, start=0 if ledger is None else ledger.next_step)  # it checks the dataset
-        settings = (views, self._batches.rows, secure, average, reserve, not_private)
-        self._generator = join_run(self.group, self._inner, optimizer, plan, dataset, generator, users, settings)
+        self._not_private, self._views = non_private_preprocessing, augmentations
+        rows = max_physical_batch_size
+        self._batches = Batches(
+            dataset, plan, self.group, users=users, most=rows, workers=workers, augmentations=augmentations
+        )
+        self._batches.make_sampler(randomness, start=0 if ledger is None else ledger.next_step)  # it checks the dataset
+        settings = (
+            augmentations,
+            self._batches.rows,
+            secure_noise,
+            ema_decay,
+            steps_per_line,
+            non_private_preprocessing,
+        )
+        self._generator = join_run(self.group, self._inner, optimizer, plan, dataset, randomness, users, settings)
         self._clipper = Clipper(rule, named)
         self._releaser = releaser_for(
-            rule, named, randomness=self._generator, relation=plan.recipe.budget.relation, secure=secure,
+            rule, named, randomness=self._generator, adjacency=plan.recipe.budget.adjacency, secure_noise=secure_noise,
             ranks=self.group,
         )  # fmt: skip
-        self._weights = Weights(self._inner, named, optimizer, average=average, is_busy=self._is_mid_batch)
+        self._weights = Weights(self._inner, named, optimizer, average=ema_decay, is_busy=self._is_mid_batch)
         self.out = None if out is None else Path(out)
 
         begin_account = partial(
-            account.open_account, plan, out=out, ledger=ledger, reserve=reserve, seeded=not self.noise_is_secret,
-            covered=not not_private, dataset=dataset_name,
+            account.open_account, plan, out=out, ledger=ledger, steps_per_line=steps_per_line,
+            seeded=not self.noise_is_secret,
+            preprocessing_is_private=not non_private_preprocessing, dataset=dataset_name,
         )  # fmt: skip
         self._consistency_digest = Standing(weights=list(named.values()))
         self._account = make_account(self.group, plan, begin_account, self._consistency_digest)
@@ -115,7 +132,7 @@ class Training:
         self._is_lent = self._is_open = self._is_done = self._has_begun = self._is_closed = False
         self._loop = LoopGuard(
             self._inner, named, account.facts_at_start(self._account, own_loop=own_loop), number=self._number,
-            views=views, dataset=dataset, note=self._account.note,
+            augmentations=augmentations, dataset=dataset, note=self._account.note,
         )  # fmt: skip
         self._weights.refuse_others()
 
@@ -154,9 +171,9 @@ class Training:
         return self._weights.average
 
     @property
-    def raw_scale(self) -> float | None:
+    def claimed_sensitivity(self) -> float | None:
         """Of a rule without a guarantee: the sensitivity it took last; not private."""
-        return self._releaser.raw_scale
+        return self._releaser.claimed_sensitivity
 
     @property
     def guarantee(self) -> Guarantee:
@@ -373,7 +390,7 @@ class Training:
         else:
             verify()
         assert self._charge is not None
-        found = sum_batch(self._inner, losses, batch, self._clipper, self._charge.clip, views=self._views)
+        found = sum_batch(self._inner, losses, batch, self._clipper, self._charge.clip, augmentations=self._views)
         return self._zero_sum() if self._is_lent else found
 
     def _release(self, whole: ClippedSum) -> None:
@@ -383,7 +400,9 @@ class Training:
         self._number, self._charge = number + 1, None
         is_made = False
         try:
-            released = self._releaser.release(whole, charge, batch=charge.step.rate * self.plan.recipe.size)
+            released = self._releaser.release(
+                whole, charge, batch_size=charge.step.sample_rate * self.plan.recipe.dataset_size
+            )
             self._weights.step(released.grads)
             is_made = True
         finally:

@@ -18,12 +18,12 @@ from privet.training.checks import count_records
 from privet.training.evaluation import Scores, evaluate
 
 
-def exact_scores(model: nn.Module, task: Task, judges: Any) -> Scores:
+def exact_scores(model: nn.Module, task: Task, validation_fraction: Any) -> Scores:
     """What the model does on the records that judge; they are public, or what is done with it is private."""
-    return evaluate(model, replace(task, held_out=judges))
+    return evaluate(model, replace(task, held_out=validation_fraction))
 
 
-def correct_counts(model: nn.Module, task: Task, judges: Any) -> int:
+def correct_counts(model: nn.Module, task: Task, validation_fraction: Any) -> int:
     """How many of the records that judge are answered rightly: one record moves it by one at most. Not private.
 
     A measure of the user's own that is called accuracy may count in percent, or each place of a record. Here a record
@@ -41,7 +41,7 @@ def correct_counts(model: nn.Module, task: Task, judges: Any) -> int:
         return (found > 0.5).double()
 
     counted = replace(task, measure=Measure(name=task.measure.name, each=each))
-    return round(exact_scores(model, counted, judges).measure * count_records(judges))
+    return round(exact_scores(model, counted, validation_fraction).measure * count_records(validation_fraction))
 
 
 def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Randomness) -> float:
@@ -57,7 +57,7 @@ def noisy_accuracy(right: int, *, size: int, steps: PlannedSteps, source: Random
     """
     rates, noises, weights = _step_weights(size, steps)
     counts = source.numpy_generator().binomial(right, rates).astype(np.float64)
-    std = noise_std(steps[0], norm_bound=1.0) / steps[0].noise  # 1, rounded up
+    std = noise_std(steps[0], l2_bound=1.0) / steps[0].noise_multiplier  # 1, rounded up
     normal = draw(torch.empty(len(steps), dtype=torch.float64), std=std, generator=source).numpy()
     return float(np.dot(weights, counts + noises * normal) / (size * np.dot(weights, rates)))
 
@@ -70,7 +70,7 @@ def noisy_accuracy_std(size: int, steps: PlannedSteps) -> float:
 
 
 def _step_weights(size: int, steps: PlannedSteps) -> tuple[Any, Any, Any]:
-    rates, noises = np.asarray(steps.rates), np.asarray(steps.noises)
+    rates, noises = np.asarray(steps.sample_rates), np.asarray(steps.noise_multipliers)
     return rates, noises, rates / (noises**2 + size * rates * (1 - rates) / 4)
 
 

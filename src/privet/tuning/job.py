@@ -31,14 +31,15 @@ from privet.tuning.space import SPENDING, Candidate, Space, split_candidate
 JUDGES = 0.1  # the share of the training records that judges
 
 
-def train_validation_split(task: Task, *, judges: float = JUDGES) -> tuple[Task, Any]:
+def train_validation_split(task: Task, *, validation_fraction: float = JUDGES) -> tuple[Task, Any]:
     """(the task with the rest of its training records, the records that judge)."""
-    _check.between(0, 1, judges=judges)
+    _check.between(0, 1, validation_fraction=validation_fraction)
     size = count_records(task.train)
-    count = int(size * judges)
+    count = int(size * validation_fraction)
     if not 0 < count < size:
         raise InvalidValue(
-            f"judges={judges!r} leaves {count} of {size} training examples for validation. Both parts need examples. "
+            f"validation_fraction={validation_fraction!r} leaves {count} of {size} training examples for validation. "
+            "Both parts need examples. "
             "Give another fraction."
         )
     order = _shuffled_order(size)
@@ -93,7 +94,7 @@ class TuningJob:
     trials: float  # how many, or their mean
     task: Task
     public: Task | None
-    judges: float
+    validation_fraction: float
     seed: int | None
     recipe: Mapping[str, Any]  # keywords of a plan, without size and training
     training: Mapping[str, Any]
@@ -138,12 +139,12 @@ class TuningJob:
     def recipe_of(self, candidate: Candidate) -> Recipe:
         """The recipe of one candidate's trial, charged by the law."""
         own, training = split_candidate(candidate)
-        trials = {"trials_law": self.law, "trials_mean" if self.is_secret else "trials": self.trials}
+        trials = {"trial_count_distribution": self.law, "trials_mean" if self.is_secret else "trials": self.trials}
         if not self.is_secret:
             trials["trials"] = int(self.trials)
         table = {**self.training, **training, "task": self.spelling}
         charged = {} if self.law is None else trials
-        return Recipe.of(**override(self.recipe, own), **charged, size=self.size, training=table)
+        return Recipe.of(**override(self.recipe, own), **charged, dataset_size=self.size, training=table)
 
     def plan_of(self, candidate: Candidate) -> Plan:
         """The plan of one candidate's trial; what differs in its [training] table alone is planned once."""
@@ -161,7 +162,7 @@ class TuningJob:
         return {
             "task": self.spelling, "records": count_records(self.task.train), "trained_on": self.size,
             "judged_by": self.judged_by, "space": self.space.as_dict(), "charge": self.law, "trials": self.trials,
-            "judges": None if self.public is not None or self.law == "disjoint" else self.judges,
+            "validation_fraction": None if self.public is not None or self.law == "disjoint" else self.validation_fraction,
             "public": None if self.public is None else self.public.name, "seed": self.seed,
             "recipe": dict(self.recipe), "training": dict(self.training),
         }  # fmt: skip
@@ -173,12 +174,12 @@ class TuningJob:
 
 def build_job(
     space: Space, *, out: Path, spelling: str, law: str | None, trials: float | None, task: Task,
-    public: Task | None, judges: float, seed: int | None, given: Mapping[str, Any],
+    public: Task | None, validation_fraction: float, seed: int | None, given: Mapping[str, Any],
 ) -> TuningJob:  # fmt: skip
     """A job that can be done, and whose guarantee will hold."""
     recipe = {key: value for key, value in given.items() if value is not None}
     training = dict(recipe.pop("training", {}))
-    check_preprocessing(task.not_private)
+    check_preprocessing(task.non_private_preprocessing)
     _check_recipe(recipe, task)
     recipe.setdefault("delta", 1 / (10 * count_records(task.train)))  # all records are protected, not those of a part
     count = _resolve_trials(law, trials, space)
@@ -192,10 +193,11 @@ def build_job(
         *parts, last = split_into_parts(task, int(count) + 1)
         judging = last.train
     else:
-        rest, judging = train_validation_split(task, judges=judges)
+        rest, judging = train_validation_split(task, validation_fraction=validation_fraction)
         parts = [rest]
     job = TuningJob(
-        out=out, spelling=spelling, space=space, law=law, trials=count, task=task, public=public, judges=judges,
+        out=out, spelling=spelling, space=space, law=law, trials=count, task=task, public=public,
+        validation_fraction=validation_fraction,
         seed=seed, recipe=recipe, parts=tuple(parts), judging=judging,
         training={key: value for key, value in training.items() if key != "task" and value is not None},
     )  # fmt: skip
@@ -229,15 +231,15 @@ def _resolve_trials(law: str | None, trials: float | None, space: Space) -> floa
 
 def _check_recipe(recipe: dict[str, Any], task: Task) -> None:
     """Raise for what a tuning says otherwise, or not at all; a size that is the task's is left out."""
-    own = {"trials": "trials", "trials_mean": "trials", "trials_law": "charge"}
+    own = {"trials": "trials", "trials_mean": "trials", "trial_count_distribution": "charge"}
     for key, other in own.items():
         if key in recipe:
             raise InvalidValue(f"{key}={recipe[key]!r} is set by the tuning itself. Leave it out, and give {other}.")
-    if recipe.get("as_published"):
-        raise InvalidValue("as_published=True cannot be tuned. Its trials have no guarantee. Leave it out.")
+    if recipe.get("uncertified"):
+        raise InvalidValue("uncertified=True cannot be tuned. Its trials have no guarantee. Leave it out.")
     if recipe.get("solve", "noise") != "noise":
         raise InvalidValue(f"solve={recipe['solve']!r}: candidates are compared at one budget. Leave it out.")
-    size = recipe.pop("size", None)
+    size = recipe.pop("dataset_size", None)
     if size is not None and size != count_records(task.train):
         raise InvalidValue(
             f"size={size!r} is not that of task={task.name!r}, {count_records(task.train)}. The tuning finds the size "
@@ -246,10 +248,10 @@ def _check_recipe(recipe: dict[str, Any], task: Task) -> None:
 
 
 def _check_budget(budget: Budget) -> None:
-    if budget.unit != "example" or budget.relation == "add-remove":
+    if budget.unit != "example" or budget.adjacency == "add-remove":
         raise Unsupported(
-            f"unit={budget.unit!r}, relation={budget.relation!r}: the split assumes that every example belongs to "
-            "another person, and that their number is public. Use unit='example' and relation='zero-out'."
+            f"unit={budget.unit!r}, adjacency={budget.adjacency!r}: the split assumes that every example belongs to "
+            "another person, and that their number is public. Use unit='example' and adjacency='zero-out'."
         )
 
 
@@ -291,9 +293,9 @@ def _check_charged(job: TuningJob) -> None:
     if job.public is not None:
         return
     why = "Trials are judged by private examples, whose score is charged as a run is"
-    if recipe.budget.relation != "zero-out":
+    if recipe.budget.adjacency != "zero-out":
         raise Unsupported(
-            f"relation={recipe.budget.relation!r}: {why}. That holds for relation='zero-out'. Give public."
+            f"adjacency={recipe.budget.adjacency!r}: {why}. That holds for adjacency='zero-out'. Give public."
         )
     if job.task.measure.name != ACCURACY:
         raise Unsupported(

@@ -1,6 +1,6 @@
 """What a tuning tries: lists of values, or ranges, for keys of a recipe and of its [training] table.
 
-space = Space.of({"lr": [0.05, 0.1, 0.2], "clip": "0.1..2"})       # as on the command line: --try clip=0.1..2
+space = Space.of({"lr": [0.05, 0.1, 0.2], "clipping_norm": "0.1..2"})       # as on the command line: --try clip=0.1..2
 """
 
 import itertools
@@ -17,14 +17,22 @@ from privet._registry import parse_value, split_top_level
 from privet._text import shorten
 from privet.errors import InvalidValue, PrivetError
 
-SPENDING = ("batch", "rate", "steps", "epochs", "noise", "method", "rho_noise")  # they change what a step costs
-RECIPE = (*SPENDING, "clip", "rho_clip", "rule")
-TRAINING = ("model", "optimizer", "lr", "momentum", "weight_decay", "scheduler", "average", "views")
-RANGED = ("lr", "weight_decay", "clip", "rho_noise", "rho_clip", "epochs", "batch")
+SPENDING = (
+    "batch_size",
+    "sample_rate",
+    "steps",
+    "epochs",
+    "noise_multiplier",
+    "method",
+    "rho_noise",
+)  # they change what a step costs
+RECIPE = (*SPENDING, "clipping_norm", "rho_clip", "rule")
+TRAINING = ("model", "optimizer", "lr", "momentum", "weight_decay", "scheduler", "ema_decay", "augmentations")
+RANGED = ("lr", "weight_decay", "clipping_norm", "rho_noise", "rho_clip", "epochs", "batch_size")
 MOST = 10_000  # candidates of a grid
 _FIXED = {
     "epsilon": "candidates are compared at one budget", "delta": "candidates are compared at one budget",
-    "size": "it is that of the part that is trained on", "seed": "the seed is not a hyperparameter",
+    "dataset_size": "it is that of the part that is trained on", "seed": "the seed is not a hyperparameter",
     "task": "candidates are compared on one task",
 }  # fmt: skip
 
@@ -64,7 +72,7 @@ class Space:
         if not given:
             raise InvalidValue("space is empty. Nothing would be tuned. Give lr=0.05,0.1,0.2, for example.")
         found = {key: _parse_values(key, wanted) for key, wanted in given.items()}
-        if {"batch", "rate"} <= found.keys() or {"steps", "epochs"} <= found.keys():
+        if {"batch_size", "sample_rate"} <= found.keys() or {"steps", "epochs"} <= found.keys():
             raise InvalidValue("batch and rate, or steps and epochs, are both tuned. They say the same. Tune one.")
         made = cls(values=found)
         if made.size is not None and made.size > MOST:

@@ -18,7 +18,7 @@ from torch import nn
 from privet import _check
 from privet._files import lock_folder, make_folder, sync_folder
 from privet._text import one_line, shorten
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue, Unsupported
@@ -44,8 +44,10 @@ Watch = Callable[[int, int | None, str], Progress]  # (trial from 1, how many or
 
 def tune(
     space: "Mapping[str, Any] | Space", *, out: str | Path, task: "str | Task | None" = None, charge: str | None = None,
-    trials: float | None = None, judges: float = JUDGES, public: "str | Task | None" = None, seed: int | None = None,
-    where: Where | None = None, watch: Watch | None = None, tell: Callable[[str], None] = lambda _: None, **recipe: Any,
+    trials: float | None = None, validation_fraction: float = JUDGES, public: "str | Task | None" = None,
+    seed: int | None = None,
+    where: DataFolders | None = None, watch: Watch | None = None, tell: Callable[[str], None] = lambda _: None,
+    **recipe: Any,
 ) -> Tuned:  # fmt: skip
     """The best of the candidates in a space. Called again with the same arguments it goes on where it stopped.
 
@@ -84,7 +86,8 @@ def tune(
     job = build_job(
         space if isinstance(space, Space) else Space.of(space), out=Path(out), law=charge,
         spelling=loaded.name if isinstance(wanted, Task) else wanted, trials=trials, task=loaded,
-        public=None if public is None else task_of(public, where=where), judges=judges, seed=seed, given=recipe,
+        public=None if public is None else task_of(public, where=where), validation_fraction=validation_fraction,
+        seed=seed, given=recipe,
     )  # fmt: skip
     if job.out.exists() and not job.out.is_dir():
         raise InvalidValue(f"out={str(out)!r} is a file. A tuning has a folder of its own. Choose another name.")
@@ -98,7 +101,9 @@ def tune(
         lock.close()
 
 
-def _run_tuning(job: TuningJob, *, where: Where | None, watch: Watch | None, tell: Callable[[str], None]) -> Tuned:
+def _run_tuning(
+    job: TuningJob, *, where: DataFolders | None, watch: Watch | None, tell: Callable[[str], None]
+) -> Tuned:
     result = tuning_folder.read(job.out / RESULT)
     if result is None:
         drawn = _draw_candidates(job)
@@ -178,7 +183,7 @@ def _scores_folder(job: TuningJob) -> Path:
 
 
 def _run_trial(
-    job: TuningJob, number: int, candidate: Candidate, *, where: Where | None, watcher: Progress | None
+    job: TuningJob, number: int, candidate: Candidate, *, where: DataFolders | None, watcher: Progress | None
 ) -> None:
     file = _scores_folder(job) / f"{number:03}.json"
     if tuning_folder.read(file) is not None:
@@ -229,8 +234,8 @@ def _score_trial(job: TuningJob, run: Run, number: int) -> float | None:
 
 def _describe_outcome(job: TuningJob, number: int) -> str:
     score = None if job.law == "disjoint" else tuning_folder.read_score(_scores_folder(job), number)
-    not_private = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
-    return "" if score is None else f": {job.task.measure.name} {score:.4f}{not_private}"
+    non_private_preprocessing = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
+    return "" if score is None else f": {job.task.measure.name} {score:.4f}{non_private_preprocessing}"
 
 
 # --- the choice -------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def plan_answer(planned: Plan, seconds: float) -> dict[str, Any]:
         "certified": guarantee_answer(planned.certified),
         "beside": {"clt": guarantee_answer(row.clt), "renyi": guarantee_answer(row.renyi)},
         "unsound": planned.is_unsound, "rule": planned.rule, "over_budget": row.over_budget,
-        "steps": len(planned.steps), "epochs": len(planned.steps) * float(planned.steps.rates[0]),
+        "steps": len(planned.steps), "epochs": len(planned.steps) * float(planned.steps.sample_rates[0]),
         "schedule": _schedule(planned, row), "utility": None if row.utility is None else row.utility.utility,
         "toml": recipe_to_toml(recipe), "command": recipe_to_command(recipe), "hash": planned.hash, "seconds": seconds,
     }  # fmt: skip
@@ -65,15 +65,16 @@ def attacker_answer(planned: Plan) -> dict[str, Any]:
 def ahead_answer(recipe: Recipe) -> dict[str, Any]:
     """The noise of the same budget around the recipe's own batch and steps, and which choices stand out."""
     start = time.perf_counter()
-    if recipe.as_published:
-        raise NoSolution("as_published cannot be explored: only certified noise is shown. Untick it.")
-    count, batch = recipe.count or 1, float(recipe.batch)
-    batches = sorted({min(recipe.size, max(1, round(batch * by))) for by in BATCHES})
+    if recipe.uncertified:
+        raise NoSolution("uncertified cannot be explored: only certified noise is shown. Untick it.")
+    count, batch = recipe.count or 1, float(recipe.batch_size)
+    batches = sorted({min(recipe.dataset_size, max(1, round(batch * by))) for by in BATCHES})
     steps = sorted({min(MOST_STEPS, max(1, round(count * by))) for by in STEPS})
     cells = [
         {
-            "steps": cell.steps, "batch": cell.batch, "epochs": cell.epochs, "std": cell.std, "frontier": cell.frontier,
-            "noise": None if cell.noise is None else format_outward(cell.noise, up=True, digits=4),
+            "steps": cell.steps, "batch_size": cell.batch_size, "epochs": cell.epochs, "std": cell.std,
+            "frontier": cell.frontier,
+            "noise_multiplier": None if cell.noise_multiplier is None else format_outward(cell.noise_multiplier, up=True, digits=4),
             "noise_last": None if cell.noise_last is None else format_outward(cell.noise_last, up=True, digits=4),
             "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
         }
@@ -91,7 +92,8 @@ def guarantee_answer(guarantee: Guarantee | None) -> dict[str, Any] | None:
         "epsilon": guarantee.epsilon, "shown": format_outward(guarantee.epsilon, up=True), "lower": lower,
         "shown_lower": None if lower is None else format_outward(lower, up=False), "delta": guarantee.delta,
         "label": guarantee.label, "meaning": MEANING[guarantee.label], "method": guarantee.method,
-        "relation": guarantee.relation, "sampling": guarantee.sampling, "unit": guarantee.unit, "line": str(guarantee),
+        "adjacency": guarantee.adjacency, "sampling": guarantee.sampling, "unit": guarantee.unit,
+        "line": str(guarantee),
         "assumptions": list(guarantee.assumptions),
     }  # fmt: skip
 
@@ -100,14 +102,18 @@ def guarantee_answer(guarantee: Guarantee | None) -> dict[str, Any] | None:
 def _schedule(planned: Plan, row: Row) -> dict[str, Any]:
     count = len(planned.steps)
     places = np.unique(np.linspace(0, count - 1, min(POINTS, count)).round().astype(np.int64))
-    noises, clips = planned.steps.noises[places], planned.steps.clips[places]
+    noises, clips = planned.steps.noise_multipliers[places], planned.steps.clipping_norms[places]
     return {
         "step": (places + 1).tolist(),
         "noise": noises.tolist(),
         "clip": clips.tolist(),
         "std": (noises * clips).tolist(),
-        "ends": {"noise": _format_ends(row.noise), "clip": _format_ends(row.clip), "std": _format_ends(row.noise_std)},
-        "batch": planned.batch,
+        "ends": {
+            "noise": _format_ends(row.noise_multiplier),
+            "clip": _format_ends(row.clipping_norm),
+            "std": _format_ends(row.noise_std),
+        },
+        "batch": planned.batch_size,
     }
 
 
@@ -132,17 +138,17 @@ def _no_curve_reason(planned: Plan, lines: list[Any]) -> str:
 def _curve_line(planned: Plan, accountant: str) -> dict[str, Any]:
     budget = planned.recipe.budget
     found = epsilon_curve(
-        planned.ledger(), budget.delta, points=CURVE[accountant], accountant=accountant, relation=budget.relation
+        planned.ledger(), budget.delta, points=CURVE[accountant], accountant=accountant, adjacency=budget.adjacency
     )
     return {"method": found.method, "label": found.label, "x": found.steps.tolist(), "y": found.upper.tolist()}
 
 
 def _attacker_curve(planned: Plan, accountant: str) -> Tradeoff | Gaussian:
     """The curve of the first half of the epsilons alone: also a bound, and the rest costs seconds to see nothing."""
-    ledger, relation = planned.ledger(), planned.recipe.budget.relation
+    ledger, adjacency = planned.ledger(), planned.recipe.budget.adjacency
     if accountant != "pld":
-        return tradeoff(ledger, accountant=accountant, relation=relation)
-    refuse_unsupported(registry.make("pld"), ledger, relation=relation, accountant="pld")
+        return tradeoff(ledger, accountant=accountant, adjacency=adjacency)
+    refuse_unsupported(registry.make("pld"), ledger, adjacency=adjacency, accountant="pld")
     top = planned.guarantee if planned.certified is None else planned.certified
     epsilons = np.linspace(0.0, top.epsilon / 2, ATTACKER)
     return from_deltas(epsilons, delta_curve(ledger, epsilons)[1], method="pld")

@@ -11,26 +11,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from privet._text import shorten
-from privet.accounting.guarantee import RELATIONS
+from privet.accounting.guarantee import ADJACENCIES
 from privet.errors import InvalidValue
 from privet.planning import METHODS, Recipe, method
 
-NUMBERS = ("epsilon", "delta", "size", "batch", "epochs", "steps", "rho_noise", "rho_clip", "clip")
-WHOLE = ("size", "steps")
-WORDS: dict[str, tuple[str, ...]] = {"method": tuple(METHODS), "relation": RELATIONS}
-CONTROLS = (*NUMBERS, *WORDS, "as_published")
+NUMBERS = (
+    "epsilon",
+    "delta",
+    "dataset_size",
+    "batch_size",
+    "epochs",
+    "steps",
+    "rho_noise",
+    "rho_clip",
+    "clipping_norm",
+)
+WHOLE = ("dataset_size", "steps")
+WORDS: dict[str, tuple[str, ...]] = {"method": tuple(METHODS), "adjacency": ADJACENCIES}
+CONTROLS = (*NUMBERS, *WORDS, "uncertified")
 MOST_STEPS = 200_000  # what is planned while someone waits
 # Beyond these an answer may take minutes, and nobody trains there.
 REACH: dict[str, tuple[float, float]] = {
-    "epsilon": (0.01, 50), "delta": (1e-12, 0.1), "size": (1, 1e9), "batch": (1, 1e9), "epochs": (1e-6, 1e5),
-    "rho_noise": (1, 100), "rho_clip": (1, 100), "clip": (1e-6, 1e6),
+    "epsilon": (0.01, 50), "delta": (1e-12, 0.1), "dataset_size": (1, 1e9), "batch_size": (1, 1e9),
+    "epochs": (1e-6, 1e5),
+    "rho_noise": (1, 100), "rho_clip": (1, 100), "clipping_norm": (1e-6, 1e6),
 }  # fmt: skip
 
 
 def recipe_from_controls(given: Any) -> Recipe:
     """The recipe that the controls describe; numbers may be text, as they are in an address.
 
-    >>> recipe_from_controls({"epsilon": 1.2, "size": 60000, "batch": "256", "epochs": 60}).count
+    >>> recipe_from_controls({"epsilon": 1.2, "dataset_size": 60000, "batch_size": "256", "epochs": 60}).count
     14063
 
     Raises:
@@ -45,7 +56,7 @@ def recipe_from_controls(given: Any) -> Recipe:
     needs = method(asked["method"]).needs if "method" in asked else ()
     # The page keeps both rhos while the method changes; one that the method does not need is left aside.
     kept = {key: value for key, value in asked.items() if not key.startswith("rho_") or key in needs}
-    if "size" not in kept:
+    if "dataset_size" not in kept:
         raise InvalidValue("size is missing. The sample rate depends on it. Give the number of examples.")
     recipe = Recipe.of(**kept)
     _check_reach(recipe)
@@ -55,7 +66,7 @@ def recipe_from_controls(given: Any) -> Recipe:
 def recipe_to_toml(recipe: Recipe) -> str:
     """The recipe as a TOML file that `privet plan` reads.
 
-    >>> controls = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60, "method": "noisy-sgd"}
+    >>> controls = {"epsilon": 1.2, "delta": 1e-5, "dataset_size": 60000, "epochs": 60, "method": "noisy-sgd"}
     >>> print(recipe_to_toml(recipe_from_controls(controls)))
     # privet plan recipe.toml --out plan.json
     epsilon = 1.2
@@ -75,7 +86,7 @@ def recipe_to_toml(recipe: Recipe) -> str:
 def recipe_to_command(recipe: Recipe) -> str:
     """The command line that makes the same plan.
 
-    >>> recipe = recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "size": 60000, "epochs": 60})
+    >>> recipe = recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "dataset_size": 60000, "epochs": 60})
     >>> recipe_to_command(recipe).partition(" --size ")[0]
     'privet plan --epsilon 1.2 --delta 1e-05 --relation zero-out'
     """
@@ -88,7 +99,7 @@ def recipe_to_command(recipe: Recipe) -> str:
 
 
 def _control_values(recipe: Recipe) -> dict[str, Any]:
-    order = ("epsilon", "delta", "relation", *NUMBERS[2:], "method", "as_published")
+    order = ("epsilon", "delta", "adjacency", *NUMBERS[2:], "method", "uncertified")
     said = recipe.as_dict()
     return {key: said[key] for key in order if said.get(key) not in (None, False)}
 
@@ -105,9 +116,9 @@ def _parse_control(key: str, value: Any) -> Any:
         if value not in WORDS[key]:
             raise InvalidValue(f"{key}={shorten(repr(value), 40)} is not known. Use {', '.join(WORDS[key])}.")
         return value
-    if key == "as_published":
+    if key == "uncertified":
         if value not in (True, False, "true", "false"):
-            raise InvalidValue(f"as_published={shorten(repr(value), 40)} must be true or false.")
+            raise InvalidValue(f"uncertified={shorten(repr(value), 40)} must be true or false.")
         return value in (True, "true")
     number = _parse_number(value)
     if number is None or (key in WHOLE and not number.is_integer()):
@@ -139,8 +150,9 @@ def _check_reach(recipe: Recipe) -> None:
             f"steps={recipe.count} must be at most {MOST_STEPS} on this page, which answers at once. Use fewer "
             "epochs or a larger batch, or plan with `privet plan`."
         )
-    if recipe.budget.delta >= 1 / recipe.size:
+    if recipe.budget.delta >= 1 / recipe.dataset_size:
         raise InvalidValue(
-            f"delta={recipe.budget.delta:g} must be below 1/size={1 / recipe.size:g}. Otherwise one whole example may "
+            f"delta={recipe.budget.delta:g} must be below 1/dataset_size={1 / recipe.dataset_size:g}. Otherwise one "
+            "whole example may "
             "be published. Use a smaller delta."
         )

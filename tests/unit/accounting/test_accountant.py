@@ -80,7 +80,7 @@ def two_records() -> tuple[Ledger, Callable[[float], float], Callable[[float], f
 
 def test_what_a_cut_reveals_is_in_delta_and_in_the_curve():
     ledger, there, gone = two_records()
-    curve = tradeoff(ledger, relation="add-remove")
+    curve = tradeoff(ledger, adjacency="add-remove")
     for x in (0.0, 0.5, 1.0, 1.68, 2.0, 3.0):  # a test that alarms beyond x
         assert curve(gone(x)) <= 1 - there(x)
         for epsilon in (0.0, 0.3, 0.5, 1.0):
@@ -141,13 +141,13 @@ def test_as_poisson_keeps_everything_else():
 )
 def test_an_epoch_counts_its_least_noise(noise, rate, expected):
     ledger = Ledger()
-    ledger.extend(noise=noise, rate=rate, sampling="shuffled")
+    ledger.extend(noise_multiplier=noise, sample_rate=rate, sampling="shuffled")
     assert epoch_noises(ledger) == expected
 
 
 def test_a_rate_that_changes_within_an_epoch_is_refused():
     ledger = Ledger()
-    ledger.extend(noise=1.0, rate=[0.25, 0.25, 0.5], sampling="shuffled")
+    ledger.extend(noise_multiplier=1.0, sample_rate=[0.25, 0.25, 0.5], sampling="shuffled")
     with pytest.raises(InvalidValue, match="within a shuffled epoch"):
         epoch_noises(ledger)
 
@@ -157,7 +157,7 @@ def test_a_shuffled_epoch_ends_with_its_run():
     one, coins = ledger_of("shuffled", rate=0.5, count=1), ledger_of(rate=0.5, count=2)
     assert spent(compose_ledgers(one, one), DELTA).epsilon >= spent(coins, DELTA).epsilon_lower
     run = Ledger()
-    run.extend(noise=[9.0, 3.0, 8.0, 7.0, 6.0], rate=1 / 3, sampling="shuffled")
+    run.extend(noise_multiplier=[9.0, 3.0, 8.0, 7.0, 6.0], sample_rate=1 / 3, sampling="shuffled")
     run.add(Step(noise=4.0))  # a step of another kind does not end the epoch
     assert epoch_noises(compose_ledgers(run)) == epoch_noises(run) == [3.0, 6.0]
     assert epoch_noises(compose_ledgers(run, one, run)) == [3.0, 6.0, 1.0, 3.0, 6.0]  # the rate may change between runs
@@ -184,7 +184,14 @@ def test_a_delta_of_one_over_n_draws_a_warning(delta, warns):
 
 @pytest.mark.parametrize(
     "options",
-    [{"delta": 0.0}, {"delta": 1.0}, {"delta": math.nan}, {"relation": "cousin"}, {"unit": "house"}, {"size": 0}],
+    [
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"delta": math.nan},
+        {"adjacency": "cousin"},
+        {"unit": "house"},
+        {"dataset_size": 0},
+    ],
 )
 def test_what_cannot_be_is_refused(options):
     given = {"delta": DELTA} | options
@@ -198,21 +205,21 @@ def test_an_unknown_accountant_is_refused_with_a_hint():
 
 
 @pytest.mark.parametrize(
-    ("sampling", "rate", "relation", "match"),
+    ("sampling", "rate", "adjacency", "match"),
     [
         ("fixed-size", 0.1, "zero-out", "accountant='rdp'"),
-        ("poisson", 0.1, "replace", "relation='zero-out'"),
-        ("shuffled", 0.1, "add-remove", "relation='zero-out'"),
+        ("poisson", 0.1, "replace-one", "adjacency='zero-out'"),
+        ("shuffled", 0.1, "add-remove", "adjacency='zero-out'"),
     ],
 )
-def test_a_refusal_names_a_way_out(sampling, rate, relation, match):
+def test_a_refusal_names_a_way_out(sampling, rate, adjacency, match):
     with pytest.raises(Unsupported, match=match):
-        spent(ledger_of(sampling, rate=rate), DELTA, relation=relation)
+        spent(ledger_of(sampling, rate=rate), DELTA, adjacency=adjacency)
 
 
 def test_one_bad_step_among_many_is_found():
     ledger = ledger_of()
-    ledger.extend(noise=[2.0, 3.0, 4.0], rate=0.5)
+    ledger.extend(noise_multiplier=[2.0, 3.0, 4.0], sample_rate=0.5)
     ledger.add(Step(noise=3.0, rate=0.5, sampling="fixed-size"))
     with pytest.raises(Unsupported, match="fixed-size"):
         spent(ledger, DELTA)
@@ -220,13 +227,13 @@ def test_one_bad_step_among_many_is_found():
 
 def test_representatives_cover_each_kind():
     ledger = Ledger()
-    ledger.extend(noise=[1.0, 2.0, 3.0, 4.0], rate=[0.1, 0.2, 1.0, 1.0])
+    ledger.extend(noise_multiplier=[1.0, 2.0, 3.0, 4.0], sample_rate=[0.1, 0.2, 1.0, 1.0])
     ledger.add(Step(noise=5.0, rate=0.1, sampling="shuffled"))
     found = {(step.sampling.name, step.rate == 1) for step in representative_steps(ledger)}
     assert found == {("poisson", False), ("poisson", True), ("shuffled", False)}
 
 
 def test_the_guarantee_says_what_it_is_about():
-    found = spent(ledger_of(), DELTA, unit="client", relation="add-remove")
-    assert (found.unit, found.relation, found.sampling, found.steps) == ("client", "add-remove", "poisson", STEPS)
+    found = spent(ledger_of(), DELTA, unit="client", adjacency="add-remove")
+    assert (found.unit, found.adjacency, found.sampling, found.steps) == ("client", "add-remove", "poisson", STEPS)
     assert found.epsilon == spent(ledger_of(), DELTA).epsilon

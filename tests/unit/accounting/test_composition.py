@@ -61,7 +61,7 @@ def test_amplification_is_stable():
 @pytest.mark.parametrize("kind", HONEST)
 def test_many_different_steps_cost_a_little_more_never_less(kind, monkeypatch):
     ledger = Ledger()
-    ledger.extend(noise=np.geomspace(8, 4, 3000), rate=np.geomspace(0.01, 0.02, 3000))
+    ledger.extend(noise_multiplier=np.geomspace(8, 4, 3000), sample_rate=np.geomspace(0.01, 0.02, 3000))
     exact = kind().bounds(ledger, 1e-5)[1]
     monkeypatch.setattr(composition, "MOST_DISTINCT", 100)
     assert exact <= kind().bounds(ledger, 1e-5)[1] <= 1.003 * exact
@@ -70,7 +70,7 @@ def test_many_different_steps_cost_a_little_more_never_less(kind, monkeypatch):
 def test_the_grid_is_never_too_favourable(monkeypatch):
     monkeypatch.setattr(composition, "MOST_DISTINCT", 0)
     ledger = Ledger()
-    ledger.extend(noise=2.0 ** np.arange(-3, 4), rate=[1.0, 0.5, 0.25, 0.1, 1 / 3, 0.9, 1.0])
+    ledger.extend(noise_multiplier=2.0 ** np.arange(-3, 4), sample_rate=[1.0, 0.5, 0.25, 0.1, 1 / 3, 0.9, 1.0])
     noise, rate, counts = composition.distinct_steps(ledger)
     assert (np.sort(noise) <= np.sort(ledger.columns().noise)).all()
     assert (np.sort(rate) >= np.sort(ledger.columns().rate)).all()
@@ -97,5 +97,5 @@ def test_overflow_of_the_papers_advanced_form_is_refused():
 @pytest.mark.slow
 def test_a_million_different_steps():
     ledger = Ledger()
-    ledger.extend(noise=np.geomspace(80, 40, 10**6), rate=0.001)
+    ledger.extend(noise_multiplier=np.geomspace(80, 40, 10**6), sample_rate=0.001)
     assert 0 < Optimal().bounds(ledger, 1e-6)[1] < Basic().bounds(ledger, 1e-6)[1]

@@ -13,7 +13,7 @@ DELTA = 1e-5
 
 def dynamic(steps: int, first: float = 3.0, last: float = 1.0, rate: float = 0.01) -> Ledger:
     ledger = Ledger()
-    ledger.extend(noise=first * (last / first) ** (np.arange(steps) / steps), rate=rate)
+    ledger.extend(noise_multiplier=first * (last / first) ** (np.arange(steps) / steps), sample_rate=rate)
     return ledger
 
 
@@ -37,7 +37,7 @@ def test_every_point_encloses_the_truth(ledger):
 
 def test_the_stairs_hold_between_the_computed_steps_too():
     ledger = Ledger()
-    ledger.extend(noise=np.linspace(40, 10, 60), rate=1.0)  # full batches: exact, and quick to price
+    ledger.extend(noise_multiplier=np.linspace(40, 10, 60), sample_rate=1.0)  # full batches: exact, and quick to price
     steps, low, high = epsilon_curve(ledger, DELTA, points=7).step_points()
     assert (steps[0], steps[-1]) == (0, 60)
     for n in range(1, 60):
@@ -67,9 +67,9 @@ def test_other_accountants_have_a_curve_too(accountant):
 
 def test_whole_dataset_and_capped_and_shuffled_steps_have_a_curve():
     whole, capped, shuffled = Ledger(), Ledger(), Ledger()
-    whole.extend(noise=[20.0, 15.0, 10.0], rate=1.0)
+    whole.extend(noise_multiplier=[20.0, 15.0, 10.0], sample_rate=1.0)
     capped.add(Step(noise=1.0, rate=0.01, sampling="truncated-poisson:cap=200,size=10000"), 30)
-    shuffled.extend(noise=np.linspace(20, 10, 12), rate=0.25, sampling="shuffled")
+    shuffled.extend(noise_multiplier=np.linspace(20, 10, 12), sample_rate=0.25, sampling="shuffled")
     for ledger in (whole, capped, shuffled):
         curve = epsilon_curve(ledger, DELTA, points=4)
         assert curve.upper[-1] == spent(ledger, DELTA).epsilon
@@ -82,4 +82,4 @@ def test_an_empty_ledger_and_no_theorem_are_refused():
     with pytest.raises(InvalidValue, match="points"):
         epsilon_curve(dynamic(5), DELTA, points=0)
     with pytest.raises(Unsupported):
-        epsilon_curve(dynamic(5), DELTA, relation="replace")
+        epsilon_curve(dynamic(5), DELTA, adjacency="replace-one")

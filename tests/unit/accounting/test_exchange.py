@@ -142,7 +142,7 @@ def test_sampling_without_replacement_is_fixed_size_over_twice_the_clip() -> Non
     ledger = exchange.from_dp_event(dp_event.SelfComposedDpEvent(event, 7))
     assert ledger == ledger_of((2.0, 0.01, 7), sampling="fixed-size")
     assert exchange.to_dp_event(ledger, size=1000) == dp_event.SelfComposedDpEvent(event, 7)
-    with pytest.raises(InvalidValue, match="size=None"):
+    with pytest.raises(InvalidValue, match="dataset_size=None"):
         exchange.to_dp_event(ledger)
     with pytest.raises(InvalidValue, match="whole number of examples"):
         exchange.to_dp_event(ledger, size=1050)
@@ -243,23 +243,29 @@ BAD = {
     "blank": (" \n\n ", "is empty"),
     "not JSON": ('{"format": ', "line 1, column"),
     "cut short": (OURS + "[\n", "line 2, column"),
-    "NaN": (OURS + '[{"noise": NaN, "rate": 0.1}]}', "NaN"),
-    "infinite": (OURS + '[{"noise": 1e999, "rate": 0.1}]}', "steps[0]: noise=inf"),
-    "zero noise": (OURS + '[{"noise": 0, "rate": 0.1}]}', "steps[0]: noise=0"),
-    "rate above 1": (OURS + '[{"noise": 1, "rate": 0.1}, {"noise": 1, "rate": 1.5}]}', "steps[1]: rate=1.5"),
-    "negative count": (OURS + '[{"noise": 1, "rate": 0.1, "count": -2}]}', "steps[0]: count=-2"),
-    "half a count": (OURS + '[{"noise": 1, "rate": 0.1, "count": 1.5}]}', "steps[0]: count=1.5"),
-    "true count": (OURS + '[{"noise": 1, "rate": 0.1, "count": true}]}', "count=True"),
-    "vast count": (OURS + '[{"noise": 1, "rate": 0.1, "count": 1' + "0" * 40 + "}]}", "count="),
-    "too many in all": (OURS + "[" + ",".join(['{"noise": 1, "rate": 1, "count": 600000000000}'] * 2) + "]}", "in all"),
-    "5000 digits": (OURS + '[{"noise": 1, "rate": 0.1, "count": ' + "9" * 5000 + "}]}", "digits"),
-    "500 digits": (OURS + '[{"noise": ' + "9" * 500 + ', "rate": 0.1}]}', "too many digits"),
-    "text noise": (OURS + '[{"noise": "1", "rate": 0.1}]}', "noise='1'"),
-    "null noise": (OURS + '[{"noise": null, "rate": 0.1}]}', "noise=None"),
-    "no rate": (OURS + '[{"noise": 1}]}', "steps[0]: rate is missing"),
-    "misspelt key": (OURS + '[{"noize": 1, "rate": 0.1}]}', "Did you mean 'noise'"),
-    "unknown sampling": (OURS + '[{"noise": 1, "rate": 0.1, "sampling": "poison"}]}', "poisson"),
-    "sampling a number": (OURS + '[{"noise": 1, "rate": 0.1, "sampling": 3}]}', "sampling=3"),
+    "NaN": (OURS + '[{"noise_multiplier": NaN, "sample_rate": 0.1}]}', "NaN"),
+    "infinite": (OURS + '[{"noise_multiplier": 1e999, "sample_rate": 0.1}]}', "steps[0]: noise_multiplier=inf"),
+    "zero noise": (OURS + '[{"noise_multiplier": 0, "sample_rate": 0.1}]}', "steps[0]: noise_multiplier=0"),
+    "rate above 1": (
+        OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1}, {"noise_multiplier": 1, "sample_rate": 1.5}]}',
+        "steps[1]: sample_rate=1.5",
+    ),
+    "negative count": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "count": -2}]}', "steps[0]: count=-2"),
+    "half a count": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "count": 1.5}]}', "steps[0]: count=1.5"),
+    "true count": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "count": true}]}', "count=True"),
+    "vast count": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "count": 1' + "0" * 40 + "}]}", "count="),
+    "too many in all": (
+        OURS + "[" + ",".join(['{"noise_multiplier": 1, "sample_rate": 1, "count": 600000000000}'] * 2) + "]}",
+        "in all",
+    ),
+    "5000 digits": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "count": ' + "9" * 5000 + "}]}", "digits"),
+    "500 digits": (OURS + '[{"noise_multiplier": ' + "9" * 500 + ', "sample_rate": 0.1}]}', "too many digits"),
+    "text noise": (OURS + '[{"noise_multiplier": "1", "sample_rate": 0.1}]}', "noise_multiplier='1'"),
+    "null noise": (OURS + '[{"noise_multiplier": null, "sample_rate": 0.1}]}', "noise_multiplier=None"),
+    "no rate": (OURS + '[{"noise_multiplier": 1}]}', "steps[0]: rate is missing"),
+    "misspelt key": (OURS + '[{"noize": 1, "sample_rate": 0.1}]}', "Did you mean 'noise'"),
+    "unknown sampling": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "sampling": "poison"}]}', "poisson"),
+    "sampling a number": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "sampling": 3}]}', "sampling=3"),
     "step a number": (OURS + "[3]}", "steps[0]"),
     "steps an object": (OURS + "{}}", "steps must be a list"),
     "no steps": ('{"format": "privet-ledger", "version": 1}', "steps must be a list"),
@@ -273,7 +279,7 @@ BAD = {
     "history of numbers": ('{"history": [1, 2, 3], "mechanism": "rdp"}', "history[0]"),
     "history of pairs": ("[[1.0, 0.1]]", "history[0]"),
     "history of text": ('{"history": "abc", "mechanism": "rdp"}', "history must be a list"),
-    "history without noise": ("[[1.0, 0.1, 3], [0.0, 0.1, 3]]", "history[1]: noise=0"),
+    "history without noise": ("[[1.0, 0.1, 3], [0.0, 0.1, 3]]", "history[1]: noise_multiplier=0"),
     "history with no steps": ("[[1.0, 0.1, 0]]", "history[0]: count=0"),
     "unknown mechanism": ('{"history": [], "mechanism": "magic"}', "mechanism='magic'"),
     "checkpoint without": ('{"privacy_accountant_state_dict": 3}', "history is missing"),
@@ -294,8 +300,8 @@ BAD = {
     "no rate column": ("noise,count\n1,2\n", "no column 'rate'"),
     "column twice": ("noise,rate,rate\n1,0.1,0.1\n", "twice"),
     "missing cell": ("noise,rate\n1\n", "line 2: 1 values under 2 columns"),
-    "bad cell": ("noise,rate\n1,0.1\n1,x\n", "line 3: rate='x'"),
-    "nan cell": ("noise,rate\nnan,0.1\n", "line 2: noise=nan"),
+    "bad cell": ("noise,rate\n1,0.1\n1,x\n", "line 3: sample_rate='x'"),
+    "nan cell": ("noise,rate\nnan,0.1\n", "line 2: noise_multiplier=nan"),
     "bad count cell": ("noise,rate,count\n1,0.1,2.5\n", "line 2: count='2.5'"),
     "open quote": ('noise,rate\n1,"0.1\n', "not CSV"),
     "prose": ("Dear reader,\nnothing here", "line 1: column 1 is not known"),
@@ -338,7 +344,7 @@ def test_bad_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
                         st.sampled_from(["format", "version", "steps", "history", "mechanism", "class_name", "event",
-                                         "events", "count", "noise", "rate"]), inner, max_size=4)))  # fmt: skip
+                                         "events", "count", "noise", "sample_rate"]), inner, max_size=4)))  # fmt: skip
 def test_any_json_is_a_ledger_or_one_clear_error(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
     file = tmp_path_factory.mktemp("any") / "a.json"
     file.write_text(json.dumps(value))

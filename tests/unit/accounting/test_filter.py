@@ -134,5 +134,5 @@ def test_a_total_is_a_number() -> None:
 
 
 def test_what_has_no_theorem_is_refused() -> None:
-    with pytest.raises(Unsupported, match="replace"):
-        Filter.for_first_run(RUN, epsilon=3.0, delta=DELTA, relation="replace")
+    with pytest.raises(Unsupported, match="replace-one"):
+        Filter.for_first_run(RUN, epsilon=3.0, delta=DELTA, adjacency="replace-one")

@@ -98,7 +98,7 @@ def test_the_limit_under_reports_and_says_so():
 
 def test_whole_dataset_steps_are_exact():
     ledger = Ledger()
-    ledger.extend(noise=[2.0, 4.0, 4.0])
+    ledger.extend(noise_multiplier=[2.0, 4.0, 4.0])
     lower, upper = Gdp().bounds(ledger, 1e-5)
     assert lower <= epsilon_of_mu(math.sqrt(0.375), 1e-5) <= upper
     assert upper - lower < 1e-10
@@ -107,7 +107,7 @@ def test_whole_dataset_steps_are_exact():
 
 def test_shuffled_batches_count_the_least_noise_of_each_epoch():
     ledger = Ledger()
-    ledger.extend(noise=[4.0, 2.0, 4.0, 4.0, 4.0], rate=0.5, sampling="shuffled")
+    ledger.extend(noise_multiplier=[4.0, 2.0, 4.0, 4.0, 4.0], sample_rate=0.5, sampling="shuffled")
     lower, upper = Gdp().bounds(ledger, 1e-5)
     assert lower is None  # the record's place in an epoch is random: less may leak
     assert upper == pytest.approx(epsilon_of_mu(math.sqrt(1 / 4 + 1 / 16 + 1 / 16), 1e-5))

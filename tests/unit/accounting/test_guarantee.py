@@ -45,7 +45,7 @@ def test_each_label_says_what_it_means():
 
 
 def test_the_text_names_everything_the_number_rests_on():
-    text = str(guarantee(relation="add-remove", sampling="poisson", unit="client"))
+    text = str(guarantee(adjacency="add-remove", sampling="poisson", unit="client"))
     for word in ("1e-05", "certified", "pld", "poisson", "add-remove", "client", "1.5"):
         assert word in text
     assert "true value" not in str(guarantee(epsilon_lower=None))
@@ -69,7 +69,7 @@ def test_as_dict_is_plain():
         {"delta": 0.0},
         {"delta": 1.0},
         {"label": "sure"},
-        {"relation": "x"},
+        {"adjacency": "x"},
     ],
 )
 def test_what_cannot_be_is_refused(changes):
@@ -78,7 +78,7 @@ def test_what_cannot_be_is_refused(changes):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"epsilon": 0.0}, {"epsilon": float("inf")}, {"delta": 2.0}, {"unit": "house"}, {"relation": "friend"}]
+    "changes", [{"epsilon": 0.0}, {"epsilon": float("inf")}, {"delta": 2.0}, {"unit": "house"}, {"adjacency": "friend"}]
 )
 def test_a_budget_that_cannot_be_is_refused(changes):
     with pytest.raises(InvalidValue):

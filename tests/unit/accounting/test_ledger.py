@@ -38,7 +38,7 @@ def test_extending_is_adding_one_by_one(given_rows):
     added = build(given_rows)
     steps = one_by_one(added)
     extended = Ledger()
-    extended.extend(noise=[s.noise for s in steps], rate=[s.rate for s in steps])
+    extended.extend(noise_multiplier=[s.noise for s in steps], sample_rate=[s.rate for s in steps])
     assert extended == added
     assert extended.steps == sum(count for *_, count in given_rows)
 
@@ -75,13 +75,13 @@ def test_columns_are_the_rows():
 
 def test_clip_is_kept_and_splits_rows():
     ledger = Ledger()
-    ledger.extend(noise=1.0, rate=0.1, clip=[1.0, 1.0, 2.0])
+    ledger.extend(noise_multiplier=1.0, sample_rate=0.1, clipping_norm=[1.0, 1.0, 2.0])
     assert [(step.clip, count) for step, count in ledger] == [(1.0, 2), (2.0, 1)]
 
 
 def test_nothing_added_is_nothing():
     ledger = Ledger()
-    ledger.extend(noise=[])
+    ledger.extend(noise_multiplier=[])
     assert ledger == Ledger()
     assert ledger != "ledger"
 
@@ -89,11 +89,11 @@ def test_nothing_added_is_nothing():
 @pytest.mark.parametrize(
     ("values", "match"),
     [
-        ({"noise": [1.0, np.nan, 2.0]}, "noise=nan at step 1"),
-        ({"noise": [1.0, 1.0, 0.0]}, "noise=0.0 at step 2"),
-        ({"noise": np.inf}, "noise=inf at step 0"),
-        ({"noise": [1.0, 1.0], "rate": [0.5, 1.5]}, "rate=1.5 at step 1"),
-        ({"noise": 1.0, "clip": -1.0}, "clip=-1.0 at step 0"),
+        ({"noise_multiplier": [1.0, np.nan, 2.0]}, "noise_multiplier=nan at step 1"),
+        ({"noise_multiplier": [1.0, 1.0, 0.0]}, "noise_multiplier=0.0 at step 2"),
+        ({"noise_multiplier": np.inf}, "noise_multiplier=inf at step 0"),
+        ({"noise_multiplier": [1.0, 1.0], "sample_rate": [0.5, 1.5]}, "sample_rate=1.5 at step 1"),
+        ({"noise_multiplier": 1.0, "clipping_norm": -1.0}, "clipping_norm=-1.0 at step 0"),
     ],
 )
 def test_a_bad_value_names_its_step(values, match):
@@ -102,7 +102,13 @@ def test_a_bad_value_names_its_step(values, match):
 
 
 @pytest.mark.parametrize(
-    "values", [{"noise": 0.0}, {"noise": 1.0, "rate": 0.0}, {"noise": 1.0, "rate": 1.1}, {"noise": 1.0, "clip": 0.0}]
+    "values",
+    [
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": 1.0, "sample_rate": 0.0},
+        {"noise_multiplier": 1.0, "sample_rate": 1.1},
+        {"noise_multiplier": 1.0, "clipping_norm": 0.0},
+    ],
 )
 def test_a_step_that_cannot_be_is_refused(values):
     with pytest.raises(InvalidValue):

@@ -43,7 +43,7 @@ def test_gathered_levels_cost_a_little_more_never_less(order, many_rates):
     noise = r.uniform(0.7, 5.0, 600)
     rate = r.uniform(0.005, 0.02, 600) if many_rates else np.full(600, 0.01)
     ledger = Ledger()
-    ledger.extend(noise=noise, rate=rate)
+    ledger.extend(noise_multiplier=noise, sample_rate=rate)
     exact = sum(Divergence(constant(n, q, 1))(order) for n, q in zip(noise, rate, strict=True))
     found = Divergence(ledger)(order)
     assert exact * (1 - 1e-9) <= found <= exact * (1.25 if many_rates else 1.05)
@@ -113,9 +113,9 @@ def test_fixed_size_and_poisson_steps_add_up():
 
 
 def test_fixed_size_has_no_theorem_for_add_remove():
-    assert spent(constant(4.0, 0.01, 10, "fixed-size"), DELTA, accountant="rdp", relation="replace").epsilon > 0
+    assert spent(constant(4.0, 0.01, 10, "fixed-size"), DELTA, accountant="rdp", adjacency="replace-one").epsilon > 0
     with pytest.raises(Unsupported, match="one size only"):
-        spent(constant(4.0, 0.01, 10, "fixed-size"), DELTA, accountant="rdp", relation="add-remove")
+        spent(constant(4.0, 0.01, 10, "fixed-size"), DELTA, accountant="rdp", adjacency="add-remove")
 
 
 def test_an_order_of_one_or_less_is_refused():
@@ -129,6 +129,6 @@ def test_gathered_levels_are_a_bound_for_tiny_noise_too(order):
     """Phi(mu / 2) is 1 in doubles from mu = 17 on: the share between two nodes must not become 0 there."""
     noise = np.geomspace(0.02, 0.2, 300)
     ledger = Ledger()
-    ledger.extend(noise=noise, rate=0.05)
+    ledger.extend(noise_multiplier=noise, sample_rate=0.05)
     exact = sum(Divergence(constant(float(n), 0.05, 1))(order) for n in noise)
     assert exact * (1 - 1e-9) <= Divergence(ledger)(order) <= exact * 1.1

@@ -242,11 +242,11 @@ def test_what_no_theorem_covers_is_refused():
     with pytest.raises(Unsupported, match="no theorem for truncated batches"):
         private_selection(cut, DELTA, law="geometric", mean=3)
     fixed = ledger_of(sampling="fixed-size")
-    with pytest.raises(Unsupported, match="Use trials_law='geometric'"):
-        private_selection(fixed, DELTA, law="poisson", mean=3, relation="replace")
-    assert private_selection(fixed, DELTA, law="geometric", mean=3, relation="replace").label == "certified"
-    with pytest.raises(Unsupported, match="relation='replace'"):
-        private_selection(ledger_of(), DELTA, law="geometric", mean=3, relation="replace")
+    with pytest.raises(Unsupported, match="Use trial_count_distribution='geometric'"):
+        private_selection(fixed, DELTA, law="poisson", mean=3, adjacency="replace-one")
+    assert private_selection(fixed, DELTA, law="geometric", mean=3, adjacency="replace-one").label == "certified"
+    with pytest.raises(Unsupported, match="adjacency='replace-one'"):
+        private_selection(ledger_of(), DELTA, law="geometric", mean=3, adjacency="replace-one")
 
 
 @pytest.mark.parametrize(
@@ -273,9 +273,9 @@ def test_nothing_costs_nothing():
 
 def test_runs_repeated_are_runs_composed():
     one, whole = Ledger(), Ledger()
-    one.extend(noise=[3.0, 2.0, 2.0, 1.5], rate=0.1)
+    one.extend(noise_multiplier=[3.0, 2.0, 2.0, 1.5], sample_rate=0.1)
     for _ in range(5):
-        whole.extend(noise=[3.0, 2.0, 2.0, 1.5], rate=0.1)
+        whole.extend(noise_multiplier=[3.0, 2.0, 2.0, 1.5], sample_rate=0.1)
     assert spent(repeated_runs(one, 5), DELTA).epsilon == pytest.approx(spent(whole, DELTA).epsilon, rel=1e-9)
 
 
@@ -284,7 +284,7 @@ def test_a_shuffled_run_begins_with_a_new_epoch(steps):
     """An epoch has 4 steps: what is left of one at the end of a run must not be shared with the next run."""
     noise = np.linspace(9, 6, steps)
     one, epoch = Ledger(), np.arange(steps) // 4
-    one.extend(noise=noise, rate=0.25, sampling="shuffled")
+    one.extend(noise_multiplier=noise, sample_rate=0.25, sampling="shuffled")
     mu = math.sqrt(3 * sum(1 / noise[epoch == e].min() ** 2 for e in set(epoch.tolist())))
     truth = Ledger()
     truth.add(Step(noise=1 / mu))
@@ -292,10 +292,12 @@ def test_a_shuffled_run_begins_with_a_new_epoch(steps):
     assert spent(repeated_runs(one, 3), DELTA).epsilon_lower is None
 
 
-@pytest.mark.parametrize("change", [{"rate": 0.5, "sampling": "shuffled"}, {"rate": 0.25, "sampling": "poisson"}])
+@pytest.mark.parametrize(
+    "change", [{"sample_rate": 0.5, "sampling": "shuffled"}, {"sample_rate": 0.25, "sampling": "poisson"}]
+)
 def test_shuffled_runs_that_change_are_refused(change):
     ledger = Ledger()
-    ledger.extend(noise=[2.0] * 4, rate=0.25, sampling="shuffled")
-    ledger.extend(noise=[2.0] * 2, **change)
+    ledger.extend(noise_multiplier=[2.0] * 4, sample_rate=0.25, sampling="shuffled")
+    ledger.extend(noise_multiplier=[2.0] * 2, **change)
     with pytest.raises(Unsupported, match="Give one of each"):
         repeated_runs(ledger, 2)

@@ -90,7 +90,7 @@ def test_ledger_curve_is_certified_and_close_to_the_clt_where_that_is_good():
 
 def test_ledger_curve_gives_back_the_deltas_it_was_made_of():
     ledger = Ledger()
-    ledger.extend(noise=np.geomspace(2.0, 1.0, 2000), rate=0.01)
+    ledger.extend(noise_multiplier=np.geomspace(2.0, 1.0, 2000), sample_rate=0.01)
     curve = tradeoff(ledger)
     for epsilon in curve.epsilon[1:40:6]:
         upper = delta_at(ledger, epsilon)[1]
@@ -130,7 +130,7 @@ def test_empty_ledger_leaks_nothing():
         (lambda: Gaussian(mu=-1.0), "mu=-1.0"),
         (lambda: Tradeoff(epsilon=(1.0,), delta=()), "must pair up"),
         (lambda: Gaussian(mu=1.0)(1.5), "between 0 and 1"),
-        (lambda: group_tradeoff(Gaussian(mu=1.0), 0), "size=0"),
+        (lambda: group_tradeoff(Gaussian(mu=1.0), 0), "dataset_size=0"),
     ],
 )
 def test_bad_input_says_what_is_wrong(call, says):
@@ -139,5 +139,5 @@ def test_bad_input_says_what_is_wrong(call, says):
 
 
 def test_replace_at_a_rate_below_one_is_refused():
-    with pytest.raises(Unsupported, match="replace"):
-        tradeoff(bu_row_two(), relation="replace")
+    with pytest.raises(Unsupported, match="replace-one"):
+        tradeoff(bu_row_two(), adjacency="replace-one")

@@ -28,7 +28,16 @@ TASK = Task(
 
 
 def planned(*, noise: float, rate: float = 1.0, **more: object) -> Plan:
-    return plan(delta=1e-5, size=60, rate=rate, steps=3, noise=noise, clip=0.5, solve="epsilon", **more)
+    return plan(
+        delta=1e-5,
+        dataset_size=60,
+        sample_rate=rate,
+        steps=3,
+        noise_multiplier=noise,
+        clipping_norm=0.5,
+        solve="epsilon",
+        **more,
+    )
 
 
 def identified(made: Plan) -> tuple[int, int]:
@@ -67,7 +76,7 @@ def test_a_step_s_likelihood_is_the_formula(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(identification, "log_likelihood_ratio", watched)
     source = torch.Generator().manual_seed(0)
-    found = identification._step_log_likelihoods(seen, step, victims, source, relation="zero-out")
+    found = identification._step_log_likelihoods(seen, step, victims, source, adjacency="zero-out")
     update, flat = own
     for n in range(4):
         for k in range(5):
@@ -78,7 +87,7 @@ def test_a_step_s_likelihood_is_the_formula(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_has_no_public_noise_is_refused() -> None:
-    made = planned(noise=1.0, method="dyn-s-sigma", as_published=True)
+    made = planned(noise=1.0, method="dyn-s-sigma", uncertified=True)
     with pytest.raises(Unsupported, match="sound rule"):
         identified(made)
 
@@ -110,6 +119,9 @@ def test_a_batch_in_pieces_is_one_release(monkeypatch: pytest.MonkeyPatch) -> No
         return likelihoods(seen, step, *given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(identification, "_step_log_likelihoods", counted)
-    victims, settings = choose_targets(TASK, examples=5, candidates=60), Settings(device="cpu", max_physical_batch=7)
+    victims, settings = (
+        choose_targets(TASK, examples=5, candidates=60),
+        Settings(device="cpu", max_physical_batch_size=7),
+    )
     identification.identify_from_run(planned(noise=2.0), TASK, victims, settings=settings, seed=0)
     assert len(looks) == 3

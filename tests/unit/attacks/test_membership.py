@@ -117,16 +117,16 @@ def test_shares_weigh_both_rates_alike(records: int) -> None:
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_claim_that_is_too_small_is_found_and_the_truth_is_not_accused(attack: str) -> None:
     learnt, targets = simulated(40, 100, shift=3.0), simulated(200, 100, shift=3.0, seed=1)
-    found = score_attack(attack, learnt, targets, Gaussian(mu=0.3), alarm=1e-3)
+    found = score_attack(attack, learnt, targets, Gaussian(mu=0.3), significance=1e-3)
     assert found.is_violation
-    assert not score_attack(attack, learnt, targets, Gaussian(mu=3.0), alarm=1e-3).is_violation
-    assert not score_attack(attack, learnt, targets, None, alarm=1e-3).is_violation
+    assert not score_attack(attack, learnt, targets, Gaussian(mu=3.0), significance=1e-3).is_violation
+    assert not score_attack(attack, learnt, targets, None, significance=1e-3).is_violation
 
 
 def test_the_best_attack_comes_near_the_ceiling() -> None:
     curve = Gaussian(mu=2.0)
     learnt, targets = simulated(200, 200, shift=2.0), simulated(50, 200, shift=2.0, seed=1)
-    found = score_attack("lira-online", learnt, targets, curve, alarm=1e-3)
+    found = score_attack("lira-online", learnt, targets, curve, significance=1e-3)
     for rate, value in found.tpr.items():
         assert 0.8 * (1 - float(curve(rate))) < value < 1.25 * (1 - float(curve(rate)))
     assert found.advantage == pytest.approx(0.683, abs=0.03)  # 2 Phi(1) - 1
@@ -146,7 +146,7 @@ def points(spoilt: "list[int] | None" = None) -> Task:
     )  # fmt: skip
 
 
-PLAN = plan(delta=1e-5, size=60, rate=0.2, steps=5, noise=1.0, solve="epsilon")
+PLAN = plan(delta=1e-5, dataset_size=60, sample_rate=0.2, steps=5, noise_multiplier=1.0, solve="epsilon")
 
 
 @pytest.mark.parametrize("private", [True, False])
@@ -170,11 +170,19 @@ def test_rate_and_divisor_stay_those_of_the_plan() -> None:
     twin = to_add_remove(PLAN)
     assert list(twin.steps) == list(PLAN.steps)
     assert twin.recipe.size == 60
-    assert twin.recipe.budget.relation == "add-remove"
+    assert twin.recipe.budget.adjacency == "add-remove"
 
 
 def test_a_plan_with_other_neighbours_is_refused() -> None:
-    other = plan(delta=1e-5, size=60, batch=60, steps=2, noise=3.0, solve="epsilon", relation="replace")
+    other = plan(
+        delta=1e-5,
+        dataset_size=60,
+        batch_size=60,
+        steps=2,
+        noise_multiplier=3.0,
+        solve="epsilon",
+        adjacency="replace-one",
+    )
     with pytest.raises(Unsupported, match="membership inference needs"):
         membership_inference(other, points(), records=5, shadows=4, targets=2)
 

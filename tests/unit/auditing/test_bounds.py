@@ -31,10 +31,10 @@ def test_nothing_is_known_if_all_were_wrong() -> None:
     assert upper_limit(50, 50, 1e-3) == 1
 
 
-@pytest.mark.parametrize("alarm", [0.0, 1.0, math.nan])
-def test_an_alarm_is_a_chance(alarm: float) -> None:
-    with pytest.raises(InvalidValue, match="alarm"):
-        upper_limit(1, 10, alarm)
+@pytest.mark.parametrize("significance", [0.0, 1.0, math.nan])
+def test_an_alarm_is_a_chance(significance: float) -> None:
+    with pytest.raises(InvalidValue, match="significance"):
+        upper_limit(1, 10, significance)
 
 
 def errors(a: float, b: float) -> Errors:
@@ -68,7 +68,7 @@ def test_the_feature_that_tells_is_chosen() -> None:
     g = np.random.default_rng(0)
     without, with_ = g.normal(size=(2, 500, 3))
     with_[:, 1] -= 3.0
-    best, _ = choose_tests(without, with_, curve=Gaussian(mu=1.0), delta=1e-5, alarm=1e-3)
+    best, _ = choose_tests(without, with_, curve=Gaussian(mu=1.0), delta=1e-5, significance=1e-3)
     assert (best.feature, best.sign) == (1, -1.0)
     assert best.errors(without, with_, 1e-3).mu > 2
 
@@ -85,10 +85,10 @@ def test_a_curve_is_like_its_mu() -> None:
     assert samples_to_distinguish(1.0, 1.0) == 10**12
 
 
-@pytest.mark.parametrize(("claimed", "samples", "alarm", "seen"), [
+@pytest.mark.parametrize(("claimed", "samples", "significance", "seen"), [
     (1.0, 2000, 1e-3, True), (1.0, 100, 1e-3, False), (1.0, 2000, 1e-30, False),
     (5.0, 2000, 1e-3, False), (10.0, 2000, 1e-3, False), (4.0, 20000, 1e-3, True),
 ])  # fmt: skip
-def test_what_samples_would_see(claimed: float, samples: int, alarm: float, seen: bool) -> None:
+def test_what_samples_would_see(claimed: float, samples: int, significance: float, seen: bool) -> None:
     """1.5 times the claim; of 1,000 tests without an error, the limits still read no more than mu 4.86."""
-    assert has_power(claimed, 1.5 * claimed, samples=samples, alarm=alarm) == seen
+    assert has_power(claimed, 1.5 * claimed, samples=samples, significance=significance) == seen

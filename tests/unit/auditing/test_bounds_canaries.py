@@ -66,23 +66,25 @@ def test_limits_move_the_right_way() -> None:
     assert p(0.5, 90) < p(0.7, 90)
     assert p(0.5, 92) < p(0.5, 90)
     assert p(0.5, 0) == 1
-    assert is_rejected(Gaussian(mu=0.5), canaries=200, guesses=100, right=90, alarm=p(0.5, 90) * 1.001)
-    assert not is_rejected(Gaussian(mu=0.5), canaries=200, guesses=100, right=90, alarm=p(0.5, 90) * 0.999)
+    assert is_rejected(Gaussian(mu=0.5), canaries=200, guesses=100, right=90, significance=p(0.5, 90) * 1.001)
+    assert not is_rejected(Gaussian(mu=0.5), canaries=200, guesses=100, right=90, significance=p(0.5, 90) * 0.999)
 
 
 def test_bounds_are_where_rejection_ends() -> None:
     seen = {"canaries": 1000, "guesses": 200, "right": 195}
-    eps, mu = epsilon_bound(**seen, delta=1e-5, alarm=0.01), mu_bound(**seen, alarm=0.01)
+    eps, mu = epsilon_bound(**seen, delta=1e-5, significance=0.01), mu_bound(**seen, significance=0.01)
     assert pair_p_value(**seen, epsilon=eps, delta=1e-5) <= 0.01 < pair_p_value(**seen, epsilon=eps + 0.01, delta=1e-5)
     assert curve_p_value(Gaussian(mu=mu), **seen) <= 0.01 < curve_p_value(Gaussian(mu=mu + 0.01), **seen)
-    assert epsilon_bound(canaries=10, guesses=10, right=5, delta=0.0, alarm=0.01) == 0
+    assert epsilon_bound(canaries=10, guesses=10, right=5, delta=0.0, significance=0.01) == 0
 
 
 def test_the_bounds_of_one_long_run() -> None:
     """5,000 canaries at a true epsilon of 8 (mu 1.666, delta 1e-5): about 3.5 directly, at 95 %."""
     guesses = GuessCount(count=500, both=True)
     right = guesses.expected_correct(1.666, 5000)
-    assert epsilon_bound(canaries=5000, guesses=500, right=right, delta=1e-5, alarm=0.05) == pytest.approx(3.5, abs=0.1)
+    assert epsilon_bound(canaries=5000, guesses=500, right=right, delta=1e-5, significance=0.05) == pytest.approx(
+        3.5, abs=0.1
+    )
 
 
 def test_guesses_take_the_ends() -> None:
@@ -104,11 +106,11 @@ def test_as_many_are_right_as_expected(guesses: GuessCount) -> None:
 
 def test_more_canaries_see_smaller_mistakes() -> None:
     curve = Gaussian(mu=1.0)
-    assert not best_against_curve(curve, mu=2.0, canaries=500, alarm=1e-3)[1]
-    needed = canaries_to_reject(1.0, mu=2.0, alarm=1e-3, start=500)
+    assert not best_against_curve(curve, mu=2.0, canaries=500, significance=1e-3)[1]
+    needed = canaries_to_reject(1.0, mu=2.0, significance=1e-3, start=500)
     assert needed is not None
-    assert best_against_curve(curve, mu=2.0, canaries=needed, alarm=1e-3)[1]
-    assert canaries_to_reject(1.0, mu=1.0, alarm=1e-3, start=2**17) is None
+    assert best_against_curve(curve, mu=2.0, canaries=needed, significance=1e-3)[1]
+    assert canaries_to_reject(1.0, mu=1.0, significance=1e-3, start=2**17) is None
 
 
 @pytest.mark.parametrize(("m", "r", "v"), [(10, 11, 5), (10, 5, 6), (0, 0, 0), (10, 5, -1)])

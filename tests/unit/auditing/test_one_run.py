@@ -20,12 +20,12 @@ from privet.noise.randomness import seeded
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 
-RUN = {"delta": 1e-5, "size": 600, "steps": 10, "solve": "epsilon"}
+RUN = {"delta": 1e-5, "dataset_size": 600, "steps": 10, "solve": "epsilon"}
 
 
 @pytest.mark.slow
 def test_a_sound_run_passes_and_a_quarter_of_the_noise_does_not():
-    honest, cheat = plan(**RUN, batch=600, noise=4.0), plan(**RUN, batch=600, noise=1.0)
+    honest, cheat = plan(**RUN, batch_size=600, noise_multiplier=4.0), plan(**RUN, batch_size=600, noise_multiplier=1.0)
     found = one_run(honest, canaries=600, generator=seeded(1))
     assert found.verdict == "consistent", found
     assert found.empirical.label == "empirical"
@@ -39,13 +39,13 @@ def test_a_sound_run_passes_and_a_quarter_of_the_noise_does_not():
 @pytest.mark.slow
 def test_sampled_runs_are_guessed_too():
     """At rate 0.1 the coins are still guessed far better than by chance, by what the releases say."""
-    found = one_run(plan(**RUN | {"steps": 20}, batch=60, noise=0.5), canaries=600, generator=seeded(2))
+    found = one_run(plan(**RUN | {"steps": 20}, batch_size=60, noise_multiplier=0.5), canaries=600, generator=seeded(2))
     assert found.verdict != "violation"
     assert found.numbers["advantage"] > 0.5
 
 
 def test_few_canaries_do_not_decide_and_say_how_many_would():
-    found = one_run(plan(**RUN | {"steps": 2}, batch=600, noise=2.0), canaries=30, generator=seeded(3))
+    found = one_run(plan(**RUN | {"steps": 2}, batch_size=600, noise_multiplier=2.0), canaries=30, generator=seeded(3))
     assert found.verdict == "inconclusive"
     assert found.samples_needed > 30
     assert str(found.samples_needed) in found.says
@@ -59,7 +59,7 @@ def toy() -> Task:
 
 @pytest.mark.slow
 def test_mislabelled_examples_can_be_the_canaries():
-    few = plan(**RUN, batch=600, noise=0.02)
+    few = plan(**RUN, batch_size=600, noise_multiplier=0.02)
     found = one_run(few, canaries=200, kind="examples", task=toy(), generator=seeded(1))
     assert found.numbers["where"] == "examples"
     assert found.numbers["advantage"] > 0.5  # hardly any noise: losses tell
@@ -68,27 +68,27 @@ def test_mislabelled_examples_can_be_the_canaries():
 
 
 def test_what_one_run_cannot_do_is_refused():
-    planned = plan(**RUN, batch=600, noise=2.0)
+    planned = plan(**RUN, batch_size=600, noise_multiplier=2.0)
     with pytest.raises(InvalidValue, match="at most the plan's size"):
         one_run(planned, canaries=601)
     with pytest.raises(InvalidValue, match="Give a task"):
         one_run(planned, canaries=60, kind="examples")
     with pytest.raises(Unsupported, match="learns from releases"):
-        one_run(plan(**RUN, batch=600, noise=2.0, rule="quantile"), canaries=60)
+        one_run(plan(**RUN, batch_size=600, noise_multiplier=2.0, rule="quantile"), canaries=60)
     with pytest.raises(Unsupported, match="add-remove"):
-        one_run(plan(**RUN, batch=600, noise=2.0, relation="add-remove"), canaries=60)
+        one_run(plan(**RUN, batch_size=600, noise_multiplier=2.0, adjacency="add-remove"), canaries=60)
     with pytest.raises(InvalidValue, match="kind"):
         one_run(planned, canaries=60, kind="blocks")
 
 
 def test_a_run_is_held_against_its_plan(tmp_path):
-    planned = plan(delta=1e-5, size=600, batch=60, steps=3, noise=2.0, solve="epsilon")
+    planned = plan(delta=1e-5, dataset_size=600, batch_size=60, steps=3, noise_multiplier=2.0, solve="epsilon")
     own = train(planned, toy(), out=tmp_path / "a")
     found = audit(own, kinds=["replay"], scenes=neighbouring_pairs()[:1])
     assert found.finding("ledger").verdict == "consistent"
     assert found.finding("ledger").numbers["steps"] == 3
     assert found.verdict == "consistent"
-    other = plan(delta=1e-5, size=600, batch=60, steps=3, noise=3.0, solve="epsilon")
+    other = plan(delta=1e-5, dataset_size=600, batch_size=60, steps=3, noise_multiplier=3.0, solve="epsilon")
     assert audit_ledger(replace(own, plan=other)).reasons == (
         "a charged step has another noise, rate or sampling than the plan's",
     )
@@ -100,21 +100,21 @@ def test_a_run_is_held_against_its_plan(tmp_path):
 
 def test_a_mechanism_of_your_own():
     class Mine:
-        claim = mechanism_claim(Step(noise=1.0), norm_bound=1.0, divisor=12)
+        claim = mechanism_claim(Step(noise=1.0), l2_bound=1.0, divisor=12)
 
-        def __call__(self, records, generator):
+        def __call__(self, records, randomness):
             x = torch.nan_to_num(records[0]) * (records[1] != 0)[:, None]
             total = nn.functional.normalize(x, dim=1).sum(0)
             return {"sum": (total + torch.randn(len(total), generator=generator.torch_generator())) / 12}
 
-    found = audit(Mine(), samples=1000, generator=seeded(1))
+    found = audit(Mine(), samples=1000, randomness=seeded(1))
     assert [one.kind for one in found.findings] == ["replay", "step"]
     assert found.verdict == "consistent", found
     assert found.as_dict()["findings"][1]["empirical"]["label"] == "empirical"
 
 
 def test_a_plan_is_audited_at_both_ends_and_sampled():
-    planned = plan(delta=1e-5, size=100, batch=10, steps=5, noise=2.0, solve="epsilon")
+    planned = plan(delta=1e-5, dataset_size=100, batch_size=10, steps=5, noise_multiplier=2.0, solve="epsilon")
     assert list(plan_mechanisms(planned)) == ["", "sampled at rate 1/2: "]
     falling = method_plan("growing-mu")
     assert list(plan_mechanisms(falling)) == ["first step: ", "last step: "]
@@ -130,7 +130,7 @@ def test_a_plan_is_audited_at_both_ends_and_sampled():
         ("noisy-sgd", {"kinds": "replay"}, "must be a list"),
         ("noisy-sgd", {"kinds": ["one-run"]}, "needs a plan"),
         ("noisy-sgd", {"kinds": ["step"], "samples": 3}, "samples=3"),
-        ("noisy-sgd", {"kinds": ["step"], "alarm": 2.0}, "alarm=2.0"),
+        ("noisy-sgd", {"kinds": ["step"], "significance": 2.0}, "significance=2.0"),
     ],
 )
 def test_mistakes_are_named(what, options, words):
@@ -155,25 +155,34 @@ def test_every_control_says_what_is_wrong():
         Control().release(torch.zeros(1, 1), torch.ones(1), seeded(1))
 
 
-@pytest.mark.parametrize("more", [{"relation": "add-remove"}, {"unit": "user"}, {"size": 8, "batch": 4}])
+@pytest.mark.parametrize("more", [{"adjacency": "add-remove"}, {"unit": "user"}, {"dataset_size": 8, "batch_size": 4}])
 def test_a_plan_without_room_for_canaries_is_audited_by_what_fits(more):
-    planned = plan(**{"delta": 1e-5, "size": 60, "batch": 6, "steps": 2, "noise": 2.0, "solve": "epsilon"} | more)
-    found = audit(planned, samples=20, scenes=neighbouring_pairs(relation=planned.recipe.budget.relation)[:1])
+    planned = plan(
+        **{"delta": 1e-5, "dataset_size": 60, "batch_size": 6, "steps": 2, "noise_multiplier": 2.0, "solve": "epsilon"}
+        | more
+    )
+    found = audit(planned, samples=20, scenes=neighbouring_pairs(adjacency=planned.recipe.budget.adjacency)[:1])
     assert {one.kind for one in found.findings} == {"replay", "step"}
 
 
-@pytest.mark.parametrize("given", [{"noise": 0.1}, {"noise": 1.0, "alarm": 1e-30}])
+@pytest.mark.parametrize("given", [{"noise_multiplier": 0.1}, {"noise_multiplier": 1.0, "significance": 1e-30}])
 def test_a_claim_that_no_sample_could_reject_is_not_called_consistent(given):
     """Noise that is next to none already, or a test that is hardly ever to accuse: less would look the same."""
 
     class Loud(Control):
-        claim = mechanism_claim(Step(noise=given["noise"]), norm_bound=1.0, divisor=12)
+        claim = mechanism_claim(Step(noise=given["noise_multiplier"]), l2_bound=1.0, divisor=12)
 
-        def release(self, grads, there, generator):
-            return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), given["noise"], generator) / 12}
+        def release(self, grads, there, randomness):
+            return {
+                "sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), given["noise_multiplier"], generator) / 12
+            }
 
     found = audit(
-        Loud(), kinds=["step"], scenes=neighbouring_pairs()[:1], alarm=given.get("alarm", 1e-3), generator=seeded(1)
+        Loud(),
+        kinds=["step"],
+        scenes=neighbouring_pairs()[:1],
+        significance=given.get("significance", 1e-3),
+        randomness=seeded(1),
     )
     assert found.verdict == "inconclusive", found
     assert found.findings[0].samples_needed is None or found.findings[0].samples_needed > 2000
@@ -181,6 +190,12 @@ def test_a_claim_that_no_sample_could_reject_is_not_called_consistent(given):
 
 @pytest.mark.slow
 def test_examples_do_not_promise_what_only_a_block_can_see():
-    found = one_run(plan(**RUN, batch=600, noise=4.0), canaries=600, kind="examples", task=toy(), generator=seeded(1))
+    found = one_run(
+        plan(**RUN, batch_size=600, noise_multiplier=4.0),
+        canaries=600,
+        kind="examples",
+        task=toy(),
+        generator=seeded(1),
+    )
     assert found.verdict == "consistent", found
     assert "times its mu would be" not in found.says

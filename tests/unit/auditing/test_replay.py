@@ -43,7 +43,7 @@ SOME = neighbouring_pairs()[:6]
 class Right(Control):
     """The controls' own sound mechanism: nothing is wrong with it."""
 
-    def release(self, grads, there, generator):
+    def release(self, grads, there, randomness):
         return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP, generator) / SIZE}
 
 
@@ -57,19 +57,19 @@ def test_a_sound_mechanism_is_left_alone():
     assert reasons(Right(), neighbouring_pairs()) == ""
 
 
-@pytest.mark.parametrize("relation", ["zero-out", "add-remove"])
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 @pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_the_engine_is_left_alone(relation, rate):
+def test_the_engine_is_left_alone(adjacency, rate):
     step = Step(noise=1.3, rate=rate, clip=0.7)
-    mechanism = EngineStep(rule="flat", step=step, batch=SIZE * rate, relation=relation)
-    found = replay(mechanism, neighbouring_pairs(relation=relation, clip=0.7)[::3])
+    mechanism = EngineStep(rule="flat", step=step, batch=SIZE * rate, adjacency=adjacency)
+    found = replay(mechanism, neighbouring_pairs(adjacency=adjacency, clip=0.7)[::3])
     assert found.verdict == "consistent", found
     assert found.numbers["furthest"] == pytest.approx(1.0, abs=1e-3)  # the canaries reach the whole sensitivity
 
 
 def test_an_unclipped_record_is_seen():
     class Unclipped(Right):
-        def release(self, grads, there, generator):
+        def release(self, grads, there, randomness):
             return {"sum": add_gaussian_noise(grads[there].sum(0), NOISE * CLIP, generator) / SIZE}
 
     assert "times the declared sensitivity" in reasons(Unclipped())
@@ -77,7 +77,7 @@ def test_an_unclipped_record_is_seen():
 
 def test_noise_that_follows_the_record_is_seen():
     class Follows(Right):
-        def release(self, grads, there, generator):
+        def release(self, grads, there, randomness):
             std = NOISE * (1 + 0.05 * float((grads[there].norm(dim=1) > 5).any()))
             return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), std, generator) / SIZE}
 
@@ -86,8 +86,8 @@ def test_noise_that_follows_the_record_is_seen():
 
 def test_a_draw_more_is_seen():
     class Draws(Right):
-        def release(self, grads, there, generator):
-            found = super().release(grads, there, generator)
+        def release(self, grads, there, randomness):
+            found = super().release(grads, there, randomness)
             if int(there.sum()) == SIZE:
                 generator.numpy_generator()
             return found
@@ -108,7 +108,7 @@ def test_a_result_that_is_not_a_number_is_seen():
 @pytest.mark.parametrize(("factor", "seen"), [(0.7, True), (1.0, False), (1.4, False)])
 def test_noise_below_the_declared_is_seen_and_more_is_no_mistake(factor, seen):
     class Other(Right):
-        def release(self, grads, there, generator):
+        def release(self, grads, there, randomness):
             return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), factor * NOISE, generator) / SIZE}
 
     assert ("times what is declared" in reasons(Other())) == seen
@@ -119,7 +119,7 @@ def test_noise_used_again_is_seen(kept, seen):
     class Again(Right):
         claim = MechanismClaim(steps=(Step(noise=NOISE),) * 2, std=NOISE, step_of={"a": 0, "b": 1})
 
-        def release(self, grads, there, generator):
+        def release(self, grads, there, randomness):
             total = clip_rows(grads[there]).sum(0)
             one, two = (add_gaussian_noise(torch.zeros_like(total), NOISE, generator) for _ in range(2))
             return {"a": total + one, "b": total + kept * one + (1 - kept) * two}
@@ -132,7 +132,7 @@ def test_a_rate_above_the_charged_is_seen(charged, seen):
     class Sampled(Right):
         claim = MechanismClaim(steps=(Step(noise=NOISE, rate=charged),), std=NOISE)
 
-        def release(self, grads, there, generator):
+        def release(self, grads, there, randomness):
             some = next(sample_steps(there, generator, rate=0.5, steps=1))
             return {"sum": add_gaussian_noise(clip_rows(grads[some]).sum(0), NOISE, generator)}
 
@@ -147,8 +147,8 @@ def test_a_rare_record_is_waited_for():
 @pytest.mark.slow
 def test_training_itself_is_left_alone_and_a_wrong_claim_is_not():
     """Sampling, clipping, charging, noise and optimizer of a real run of two steps."""
-    given = {"delta": 1e-3, "size": SIZE, "batch": 6, "steps": 2, "solve": "epsilon"}
-    honest = TrainingSteps(plan=plan(**given, noise=1.0))
+    given = {"delta": 1e-3, "dataset_size": SIZE, "batch_size": 6, "steps": 2, "solve": "epsilon"}
+    honest = TrainingSteps(plan=plan(**given, noise_multiplier=1.0))
     assert reasons(honest, SOME[:1]) == ""
 
     class Cheat(TrainingSteps):
@@ -156,7 +156,7 @@ def test_training_itself_is_left_alone_and_a_wrong_claim_is_not():
         def claim(self):
             return honest.claim
 
-    assert "times what is declared" in reasons(Cheat(plan=plan(**given, noise=0.25)), SOME[:1])
+    assert "times what is declared" in reasons(Cheat(plan=plan(**given, noise_multiplier=0.25)), SOME[:1])
 
 
 def test_scenes_are_all_pairs_of_canary_and_batch():
@@ -165,10 +165,10 @@ def test_scenes_are_all_pairs_of_canary_and_batch():
     for scene in neighbouring_pairs():
         assert torch.equal(scene.with_[0][:-1], scene.without[0][:-1])
         assert scene.without[1][-1] == 0
-    for scene in neighbouring_pairs(relation="add-remove"):
+    for scene in neighbouring_pairs(adjacency="add-remove"):
         assert len(scene.without[1]) == len(scene.with_[1]) - 1
-    with pytest.raises(Unsupported, match="replace"):
-        neighbouring_pairs(relation="replace")
+    with pytest.raises(Unsupported, match="replace-one"):
+        neighbouring_pairs(adjacency="replace-one")
 
 
 def test_the_closed_form_gradients_are_autograds():
@@ -196,12 +196,12 @@ def test_frozen_randomness_can_be_had_again():
         torch.rand(3, generator=one.torch_generator()).tolist()
         != torch.rand(3, generator=other.torch_generator()).tolist()
     )
-    assert one.draws == ["coins", "noise"]
+    assert one.draws == ["coins", "noise_multiplier"]
     assert not one.noise_is_secret
 
 
 def test_what_is_declared():
-    one = mechanism_claim(Step(noise=2.0), norm_bound=0.5, divisor=10)
+    one = mechanism_claim(Step(noise=2.0), l2_bound=0.5, divisor=10)
     assert one.std == pytest.approx(0.1)
     assert one.curve.mu == pytest.approx(0.5)
     two = replace(one, steps=(Step(noise=2.0), Step(noise=2.0)), std={"a": 0.1, "b": 0.2}, step_of={"b": 1})
@@ -214,7 +214,7 @@ def test_what_is_declared():
 
 
 def test_the_worst_scenes_come_first():
-    mechanism = EngineStep(rule="l2_max", step=Step(noise=1.0), as_published=True)
+    mechanism = EngineStep(rule="l2_max", step=Step(noise=1.0), uncertified=True)
     found = most_unlike_pairs(mechanism, neighbouring_pairs(), 3)
     assert len(found) == 3
     assert all("quiet" in scene.name or "empty" in scene.name for scene in found)
@@ -227,10 +227,10 @@ def test_the_worst_scenes_come_first():
 class Layers(Right):
     """The sum in four tensors, with noise of its own for each unless `noise` says otherwise."""
 
-    def noise(self, layer, generator):
+    def noise(self, layer, randomness):
         return add_gaussian_noise(torch.zeros(32, dtype=torch.float64), NOISE * CLIP, generator)
 
-    def release(self, grads, there, generator):
+    def release(self, grads, there, randomness):
         parts = torch.split(clip_rows(grads[there]).sum(0), 32)
         return {str(k): (part + self.noise(k, generator)) / SIZE for k, part in enumerate(parts)}
 
@@ -248,7 +248,7 @@ def test_one_layer_without_its_noise_is_seen(std, said):
     """Three of four layers are as declared: over all entries together the noise looks large enough."""
 
     class Bare(Layers):
-        def noise(self, layer, generator):
+        def noise(self, layer, randomness):
             return super().noise(layer, generator) * (std if layer == 3 else 1.0)
 
     assert said in reasons(Bare())
@@ -257,7 +257,7 @@ def test_one_layer_without_its_noise_is_seen(std, said):
 
 def test_one_entry_without_noise_is_seen():
     class Entry(Layers):
-        def noise(self, layer, generator):
+        def noise(self, layer, randomness):
             return super().noise(layer, generator) * (torch.arange(32) != 5 * layer)
 
     assert "has no noise" in reasons(Entry())
@@ -269,7 +269,7 @@ def test_one_noise_for_all_layers_is_seen():
     """As where a generator is seeded anew for each: the difference of two layers has no noise at all."""
 
     class Again(Layers):
-        def noise(self, layer, generator):
+        def noise(self, layer, randomness):
             return super().noise(layer, FrozenRandomness(0, generator.seed))
 
     assert "the noise of two tensors is the same" in reasons(Again())
@@ -277,7 +277,7 @@ def test_one_noise_for_all_layers_is_seen():
 
 def test_one_number_for_all_entries_is_seen():
     class Flat(Layers):
-        def noise(self, layer, generator):
+        def noise(self, layer, randomness):
             return add_gaussian_noise(torch.zeros(1, dtype=torch.float64), NOISE * CLIP, generator).expand(32)
 
     assert "spreads by 0 times" in reasons(Flat())
@@ -308,10 +308,17 @@ class AtPrivateWeights(RawStep):
 
 def loops():
     """Each mistake, a sound twin, and the plan by which the real `Training` does the same without the mistake."""
-    given = {"delta": 1e-5, "size": SIZE, "steps": 2, "noise": NOISE, "solve": "epsilon", "clip": CLIP}
+    given = {
+        "delta": 1e-5,
+        "dataset_size": SIZE,
+        "steps": 2,
+        "noise_multiplier": NOISE,
+        "solve": "epsilon",
+        "clipping_norm": CLIP,
+    }
     return [
-        (ChosenBatch(), AsItComes(), plan(batch=SIZE / 4, **given)),
-        (RawStep(), AtPrivateWeights(), plan(batch=SIZE, **given)),
+        (ChosenBatch(), AsItComes(), plan(batch_size=SIZE / 4, **given)),
+        (RawStep(), AtPrivateWeights(), plan(batch_size=SIZE, **given)),
     ]
 
 

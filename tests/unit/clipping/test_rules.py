@@ -22,12 +22,12 @@ NORMS = torch.tensor([[0.0], [0.5], [1.0], [4.0]])
 
 
 def test_flat_leaves_what_is_small_and_shrinks_what_is_large():
-    assert Flat().factors(NORMS, 1.0)[:, 0].tolist() == [1.0, 1.0, 1.0, 0.25]
+    assert Flat().scales(NORMS, 1.0)[:, 0].tolist() == [1.0, 1.0, 1.0, 0.25]
 
 
 def test_normalised_gives_all_but_the_smallest_the_same_norm():
     """clip g / (|g| + gamma)."""
-    scaled = (Normalised().factors(NORMS, 2.0) * NORMS)[:, 0]
+    scaled = (Normalised().scales(NORMS, 2.0) * NORMS)[:, 0]
     assert scaled.tolist() == pytest.approx([0.0, 2 * 0.5 / 0.51, 2 / 1.01, 8 / 4.01])
 
 
@@ -42,9 +42,9 @@ def test_a_layer_is_a_module_so_weight_and_bias_are_clipped_together():
 
 def test_equal_shares_fill_the_clip_exactly():
     norms = torch.full((1, 4), 100.0)
-    scaled = PerLayer().factors(norms, 2.0) * norms
+    scaled = PerLayer().scales(norms, 2.0) * norms
     assert scaled[0].tolist() == pytest.approx([1.0] * 4)
-    assert float(scaled.norm()) == pytest.approx(PerLayer().norm_bound(2.0, 4))
+    assert float(scaled.norm()) == pytest.approx(PerLayer().l2_bound(2.0, 4))
 
 
 # --- as published -----------------------------------------------------------------------------------
@@ -53,19 +53,21 @@ def test_equal_shares_fill_the_clip_exactly():
 def test_per_layer_c_tells_the_truth_and_the_claim():
     rule = PerLayerC()
     norms = torch.full((1, 9), 100.0)
-    assert float((rule.factors(norms, 2.0) * norms).norm()) == pytest.approx(6.0)
-    assert 6.0 <= rule.norm_bound(2.0, 9) <= 6.0 * (1 + 1e-15)
-    assert rule.raw_scale(torch.tensor([7.0]), 2.0) == 2.0
+    assert float((rule.scales(norms, 2.0) * norms).norm()) == pytest.approx(6.0)
+    assert 6.0 <= rule.l2_bound(2.0, 9) <= 6.0 * (1 + 1e-15)
+    assert rule.claimed_sensitivity(torch.tensor([7.0]), 2.0) == 2.0
 
 
 def test_own_norm_scales_and_bounds_nothing():
     """Auto DP-SGD, Algorithm 1: c_b = W |g_b|, g_b <- W g_b, s = mean of c_b."""
     rule = OwnNorm(scale=0.5)
-    assert (rule.factors(NORMS, 1.0) == 0.5).all()
-    assert rule.norm_bound(1.0, 1) == math.inf
-    assert rule.raw_scale(torch.tensor([1.0, 2.0, 6.0]), 1.0) == pytest.approx(1.5)
-    assert rule.raw_scale(torch.tensor([4.0, math.inf]), 1.0) == pytest.approx(1.0)  # not finite counts as zero
-    assert rule.raw_scale(torch.zeros(0), 1.0) == 0.0
+    assert (rule.scales(NORMS, 1.0) == 0.5).all()
+    assert rule.l2_bound(1.0, 1) == math.inf
+    assert rule.claimed_sensitivity(torch.tensor([1.0, 2.0, 6.0]), 1.0) == pytest.approx(1.5)
+    assert rule.claimed_sensitivity(torch.tensor([4.0, math.inf]), 1.0) == pytest.approx(
+        1.0
+    )  # not finite counts as zero
+    assert rule.claimed_sensitivity(torch.zeros(0), 1.0) == 0.0
 
 
 @pytest.mark.parametrize("scale", [0, -1, 1.5, math.nan])
@@ -77,11 +79,11 @@ def test_own_norm_refuses_a_scale_outside_the_paper(scale):
 def test_l2_max_reads_the_batch():
     """Wei and Liu: the smaller of the largest norm and C."""
     rule = L2Max()
-    assert rule.raw_scale(torch.tensor([0.25, 0.5]), 4.0) == 0.5
-    assert rule.raw_scale(torch.tensor([0.25, 9.0]), 4.0) == 4.0
-    assert rule.raw_scale(torch.tensor([0.25, math.nan]), 4.0) == 0.25
-    assert rule.raw_scale(torch.zeros(0), 4.0) == 0.0
-    assert rule.norm_bound(4.0, 4) == pytest.approx(8.0)
+    assert rule.claimed_sensitivity(torch.tensor([0.25, 0.5]), 4.0) == 0.5
+    assert rule.claimed_sensitivity(torch.tensor([0.25, 9.0]), 4.0) == 4.0
+    assert rule.claimed_sensitivity(torch.tensor([0.25, math.nan]), 4.0) == 0.25
+    assert rule.claimed_sensitivity(torch.zeros(0), 4.0) == 0.0
+    assert rule.l2_bound(4.0, 4) == pytest.approx(8.0)
 
 
 # --- quantile ---------------------------------------------------------------------------------------
@@ -90,35 +92,35 @@ def test_l2_max_reads_the_batch():
 def told(rule, unclipped, times=1):
     """The rule after releases that say this fraction was left unclipped."""
     for _ in range(times):
-        rule.released({}, torch.tensor([unclipped - 0.5]), clip=1.0, std=1.0, batch=10)
+        rule.learn({}, torch.tensor([unclipped - 0.5]), clip=1.0, std=1.0, batch=10)
     return rule
 
 
 def test_the_clip_moves_geometrically_towards_the_target():
     rule = Quantile(target=0.5, speed=0.2)
-    assert rule.threshold(3.0) == 3.0
-    assert told(rule, 1.0).threshold(3.0) == pytest.approx(3 * math.exp(-0.1))
-    assert told(rule, 0.0, times=2).threshold(3.0) == pytest.approx(3 * math.exp(0.1))
-    assert told(Quantile(target=0.8), 0.8).threshold(3.0) == pytest.approx(3.0)
+    assert rule.current_clip(3.0) == 3.0
+    assert told(rule, 1.0).current_clip(3.0) == pytest.approx(3 * math.exp(-0.1))
+    assert told(rule, 0.0, times=2).current_clip(3.0) == pytest.approx(3 * math.exp(0.1))
+    assert told(Quantile(target=0.8), 0.8).current_clip(3.0) == pytest.approx(3.0)
 
 
 def test_the_clip_keeps_within_public_limits():
-    assert told(Quantile(speed=50.0), 1.0, times=9).threshold(2.0) == pytest.approx(2 / FURTHEST)
-    assert told(Quantile(speed=50.0), 0.0, times=9).threshold(2.0) == pytest.approx(2 * FURTHEST)
+    assert told(Quantile(speed=50.0), 1.0, times=9).current_clip(2.0) == pytest.approx(2 / FURTHEST)
+    assert told(Quantile(speed=50.0), 0.0, times=9).current_clip(2.0) == pytest.approx(2 * FURTHEST)
 
 
 def test_a_bit_is_worth_a_half_whatever_the_norm():
-    bits = Quantile().bits(torch.tensor([0.0, 1.0, 1.1, math.inf, math.nan]), 1.0)
-    assert bits.tolist() == [[0.5], [0.5], [-0.5], [-0.5], [-0.5]]
-    assert (bits.norm(dim=1) <= Quantile().bit_bound).all()
-    assert Quantile().bits(torch.zeros(0), 1.0).sum(0).tolist() == [0.0]
+    statistics = Quantile().statistics(torch.tensor([0.0, 1.0, 1.1, math.inf, math.nan]), 1.0)
+    assert statistics.tolist() == [[0.5], [0.5], [-0.5], [-0.5], [-0.5]]
+    assert (statistics.norm(dim=1) <= Quantile().statistics_bound).all()
+    assert Quantile().statistics(torch.zeros(0), 1.0).sum(0).tolist() == [0.0]
 
 
 def test_the_count_has_the_papers_noise_or_that_of_a_small_batch():
     """batch / 20 is the paper's standard deviation; a bit moves the count by 1/2."""
-    assert Quantile().bit_noise(1.0, 256) == 25.6
-    assert Quantile().bit_noise(4.0, 30) == 20.0
-    assert Quantile(count_noise=3.0).bit_noise(1.0, 256) == 3.0
+    assert Quantile().statistics_noise(1.0, 256) == 25.6
+    assert Quantile().statistics_noise(4.0, 30) == 20.0
+    assert Quantile(count_noise=3.0).statistics_noise(1.0, 256) == 3.0
 
 
 @pytest.mark.parametrize("bad", [{"target": 0}, {"target": 1}, {"speed": 0}, {"speed": "fast"}, {"count_noise": -1}])
@@ -162,7 +164,7 @@ def trained(steps=5):
     seen = [
         {"a": torch.randn(3, 2, generator=generator), "b": torch.randn(4, generator=generator)} for _ in range(steps)
     ]
-    given = [rule.released(s, torch.zeros(0), clip=2.0, std=0.7, batch=8.0) for s in seen]
+    given = [rule.learn(s, torch.zeros(0), clip=2.0, std=0.7, batch=8.0) for s in seen]
     return rule, seen, given
 
 
@@ -180,18 +182,16 @@ def test_adaclip_follows_its_formulas():
         m = [0.99 * m[i] + 0.01 * g[i] for i in range(d)]
         total = sum(math.sqrt(s) for s in s2)
         b = [math.sqrt(math.sqrt(s) * d / total) for s in s2]
-    share = rule.transformed("b", Dense(torch.zeros(1, 4)))
+    share = rule.transform("b", Dense(torch.zeros(1, 4)))
     assert share.scale.tolist() == pytest.approx(b[6:], rel=1e-5)
     assert share.mean.tolist() == pytest.approx(m[6:], rel=1e-4, abs=1e-6)
 
 
 def test_adaclip_starts_as_flat_and_keeps_the_noise_of_flat():
     share = Dense(torch.zeros(1, 4))
-    assert AdaClip().transformed("b", share) is share
+    assert AdaClip().transform("b", share) is share
     rule, *_ = trained()
-    scales = [
-        rule.transformed(name, Dense(torch.zeros(1, *shape))).scale for name, shape in (("a", (3, 2)), ("b", (4,)))
-    ]
+    scales = [rule.transform(name, Dense(torch.zeros(1, *shape))).scale for name, shape in (("a", (3, 2)), ("b", (4,)))]
     assert sum(float(scale.square().sum()) for scale in scales) == pytest.approx(10, rel=1e-5)
     assert float(scales[0].std()) > 0.01
 
@@ -201,8 +201,8 @@ def test_estimates_made_of_noise_alone_do_not_run_away():
     rule, generator = AdaClip(), torch.Generator().manual_seed(0)
     for _ in range(200):
         noise = torch.randn(10_000, generator=generator) * 10 / 256
-        restored = rule.released({"w": noise}, torch.zeros(0), clip=1.0, std=10.0, batch=256.0)
-    scale = rule.transformed("w", Dense(torch.zeros(1, 10_000))).scale
+        restored = rule.learn({"w": noise}, torch.zeros(0), clip=1.0, std=10.0, batch=256.0)
+    scale = rule.transform("w", Dense(torch.zeros(1, 10_000))).scale
     assert 0.3 < float(scale.min()) <= float(scale.max()) < 3
     assert float(restored["w"].norm()) < 1.5 * float(noise.norm())
 
@@ -212,12 +212,12 @@ def test_quiet_coordinates_get_less_noise():
     rule, generator = AdaClip(), torch.Generator().manual_seed(0)
     size = torch.cat([torch.full((50,), 1.0), torch.full((50,), 0.01)])
     for _ in range(100):
-        scale = getattr(rule.transformed("w", Dense(torch.zeros(1, 100))), "scale", torch.ones(100))
+        scale = getattr(rule.transform("w", Dense(torch.zeros(1, 100))), "scale", torch.ones(100))
         seen = (
             size * torch.randn(100, generator=generator) * 16 / scale + 0.1 * torch.randn(100, generator=generator)
         ) / 256
-        rule.released({"w": seen}, torch.zeros(0), clip=1.0, std=0.1, batch=256.0)
-    scale = rule.transformed("w", Dense(torch.zeros(1, 100))).scale
+        rule.learn({"w": seen}, torch.zeros(0), clip=1.0, std=0.1, batch=256.0)
+    scale = rule.transform("w", Dense(torch.zeros(1, 100))).scale
     assert float(scale[:50].mean()) > 3 * float(scale[50:].mean())
 
 
@@ -227,7 +227,7 @@ def test_adaclip_refuses():
             AdaClip(**bad)
     rule, *_ = trained()
     with pytest.raises(InvalidValue, match="parameter='c' is new to the rule"):
-        rule.transformed("c", Dense(torch.zeros(1, 4)))
+        rule.transform("c", Dense(torch.zeros(1, 4)))
 
 
 # --- names ------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def test_a_rule_is_a_name_with_options_a_table_or_itself():
     assert clipping_rule({"kind": "quantile", "target": 0.7}) == Quantile(target=0.7)
     rule = Quantile()
     assert clipping_rule(rule) is rule
-    assert clipping_rule("own_norm:scale=0.5", as_published=True) == OwnNorm(scale=0.5)
+    assert clipping_rule("own_norm:scale=0.5", uncertified=True) == OwnNorm(scale=0.5)
 
 
 class Half:
@@ -247,10 +247,10 @@ class Half:
     def groups(self, names):
         return [list(names)]
 
-    def factors(self, norms, clip):
+    def scales(self, norms, clip):
         return (clip / norms.clamp(min=clip)) / 2
 
-    def norm_bound(self, clip, groups):
+    def l2_bound(self, clip, groups):
         return clip / 2
 
 
@@ -262,7 +262,7 @@ def test_a_rule_of_ones_own_works_by_its_address(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "my_rules", sys.modules[__name__])
-    assert clipping_rule("my_rules:Half").norm_bound(3.0, 1) == 1.5
+    assert clipping_rule("my_rules:Half").l2_bound(3.0, 1) == 1.5
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_rule_of_ones_own_works_by_its_address(monkeypatch):
     [
         ("flatt", "Did you mean 'flat'"),
         ("normalised:gama=1", "has no option 'gama'"),
-        (Flat, "must be a name, or an object with groups, factors, norm_bound"),
+        (Flat, "must be a name, or an object with groups, scales, l2_bound"),
         (7, "must be a name, or an object"),
         ("os:system", "must be a class with groups"),
         (Forgetful(), "must be a name, or an object with .*threshold"),
@@ -293,5 +293,5 @@ def test_a_clip_whose_square_vanishes_is_refused():
     """In float32 the squares of entries below 1e-19 are lost, and their norm with them."""
     model, x = torch.nn.Linear(2, 1), torch.ones(3, 2)
     with pytest.raises(InvalidValue, match="vanish in float32"):
-        clipped_sum(model, lambda out, _: out[:, 0], (x, x), clip=1e-13)
-    assert clipped_sum(model, lambda out, _: out[:, 0], (x, x), clip=1e-12).norm_bound == 1e-12
+        clipped_sum(model, lambda out, _: out[:, 0], (x, x), clipping_norm=1e-13)
+    assert clipped_sum(model, lambda out, _: out[:, 0], (x, x), clipping_norm=1e-12).l2_bound == 1e-12

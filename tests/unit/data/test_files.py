@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privet.data.files import File, Where, find, gunzip, read, unzip_arrays
+from privet.data.files import DataFolders, File, find, gunzip, read, unzip_arrays
 from privet.errors import InvalidValue
 
 CONTENT = bytes(range(256)) * 4000  # about a megabyte: many pieces
@@ -50,23 +50,23 @@ def refused(call: object, match: str) -> str:
 
 def test_folders_are_looked_at_in_order(tmp_path, monkeypatch):
     monkeypatch.setenv("PRIVET_DATA", str(tmp_path / "shared"))
-    where = Where(folder=tmp_path / "given")
+    where = DataFolders(folder=tmp_path / "given")
     assert where.folders() == [tmp_path / "given", tmp_path / "shared", tmp_path / "cache/privet"]
     for folder in reversed(where.folders()):
         path = put(folder / "some-set/some.bin")
         assert find(where, "some-set", "some.bin") == path
-    assert Where().download_folder() == tmp_path / "cache/privet"  # never PRIVET_DATA, which others may share
+    assert DataFolders().download_folder() == tmp_path / "cache/privet"  # never PRIVET_DATA, which others may share
 
 
 @pytest.mark.parametrize("place", ["some-set/some.bin", "some_set/some.bin", "some.bin"])
 def test_a_file_is_found_in_the_datasets_folder_or_beside_it(tmp_path, place):
     put(tmp_path / place)
-    assert read(Where(folder=tmp_path, download=False), FILE) == CONTENT
+    assert read(DataFolders(folder=tmp_path, download=False), FILE) == CONTENT
 
 
 def test_another_content_is_refused(tmp_path):
     put(tmp_path / "some-set/some.bin", CONTENT[:-1])
-    line = refused(lambda: read(Where(folder=tmp_path), FILE), "SHA-256")
+    line = refused(lambda: read(DataFolders(folder=tmp_path), FILE), "SHA-256")
     assert "1,023,999 bytes of 1,024,000" in line
     assert str(tmp_path / "some-set/some.bin") in line
 
@@ -75,13 +75,13 @@ def test_a_file_of_the_same_name_beside_the_folders_is_passed_over(tmp_path):
     """mnist and fashion-mnist have the same names."""
     put(tmp_path / "some.bin", b"another dataset's")
     put(tmp_path / "cache/privet/some-set/some.bin")
-    assert read(Where(folder=tmp_path, download=False), FILE) == CONTENT
+    assert read(DataFolders(folder=tmp_path, download=False), FILE) == CONTENT
     (tmp_path / "cache/privet/some-set/some.bin").unlink()
-    refused(lambda: read(Where(folder=tmp_path, download=False), FILE), "is not the public file")
+    refused(lambda: read(DataFolders(folder=tmp_path, download=False), FILE), "is not the public file")
 
 
 def test_what_is_missing_is_said_with_what_to_put_where(tmp_path):
-    line = refused(lambda: read(Where(download=False), FILE), "PRIVET_DATA")
+    line = refused(lambda: read(DataFolders(download=False), FILE), "PRIVET_DATA")
     assert "some.bin" in line
     assert str(tmp_path / "cache/privet/some-set") in line
     assert FILE.url in line

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from privet.data import Where, images, registry, task
+from privet.data import DataFolders, images, registry, task
 from privet.data.images import decode_picture
 from privet.errors import InvalidValue, MissingExtra
 from three_steps import check_trains
@@ -21,10 +21,10 @@ RANDOM = np.random.default_rng(0)
 
 
 @pytest.fixture
-def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Where:
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolders:
     monkeypatch.delenv("PRIVET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return Where(folder=tmp_path, download=False)
+    return DataFolders(folder=tmp_path, download=False)
 
 
 def put(path: Path, content: bytes) -> Path:

@@ -144,7 +144,17 @@ def test_nothing_moves(model: nn.Module) -> None:
 
 
 def made(**more) -> Plan:
-    return plan(**{"delta": 1e-3, "size": 200, "batch": 20, "steps": 20, "noise": 2.0, "solve": "epsilon"} | more)
+    return plan(
+        **{
+            "delta": 1e-3,
+            "dataset_size": 200,
+            "batch_size": 20,
+            "steps": 20,
+            "noise_multiplier": 2.0,
+            "solve": "epsilon",
+        }
+        | more
+    )
 
 
 USERS = torch.arange(200) // 2
@@ -155,16 +165,16 @@ USERS = torch.arange(200) // 2
     [
         ({}, 200, None),
         ({}, 201, None),
-        ({"relation": "add-remove"}, 201, None),
+        ({"adjacency": "add-remove"}, 201, None),
         ({"sampling": "fixed-size", "accountant": "rdp"}, 200, None),
         ({"sampling": "truncated-poisson:cap=40,size=200"}, 200, None),
-        ({"sampling": "truncated-poisson:cap=40,size=201", "relation": "add-remove"}, 300, None),
+        ({"sampling": "truncated-poisson:cap=40,size=201", "adjacency": "add-remove"}, 300, None),
         ({"unit": "client"}, 200, None),
         ({"unit": "user"}, 200, None),
-        ({"unit": "user", "size": 100}, 200, USERS),
-        ({"unit": "user", "size": 99}, 200, USERS),
-        ({"unit": "user", "size": 100}, 200, USERS[:-1]),
-        ({"method": "auto-linear", "as_published": True}, 200, None),
+        ({"unit": "user", "dataset_size": 100}, 200, USERS),
+        ({"unit": "user", "dataset_size": 99}, 200, USERS),
+        ({"unit": "user", "dataset_size": 100}, 200, USERS[:-1]),
+        ({"method": "auto-linear", "uncertified": True}, 200, None),
     ],
 )
 def test_a_stop_is_what_training_refuses(asked: dict, records: int, users) -> None:
@@ -187,7 +197,7 @@ def test_a_stop_is_what_training_refuses(asked: dict, records: int, users) -> No
     ("asked", "facts", "severity", "words"),
     [
         ({"delta": 0.005}, {}, "warn", "delta=0.005 is not below 1/200"),
-        ({"relation": "add-remove"}, {}, "note", "the number of records is private"),
+        ({"adjacency": "add-remove"}, {}, "note", "the number of records is private"),
         ({}, {"users": USERS}, "note", "one who owns several has less"),
         ({}, {"rows": 8}, "note", "The batch given has 8 rows; the plan expects 20"),
         ({"unit": "client"}, {"rows": 20}, "stop", "protects clients"),
@@ -279,7 +289,7 @@ def test_the_plans_rule_and_largest_batch_are_taken(monkeypatch: pytest.MonkeyPa
     used = []
     monkeypatch.setattr(estimates, "LONGEST", 1e9)
     monkeypatch.setattr(estimates, "clipping_rule", lambda rule, **_: used.append(rule) or clipping_rule(rule, **_))
-    p = made(rule="quantile", batch="10 * linear:end=4")
+    p = made(rule="quantile", batch_size="10 * linear:end=4")
     mean, largest = estimates.mean_and_largest_rate(p)
     assert (mean, largest) == (pytest.approx(0.125), pytest.approx(0.2))
     found = estimate(nn.Linear(4, 3), LOSS, repeat_rows(BATCH), plan=p, rounds=1)

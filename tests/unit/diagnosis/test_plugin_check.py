@@ -18,7 +18,7 @@ from privet.planning.clipping_rules import registry
 
 for names in (accountants, registry):  # before a test has a copy of them: a module registers but once
     list(map(names.maker, names.names()))
-BUDGET = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 256, "epochs": 1}
+BUDGET = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 60000, "batch_size": 256, "epochs": 1}
 
 
 def ledger(noise=1.1, rate=0.01, count=100, **more):
@@ -37,7 +37,7 @@ NOT_A_PART = {
     "outside_parts:not_a_class": "It is a function",
     ":Thing": "must be an address",
 }
-WRONG_KIND = {"rule": "Halves", "accountant": "Halves", "noise": "NoOp", "clip": "Cheap"}
+WRONG_KIND = {"rule": "Halves", "accountant": "Halves", "noise_multiplier": "NoOp", "clipping_norm": "Cheap"}
 
 
 @pytest.mark.parametrize("kind", WRONG_KIND)

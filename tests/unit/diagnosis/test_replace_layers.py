@@ -64,7 +64,7 @@ def test_the_fixed_model_can_be_clipped_and_the_given_one_cannot() -> None:
     batch = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 1, 0])
     with pytest.raises(Unsupported):
         clipped_sum(network(), LOSS, batch)
-    assert clipped_sum(replace_layers(network())[0], LOSS, batch).norm_bound == 1.0
+    assert clipped_sum(replace_layers(network())[0], LOSS, batch).l2_bound == 1.0
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["with torch's metadata", "names and tensors alone"])

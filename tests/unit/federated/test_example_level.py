@@ -34,7 +34,7 @@ from tiny_task import task
 pytestmark = pytest.mark.usefixtures("few_checks")
 
 TASK = task()
-P = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon")
+P = plan(delta=1e-2, dataset_size=50, batch_size=10, steps=7, noise_multiplier=2.0, solve="epsilon")
 DATA = tuple(part[:50] for part in TASK.train)
 
 
@@ -68,7 +68,7 @@ def test_what_it_has_spent_is_what_its_ledger_says(tmp_path: Path) -> None:
 
 def test_empty_batches_are_steps_like_others(tmp_path: Path) -> None:
     """At one record in the mean a third of the batches is empty: they are charged, and the plan ends when it should."""
-    p = plan(delta=1e-2, size=50, batch=1, steps=40, noise=2.0, solve="epsilon")
+    p = plan(delta=1e-2, dataset_size=50, batch_size=1, steps=40, noise_multiplier=2.0, solve="epsilon")
     client = ExampleLevelClient(tmp_path / "c", p, DATA)
     while client.left:
         before = client.made
@@ -97,7 +97,7 @@ def test_before_it_agrees_it_sees_what_more_rounds_cost(tmp_path: Path) -> None:
 
 
 def test_a_client_of_another_size_plans_for_itself() -> None:
-    p = plan(epsilon=2.0, delta=1e-2, size=50, batch=10, steps=7)
+    p = plan(epsilon=2.0, delta=1e-2, dataset_size=50, batch_size=10, steps=7)
     assert client_plan(p, 50) is p
     small = client_plan(p, 25)
     assert (small.recipe.size, len(small.steps)) == (25, 7)
@@ -106,14 +106,22 @@ def test_a_client_of_another_size_plans_for_itself() -> None:
 
 
 def test_clients_are_not_a_clients_records(tmp_path: Path) -> None:
-    p = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon", unit="client")
+    p = plan(delta=1e-2, dataset_size=50, batch_size=10, steps=7, noise_multiplier=2.0, solve="epsilon", unit="client")
     with pytest.raises(InvalidValue, match="unit='client'"):
         ExampleLevelClient(tmp_path / "c", p, DATA)
 
 
 def test_a_client_without_records_makes_as_many_steps_as_one_with_some(tmp_path: Path) -> None:
     """Under add-remove nobody may know it: the round's steps, its update and what is left are told to the server."""
-    p = plan(delta=1e-2, size=50, batch=5, steps=9, noise=2.0, solve="epsilon", relation="add-remove")
+    p = plan(
+        delta=1e-2,
+        dataset_size=50,
+        batch_size=5,
+        steps=9,
+        noise_multiplier=2.0,
+        solve="epsilon",
+        adjacency="add-remove",
+    )
     empty = ExampleLevelClient(tmp_path / "c", p, tuple(part[:0] for part in DATA))
     for made in (4, 8, 9):
         went(empty, 4)
@@ -122,7 +130,7 @@ def test_a_client_without_records_makes_as_many_steps_as_one_with_some(tmp_path:
 
 def test_spending_by_another_plan_is_not_priced_by_this_one(tmp_path: Path) -> None:
     went(ExampleLevelClient(tmp_path / "c", P, DATA), 7)
-    cheaper = plan(delta=1e-2, size=50, batch=10, steps=7, noise=20.0, solve="epsilon")
+    cheaper = plan(delta=1e-2, dataset_size=50, batch_size=10, steps=7, noise_multiplier=20.0, solve="epsilon")
     with pytest.raises(InvalidValue, match="another plan"):
         ExampleLevelClient(tmp_path / "c", cheaper, DATA)
 
@@ -146,7 +154,7 @@ def test_an_answer_says_where_the_budget_stands_and_a_spent_client_refuses(tmp_p
 
 
 def test_a_client_with_too_few_records_does_not_take_part(tmp_path: Path) -> None:
-    p = plan(epsilon=1.0, delta=1e-2, size=50, batch=10, steps=7)
+    p = plan(epsilon=1.0, delta=1e-2, dataset_size=50, batch_size=10, steps=7)
     with pytest.raises((NoSolution, InvalidValue)):
         client_plan(p, 5)
     found = worker(p).answer(0, tuple(part[:5] for part in DATA), TASK.network(), folder=tmp_path / "c", number=0)
@@ -157,7 +165,15 @@ def test_a_client_with_too_few_records_does_not_take_part(tmp_path: Path) -> Non
 
 
 def test_where_the_number_of_records_is_private_nobody_is_told_it(tmp_path: Path) -> None:
-    p = plan(delta=1e-2, size=50, batch=10, steps=7, noise=2.0, solve="epsilon", relation="add-remove")
+    p = plan(
+        delta=1e-2,
+        dataset_size=50,
+        batch_size=10,
+        steps=7,
+        noise_multiplier=2.0,
+        solve="epsilon",
+        adjacency="add-remove",
+    )
     found = worker(p).answer(0, tuple(part[:37] for part in DATA), TASK.network(), folder=tmp_path / "c", number=0)
     assert found.planned == p.guarantee.epsilon
     fleet = InProcess(worker(p), TASK, partition(TASK, 3), tmp_path)

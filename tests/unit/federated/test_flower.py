@@ -34,7 +34,7 @@ CLIENTS = 4
 
 def placed(folder: Path, *, unit: str = "client", **config: Any) -> dict[str, Any]:
     size, batch = (CLIENTS, 2) if unit == "client" else (50, 10)
-    p = plan(delta=1e-2, size=size, batch=batch, steps=4, noise=2.0, solve="epsilon", unit=unit)
+    p = plan(delta=1e-2, dataset_size=size, batch_size=batch, steps=4, noise_multiplier=2.0, solve="epsilon", unit=unit)
     p.save(folder / "plan.json")
     return {
         "plan": str(folder / "plan.json"), "out": str(folder / "out"), "clients": CLIENTS, "task": "tiny_task:task",
@@ -185,7 +185,9 @@ BOTH = ("objects", "nan", "below Flower")
 def test_a_hostile_message_costs_its_client_alone(
     tmp_path: Path, how: str, unit: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    p = plan(delta=1e-2, size=CLIENTS, batch=CLIENTS, steps=2, noise=2.0, solve="epsilon", unit=unit)
+    p = plan(
+        delta=1e-2, dataset_size=CLIENTS, batch_size=CLIENTS, steps=2, noise_multiplier=2.0, solve="epsilon", unit=unit
+    )
     config = placed(tmp_path, unit=unit, rounds=2)
     if unit == "client":
         p.save(config["plan"])
@@ -253,7 +255,15 @@ class Dying(LocalGrid):
 
 def test_a_server_that_died_goes_on_after_the_round_it_had_begun(tmp_path: Path) -> None:
     config = placed(tmp_path) | {"evaluate-every": 1}
-    p = plan(delta=1e-2, size=CLIENTS, batch=CLIENTS, steps=6, noise=2.0, solve="epsilon", unit="client")
+    p = plan(
+        delta=1e-2,
+        dataset_size=CLIENTS,
+        batch_size=CLIENTS,
+        steps=6,
+        noise_multiplier=2.0,
+        solve="epsilon",
+        unit="client",
+    )
     p.save(config["plan"])
     with pytest.raises(Killed):
         flower.serve(Dying(flower.client_app(), clients=CLIENTS, config=config), config)  # type: ignore[arg-type]
@@ -290,7 +300,9 @@ def test_counts_that_no_checkpoint_can_hold_are_not_read(told: dict[str, int], m
     monkeypatch.setattr(TaskIdentity, "_run_id", 1)  # whose a message is, also where no server ran before
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
-    spent = plan(delta=1e-2, size=50, batch=10, steps=4, noise=2.0, solve="epsilon").guarantee.as_dict()
+    spent = plan(
+        delta=1e-2, dataset_size=50, batch_size=10, steps=4, noise_multiplier=2.0, solve="epsilon"
+    ).guarantee.as_dict()
     said: dict[str, Any] = {"spent": spent, "planned": 1.0, "left": 3, "why": ""}
     good = flower._read_reply(0, reply_of(said))
     said |= {"left": told["left"]} if "left" in told else {"spent": spent | told}

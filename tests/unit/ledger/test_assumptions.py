@@ -17,7 +17,7 @@ from privet.ledger.reading import NAME, parse, read_ledger
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 
-PLAN = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
+PLAN = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier=2.0, solve="epsilon")
 FULL = LoopFacts(
     steps=100, checked=12, lost=2, taken_out=3, not_followed=("a custom op",), outside=("float32 (50, 2)",),
     post_processing=("lookahead", 'a "quoted" reason: {"loop":{"step":0,'),

@@ -20,7 +20,9 @@ from privet.ledger.reading import COUNT_NAME as COUNT
 from privet.ledger.reading import NAME, Count, Reading, is_run, parse, read_high_water_mark, read_ledger
 from privet.planning import Plan
 
-PLAN = plan(delta=1e-5, size=1000, batch=10, steps=40, noise="2 * exponential:end=0.5", solve="epsilon")
+PLAN = plan(
+    delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier="2 * exponential:end=0.5", solve="epsilon"
+)
 LIMIT = 4
 
 
@@ -103,7 +105,7 @@ def test_the_file_is_what_its_page_says(folder: Path) -> None:
 def test_the_header_says_whose_steps_these_are(folder: Path) -> None:
     spend(folder)
     found = read_ledger(folder).header
-    assert (found.plan, found.size, found.relation, found.unit, found.delta, found.reserve) == (
+    assert (found.plan, found.size, found.adjacency, found.unit, found.delta, found.reserve) == (
         PLAN.hash, 1000, "zero-out", "example", 1e-5, LIMIT,
     )  # fmt: skip
     assert (found.planned, found.length, found.sound, found.seeded) == (PLAN.certified, 40, True, False)
@@ -114,8 +116,8 @@ def test_the_header_says_whose_steps_these_are(folder: Path) -> None:
 
 def test_the_clip_may_follow_what_was_released(folder: Path) -> None:
     with LedgerFile.create(folder, PLAN) as ledger:
-        ledger.charge(0, replace(PLAN.steps[0], clip=0.25))
-    assert next(iter(read_ledger(folder).ledger))[0] == replace(PLAN.steps[0], clip=0.25)
+        ledger.charge(0, replace(PLAN.steps[0], clipping_norm=0.25))
+    assert next(iter(read_ledger(folder).ledger))[0] == replace(PLAN.steps[0], clipping_norm=0.25)
 
 
 def test_an_unfinished_run_says_when_its_reading_holds(folder: Path) -> None:
@@ -124,16 +126,16 @@ def test_an_unfinished_run_says_when_its_reading_holds(folder: Path) -> None:
 
 
 def test_tuned_unsound_and_seeded_runs_are_marked(tmp_path: Path) -> None:
-    given = {"epsilon": 2.0, "delta": 1e-5, "size": 1000, "batch": 10, "steps": 40}
+    given = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 1000, "batch_size": 10, "steps": 40}
     tuned = plan(**given, trials=3)
     LedgerFile.create(tmp_path / "tuned", tuned, seeded=True).close()
     found = read_ledger(tmp_path / "tuned").header
     assert (found.planned, found.together, found.seeded) == (tuned.one_run, str(tuned.guarantee), True)
-    fixed = plan(**given, sampling="fixed-size", relation="replace", unit="client", accountant="rdp")
+    fixed = plan(**given, sampling="fixed-size", adjacency="replace-one", unit="client", accountant="rdp")
     LedgerFile.create(tmp_path / "fixed", fixed).close()
     found = read_ledger(tmp_path / "fixed").header
-    assert (found.planned, found.relation, found.unit) == (fixed.guarantee, "replace", "client")
-    published = plan(**given, method="auto-linear", as_published=True)
+    assert (found.planned, found.adjacency, found.unit) == (fixed.guarantee, "replace-one", "client")
+    published = plan(**given, method="auto-linear", uncertified=True)
     LedgerFile.create(tmp_path / "published", published).close()
     found = read_ledger(tmp_path / "published").header
     assert (found.sound, found.planned) == (False, None)
@@ -153,10 +155,10 @@ GATE = [
     (0, PLAN.steps[0], "was charged before"),
     (2, PLAN.steps[2], "Do step 1"),
     (40, PLAN.steps[39], "beyond the plan's 40"),
-    (1, replace(PLAN.steps[1], noise=PLAN.steps[1].noise * 0.999), "noise="),
-    (1, replace(PLAN.steps[1], noise=PLAN.steps[1].noise * 1.001), "noise="),
-    (1, replace(PLAN.steps[1], rate=0.0101), "rate=0.0101"),
-    (1, replace(PLAN.steps[1], rate=0.0099), "rate=0.0099"),
+    (1, replace(PLAN.steps[1], noise_multiplier=PLAN.steps[1].noise * 0.999), "noise_multiplier="),
+    (1, replace(PLAN.steps[1], noise_multiplier=PLAN.steps[1].noise * 1.001), "noise_multiplier="),
+    (1, replace(PLAN.steps[1], sample_rate=0.0101), "sample_rate=0.0101"),
+    (1, replace(PLAN.steps[1], sample_rate=0.0099), "sample_rate=0.0099"),
     (1, replace(PLAN.steps[1], sampling=sampling("shuffled")), "sampling=shuffled"),
 ]
 
@@ -192,7 +194,7 @@ def test_the_plan_ends(folder: Path) -> None:
 
 @pytest.mark.parametrize("reserve", [0, -1, 1001, 1.5, True])
 def test_a_bad_reserve_is_refused_before_anything_is_made(folder: Path, reserve: int) -> None:
-    with pytest.raises(InvalidValue, match="reserve="):
+    with pytest.raises(InvalidValue, match="steps_per_line="):
         LedgerFile.create(folder, PLAN, reserve=reserve)
     assert not folder.exists()
 
@@ -230,14 +232,14 @@ def test_a_ledger_is_begun_once(folder: Path) -> None:
 
 def test_another_plan_is_refused(folder: Path) -> None:
     spend(folder, 2)
-    other = plan(delta=1e-5, size=1000, batch=10, steps=41, noise=2.0, solve="epsilon")
+    other = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=41, noise_multiplier=2.0, solve="epsilon")
     with pytest.raises(InvalidValue, match="of another plan"):
         LedgerFile.open(folder, other)
 
 
 def test_steps_that_are_not_the_plans_are_refused(folder: Path) -> None:
     """A header that names the plan is not enough: the steps are compared."""
-    other = plan(delta=1e-5, size=1000, batch=10, steps=40, noise=2.0, solve="epsilon")
+    other = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier=2.0, solve="epsilon")
     spend(folder, 2, p=other)
     from privet.ledger import format as lines
 
@@ -398,7 +400,14 @@ def test_crashes_while_a_torn_line_is_repaired(folder: Path) -> None:
 
 def test_many_crashes_during_one_repair_cost_little(folder: Path) -> None:
     """What is torn costs by its length, so a repair stays short: otherwise each crash would double the charge."""
-    p = plan(delta=1e-5, size=1000, batch=10, steps=2000, noise="2 * exponential:end=0.5", solve="epsilon")
+    p = plan(
+        delta=1e-5,
+        dataset_size=1000,
+        batch_size=10,
+        steps=2000,
+        noise_multiplier="2 * exponential:end=0.5",
+        solve="epsilon",
+    )
     whole = spend(folder, 4, p=p)
     (folder / NAME).write_bytes(whole + b'{"step":4,')
     for crashes in range(1, 31):
@@ -409,7 +418,14 @@ def test_many_crashes_during_one_repair_cost_little(folder: Path) -> None:
 
 
 def test_a_torn_line_with_lists_is_charged_for_what_fits(folder: Path) -> None:
-    p = plan(delta=1e-5, size=1000, batch=10, steps=2000, noise="2 * exponential:end=0.5", solve="epsilon")
+    p = plan(
+        delta=1e-5,
+        dataset_size=1000,
+        batch_size=10,
+        steps=2000,
+        noise_multiplier="2 * exponential:end=0.5",
+        solve="epsilon",
+    )
     whole = spend(folder, 16, 16, p=p, limit=16)
     last = lines_of(folder)[-1]
     assert len(last) > 400
@@ -495,7 +511,14 @@ def test_what_is_written_by_hand_with_good_checksums_is_refused_without_a_crash(
 
     whole = spend(folder, 4)
     digest = read_ledger(folder).position.digest
-    good = {"step": 4, "count": 1, "noise": 1.0, "rate": 0.01, "clip": 1.0, "sampling": "poisson"}
+    good = {
+        "step": 4,
+        "count": 1,
+        "noise_multiplier": 1.0,
+        "sample_rate": 0.01,
+        "clipping_norm": 1.0,
+        "sampling": "poisson",
+    }
     assert parse(whole + lines.chain_line(digest, good)[0]).ledger.steps == 5
     bad: list[dict[str, object]] = [
         good | {"step": 5}, good | {"step": "4"}, good | {"count": 0}, good | {"count": -1}, good | {"count": 5},

@@ -14,7 +14,7 @@ def exact(p, steps):
 
 @pytest.mark.parametrize("steps", [1, 5, 40])
 def test_a_short_plan_is_priced_as_asked(steps):
-    p = plan(epsilon=2.0, delta=1e-5, size=1000, batch=50, steps=40, method="growing-mu", rho_noise=3)
+    p = plan(epsilon=2.0, delta=1e-5, dataset_size=1000, batch_size=50, steps=40, method="growing-mu", rho_noise=3)
     meter = Meter(p)
     assert meter.guarantee_at(steps).epsilon == pytest.approx(exact(p, steps), rel=1e-6)
     assert meter.guarantee_at(steps).epsilon <= meter.quick_guarantee(steps, 40).epsilon <= p.guarantee.epsilon
@@ -22,7 +22,7 @@ def test_a_short_plan_is_priced_as_asked(steps):
 
 
 def test_a_long_plan_is_read_off_one_curve_and_never_below_the_truth(monkeypatch):
-    p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=256, steps=3000, method="growing-mu", rho_noise=3)
+    p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=256, steps=3000, method="growing-mu", rho_noise=3)
     made = []
     monkeypatch.setattr(module, "epsilon_curve", lambda *a, **k: made.append(1) or epsilon_curve(*a, **k))
     meter = Meter(p)
@@ -39,7 +39,7 @@ def test_a_long_plan_is_read_off_one_curve_and_never_below_the_truth(monkeypatch
 def test_nothing_is_nothing_and_marks_are_kept():
     from dataclasses import replace
 
-    p = plan(epsilon=2.0, delta=1e-5, size=1000, batch=50, steps=5)
+    p = plan(epsilon=2.0, delta=1e-5, dataset_size=1000, batch_size=50, steps=5)
     meter = Meter(p, mark=lambda g: replace(g, label="claimed"))
     assert (meter.guarantee_at(0).epsilon, meter.guarantee_at(0).label, meter.guarantee_at(3).label) == (
         0.0,
@@ -52,11 +52,11 @@ def test_what_pld_does_not_cover_is_priced_by_the_plans_own_accountant():
     p = plan(
         epsilon=3.0,
         delta=1e-5,
-        size=1000,
-        batch=10,
+        dataset_size=1000,
+        batch_size=10,
         steps=20,
         sampling="fixed-size",
-        relation="replace",
+        adjacency="replace-one",
         accountant="rdp",
     )
     found = Meter(p).guarantee_at(10)

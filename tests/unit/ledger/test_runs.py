@@ -19,7 +19,14 @@ from privet.ledger.runs import BEFOREHAND, compose_runs, find_runs, read_runs, s
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 
-GIVEN = {"delta": 1e-5, "size": 1000, "batch": 10, "steps": 40, "noise": 2.0, "solve": "epsilon"}
+GIVEN = {
+    "delta": 1e-5,
+    "dataset_size": 1000,
+    "batch_size": 10,
+    "steps": 40,
+    "noise_multiplier": 2.0,
+    "solve": "epsilon",
+}
 PLAN = plan(**GIVEN)
 OURS = LoopFacts(own_loop=False)
 
@@ -169,7 +176,15 @@ def test_the_sum_is_that_of_the_ledgers_together(runs: Path) -> None:
 
 
 def test_shuffled_epochs_end_with_their_run(runs: Path) -> None:
-    made = plan(delta=1e-5, size=1000, batch=250, steps=3, noise=4.0, solve="epsilon", sampling="shuffled")
+    made = plan(
+        delta=1e-5,
+        dataset_size=1000,
+        batch_size=250,
+        steps=3,
+        noise_multiplier=4.0,
+        solve="epsilon",
+        sampling="shuffled",
+    )
     for name in ("a", "b"):
         spend(runs / name, 3, plan=made)
     assert compose_runs(read_runs(runs)).epsilon == spent(compose_ledgers(made.ledger(), made.ledger()), 1e-5).epsilon
@@ -206,8 +221,10 @@ def test_assumptions_name_their_run(runs: Path) -> None:
     assert f"{runs}/c: {NOT_RECORDED}" in found
 
 
-TUNED = plan(**{**GIVEN, "solve": "noise", "noise": None, "epsilon": 2.0}, trials=3, trials_law="fixed")
-UNSOUND = plan(**GIVEN, method="auto-linear", as_published=True)
+TUNED = plan(
+    **{**GIVEN, "solve": "noise", "noise_multiplier": None, "epsilon": 2.0}, trials=3, trial_count_distribution="fixed"
+)
+UNSOUND = plan(**GIVEN, method="auto-linear", uncertified=True)
 VOID = LoopFacts(void_from=3, void_reason="coupled examples were found")
 
 
@@ -218,7 +235,7 @@ VOID = LoopFacts(void_from=3, void_reason="coupled examples were found")
         ({"plan": UNSOUND}, "does not bound"), ({"facts": VOID}, "guarantee: none, coupled examples"),
         ({"plan": TUNED}, "one run of several"),
         ({"plan": plan(**GIVEN, unit="user")}, "each user"),
-        ({"plan": plan(**GIVEN, relation="add-remove")}, "under add-remove"),
+        ({"plan": plan(**GIVEN, adjacency="add-remove")}, "under add-remove"),
     ],
 )  # fmt: skip
 def test_one_run_without_a_guarantee_leaves_the_sum_without(runs: Path, given: dict[str, Any], words: str) -> None:
@@ -230,8 +247,8 @@ def test_one_run_without_a_guarantee_leaves_the_sum_without(runs: Path, given: d
 
 
 def test_fixed_size_runs_are_summed_by_rdp(runs: Path) -> None:
-    fixed = plan(**GIVEN, relation="replace", sampling="fixed-size", accountant="rdp")
+    fixed = plan(**GIVEN, adjacency="replace-one", sampling="fixed-size", accountant="rdp")
     for name in ("a", "b"):
         spend(runs / name, plan=fixed)
     found = compose_runs(read_runs(runs))
-    assert (found.method, found.label, found.relation) == ("rdp", "certified", "replace")
+    assert (found.method, found.label, found.adjacency) == ("rdp", "certified", "replace-one")

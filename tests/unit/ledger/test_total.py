@@ -30,7 +30,14 @@ from tiny_task import task as tiny
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 
-GIVEN = {"delta": 1e-5, "size": 1000, "batch": 10, "steps": 40, "noise": 2.0, "solve": "epsilon"}
+GIVEN = {
+    "delta": 1e-5,
+    "dataset_size": 1000,
+    "batch_size": 10,
+    "steps": 40,
+    "noise_multiplier": 2.0,
+    "solve": "epsilon",
+}
 PLAN = plan(**GIVEN)
 ONE = PLAN.guarantee.epsilon
 
@@ -153,8 +160,8 @@ def test_runs_from_before_the_total_count_and_are_assumed(tmp_path: Path) -> Non
     ("p", "is_seeded", "words"),
     [
         (PLAN, True, "came from a seed"), (plan(**GIVEN, unit="user"), False, "each user"),
-        (plan(**GIVEN, method="auto-linear", as_published=True), False, "does not bound"),
-        (plan(delta=1e-5, size=1000, batch=10, steps=40, epsilon=2.0, trials=2, trials_law="fixed"), False, "several"),
+        (plan(**GIVEN, method="auto-linear", uncertified=True), False, "does not bound"),
+        (plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, epsilon=2.0, trials=2, trial_count_distribution="fixed"), False, "several"),
     ],
 )  # fmt: skip
 def test_what_has_no_guarantee_or_another_does_not_begin(runs: Path, p: Plan, is_seeded: bool, words: str) -> None:
@@ -255,7 +262,7 @@ def test_a_loop_of_ones_own_is_held_too(runs: Path) -> None:
     with pytest.raises(InvalidValue, match="given without out"):
         training("b", out=None)
     with pytest.raises(Unsupported, match="came from a seed"):
-        training("b", generator=seeded(1))
+        training("b", randomness=seeded(1))
     with training("b") as made:
         for inputs, targets in made.until(2):
             made.step(nn.functional.cross_entropy(made.model(inputs), targets, reduction="none"))
@@ -266,8 +273,8 @@ def test_a_loop_of_ones_own_is_held_too(runs: Path) -> None:
 
 def test_federations_and_tunings_do_not_begin_below_a_total(runs: Path) -> None:
     with pytest.raises(Unsupported, match="the cost of a tuning"):
-        tune({"lr": [0.1]}, out=runs / "t", task=tiny(), epsilon=2.0, delta=1e-3, batch=10, steps=5)
-    p = plan(epsilon=4.0, delta=1e-2, size=20, batch=5, steps=3, unit="client")
+        tune({"lr": [0.1]}, out=runs / "t", task=tiny(), epsilon=2.0, delta=1e-3, batch_size=10, steps=5)
+    p = plan(epsilon=4.0, delta=1e-2, dataset_size=20, batch_size=5, steps=3, unit="client")
     with pytest.raises(Unsupported, match="the cost of a federation"):
         federate(p, tiny(), out=runs / "f", clients=20)
     assert {path.name for path in runs.iterdir()} <= {NAME, "budget.lock"}
@@ -278,7 +285,7 @@ def unread() -> Any:
 
 
 def test_train_refuses_before_a_record_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    p = plan(delta=1e-3, size=SIZE, batch=20, steps=4, noise=2.0, solve="epsilon")
+    p = plan(delta=1e-3, dataset_size=SIZE, batch_size=20, steps=4, noise_multiplier=2.0, solve="epsilon")
     given = {"ledger_dir": tmp_path, "dataset_name": "tiny"}
     train(p, "tiny_task:task", out=tmp_path / "a", total_epsilon=two_plans(p), **given)
     run = train(p, "tiny_task:task", out=tmp_path / "b", **given)

@@ -76,10 +76,10 @@ def test_the_engine_has_a_rule_for_every_layer_and_agrees_with_one_example_at_a_
     explained = explain(network, CrossEntropy, (x, y))
     assert explained.whole == ""
     assert not [line for line in explained.uses if "vmap" in line.rule]
-    norms = clipped_sum(network, CrossEntropy, (x, y), clip=1.0).raw_norms
+    norms = clipped_sum(network, CrossEntropy, (x, y), clipping_norm=1.0).raw_norms
     clip = float(norms.median())  # some are clipped, some are not
     wanted = slow_sum(network, CrossEntropy, (x, y), "flat", clip)
-    assert apart(clipped_sum(network, CrossEntropy, (x, y), clip=clip).grads, wanted) <= 1e-5 * size(wanted)
+    assert apart(clipped_sum(network, CrossEntropy, (x, y), clipping_norm=clip).grads, wanted) <= 1e-5 * size(wanted)
 
 
 def test_every_registered_network_is_tested_here():
@@ -195,7 +195,7 @@ def test_weights_are_loaded_and_all_but_the_chosen_are_frozen(saved):
     assert (loaded.trained, loaded.frozen, loaded.fresh) == (("2.weight", "2.bias"), ("0.weight", "0.bias"), ())
     assert [p.requires_grad for p in new.parameters()] == [False, False, True, True]
     assert "4 tensors loaded" in str(loaded)
-    c = clipped_sum(new, CrossEntropy, (torch.randn(5, 4), torch.randint(2, (5,))), clip=1.0)
+    c = clipped_sum(new, CrossEntropy, (torch.randn(5, 4), torch.randint(2, (5,))), clipping_norm=1.0)
     assert sorted(c.grads) == ["2.bias", "2.weight"]
 
 

@@ -29,7 +29,7 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 
 def a_sum(*, clip=0.4, grads=None, bits=None):
     grads = {"w": torch.zeros(7)} if grads is None else grads
-    return ClippedSum(grads=grads, norm_bound=clip, raw_norms=torch.zeros(2), raw_batch=2, raw_bits=bits)
+    return ClippedSum(grads=grads, l2_bound=clip, raw_norms=torch.zeros(2), raw_batch_size=2, raw_statistics=bits)
 
 
 # --- nothing of the sum is left in the last bits -----------------------------------------------------
@@ -50,7 +50,7 @@ def test_plain_noise_is_on_no_grid():
     """The test above can fail: what a sum leaves in the last bits is there without secure noise."""
     sums = {"w": torch.full((5000,), 1 / 3, dtype=torch.float64)}
     grid = choose_grid(sums, std=1.3, noise=1.3, batch=8)
-    cells = add_noise(sums, std=1.3, generator=os_randomness(), divisor=8.0)["w"] * 8 / grid.width
+    cells = add_noise(sums, std=1.3, randomness=os_randomness(), divisor=8.0)["w"] * 8 / grid.width
     assert not torch.equal(cells, cells.round())
 
 
@@ -155,7 +155,7 @@ def test_many_small_pieces_stay_within_the_allowance(size):
     rows /= rows.norm(dim=1).max()
 
     def summed(some):
-        none = {"norm_bound": 1.0, "raw_norms": torch.zeros(0), "raw_batch": 0}
+        none = {"l2_bound": 1.0, "raw_norms": torch.zeros(0), "raw_batch_size": 0}
         parts = [ClippedSum(grads={"w": part.sum(0)}, **none) for part in some.split(size)]
         return sum(parts[1:], parts[0]).grads["w"].double()
 
@@ -201,11 +201,11 @@ def has_std(values, std):
     return low <= float(values.double().square().sum()) <= high
 
 
-@pytest.mark.parametrize(("relation", "factor"), [("zero-out", 1), ("replace", 2)])
-def test_the_noise_is_of_the_size_that_is_charged(relation, factor):
+@pytest.mark.parametrize(("adjacency", "factor"), [("zero-out", 1), ("replace-one", 2)])
+def test_the_noise_is_of_the_size_that_is_charged(adjacency, factor):
     c = a_sum(grads={"a": torch.zeros(150_000), "b": torch.zeros(100, 500)})
     got = release(
-        c, "flat", step=Step(noise=1.5, clip=0.4), batch=64, relation=relation, generator=seeded(1), secure=True
+        c, "flat", step=Step(noise=1.5, clip=0.4), batch=64, adjacency=adjacency, generator=seeded(1), secure=True
     )
     drawn = torch.cat([grad.flatten() for grad in got.grads.values()]) * 64
     assert got.std == pytest.approx(1.5 * 0.4 * factor, rel=1e-3)
@@ -219,14 +219,14 @@ def test_the_count_of_a_rule_is_secure_too():
     told: list[torch.Tensor] = []
 
     class Telling(Quantile):
-        def released(self, grads, bits, **rest):
+        def learn(self, grads, bits, **rest):
             told.append(bits)
             return dict(grads)
 
     rule = Telling(count_noise=2.5)
     c = a_sum(clip=1.0, bits=torch.full((100_000,), 0.3, dtype=torch.float64))
     got = release(c, rule, step=Step(noise=1.5), batch=16, generator=seeded(2), secure=True)
-    grid = choose_grid({"bits": c.raw_bits}, std=2.5 * 0.5, noise=2.5, batch=16)
+    grid = choose_grid({"statistics": c.raw_statistics}, std=2.5 * 0.5, noise=2.5, batch=16)
     cells = told[0] * 16 / grid.width
     assert torch.equal(cells, cells.round())
     assert has_std(told[0] * 16 - 0.3, 1.25)
@@ -254,11 +254,11 @@ def test_a_seed_gives_the_same_release():
 
 
 def test_a_rule_without_a_guarantee_has_nothing_to_secure():
-    rule = clipping_rule("l2_max", as_published=True)
-    c = a_sum(clip=rule.norm_bound(0.4, 1))
-    with pytest.raises(Unsupported, match="secure=True has nothing to prove"):
+    rule = clipping_rule("l2_max", uncertified=True)
+    c = a_sum(clip=rule.l2_bound(0.4, 1))
+    with pytest.raises(Unsupported, match="secure_noise=True has nothing to prove"):
         release(
-            c, rule, step=Step(noise=1.0, clip=0.4), batch=4, generator=os_randomness(), as_published=True, secure=True
+            c, rule, step=Step(noise=1.0, clip=0.4), batch=4, generator=os_randomness(), uncertified=True, secure=True
         )
 
 

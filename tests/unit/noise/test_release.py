@@ -21,15 +21,16 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 MANY = 2_000_000
 
 
-def sum_for(rule, *, clip=1.0, grads=None, norms=(), bits=None):
+def sum_for(rule, *, clip=1.0, grads=None, norms=(), statistics=None):
     """A clipped sum as the engine would give it, from norms alone."""
     grads = {"w": torch.zeros(3)} if grads is None else grads
     norms = torch.as_tensor(norms, dtype=torch.float64)
     adaptive = getattr(rule, "adaptive", False)
-    clip = rule.threshold(clip) if adaptive else clip
+    clip = rule.current_clip(clip) if adaptive else clip
     return ClippedSum(
-        grads=grads, norm_bound=rule.norm_bound(clip, len(rule.groups(list(grads)))), raw_norms=norms,
-        raw_batch=len(norms), raw_bits=(rule.bits(norms, clip).sum(0) if bits is None else bits) if adaptive else None,
+        grads=grads, l2_bound=rule.l2_bound(clip, len(rule.groups(list(grads)))), raw_norms=norms,
+        raw_batch_size=len(norms),
+        raw_statistics=(rule.statistics(norms, clip).sum(0) if statistics is None else statistics) if adaptive else None,
     )  # fmt: skip
 
 
@@ -43,26 +44,26 @@ def has_std(values, std):
 
 
 @pytest.mark.parametrize(
-    ("name", "relation", "std"),
+    ("name", "adjacency", "std"),
     [
         ("flat", "zero-out", 1.5 * 0.4),
-        ("flat", "replace", 1.5 * 0.8),
+        ("flat", "replace-one", 1.5 * 0.8),
         ("per_layer", "add-remove", 1.5 * 0.4),
         ("normalised", "zero-out", 1.5 * 0.4),
         ("adaclip", "zero-out", 1.5 * 0.4),
         ("quantile:count_noise=2.5", "zero-out", 1.5 / 0.8 * 0.4),  # 3-4-5: sqrt(1 - (1.5 / 2.5)^2) = 0.8
-        ("quantile:count_noise=2.5", "replace", 1.5 / 0.8 * 0.8),
+        ("quantile:count_noise=2.5", "replace-one", 1.5 / 0.8 * 0.8),
         ("per_layer_c", "zero-out", 1.5 * 0.4),  # as published: for C, though the bound is sqrt(2) C
         ("l2_max", "zero-out", 1.5 * 0.25),
         ("own_norm", "zero-out", 1.5 * 0.15),
     ],
 )
-def test_the_noise_is_of_the_size_that_is_charged(name, relation, std):
-    rule = clipping_rule(name, as_published=True)
+def test_the_noise_is_of_the_size_that_is_charged(name, adjacency, std):
+    rule = clipping_rule(name, uncertified=True)
     grads = {"a.w": torch.zeros(MANY // 2), "b.w": torch.zeros(MANY // 2)}
     c = sum_for(rule, clip=0.4, grads=grads, norms=[0.05, 0.25])
     step = Step(noise=1.5, clip=0.4)
-    got = release(c, rule, step=step, batch=64, relation=relation, generator=seeded(1), as_published=True)
+    got = release(c, rule, step=step, batch=64, adjacency=adjacency, generator=seeded(1), uncertified=True)
     drawn = torch.cat(list(got.grads.values())) * 64
     assert has_std(drawn, std)
     assert not has_std(drawn, std * 1.005)
@@ -71,25 +72,25 @@ def test_the_noise_is_of_the_size_that_is_charged(name, relation, std):
 
 
 class ManyBits(Quantile):
-    """Keeps the noisy bits that it is told."""
+    """Keeps the noisy statistics that it is told."""
 
-    def released(self, grads, bits, **rest):
-        self.told = bits
+    def learn(self, grads, statistics, **rest):
+        self.told = statistics
         return dict(grads)
 
 
-@pytest.mark.parametrize(("relation", "bound"), [("zero-out", 0.5), ("replace", 1.0)])
-def test_the_bits_have_their_own_noise(relation, bound):
+@pytest.mark.parametrize(("adjacency", "bound"), [("zero-out", 0.5), ("replace-one", 1.0)])
+def test_the_bits_have_their_own_noise(adjacency, bound):
     rule = ManyBits(count_noise=6.0)
-    c = sum_for(rule, bits=torch.zeros(MANY, dtype=torch.float64))
-    release(c, rule, step=Step(noise=1.0), batch=10, relation=relation, generator=seeded(2))
+    c = sum_for(rule, statistics=torch.zeros(MANY, dtype=torch.float64))
+    release(c, rule, step=Step(noise=1.0), batch=10, adjacency=adjacency, generator=seeded(2))
     assert has_std(rule.told * 10, 6 * bound)
     assert not has_std(rule.told * 10, 6 * bound * 1.005)
 
 
 def test_gradient_and_count_do_not_share_their_draws():
     rule = ManyBits(count_noise=6.0)
-    c = sum_for(rule, grads={"w": torch.zeros(10_000, dtype=torch.float64)}, bits=torch.zeros(10_000).double())
+    c = sum_for(rule, grads={"w": torch.zeros(10_000, dtype=torch.float64)}, statistics=torch.zeros(10_000).double())
     got = release(c, rule, step=Step(noise=1.0), batch=1, generator=seeded(3))
     assert abs(float(torch.corrcoef(torch.stack([got.grads["w"], rule.told]))[0, 1])) < 0.05
 
@@ -172,14 +173,14 @@ def test_adaclip_gives_back_the_mean_when_nothing_is_clipped():
     model, rule = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), clipping_rule("adaclip")
     x, y = torch.randn(8, 4), torch.randint(3, (8,))
     step = Step(noise=1e-6, clip=1000.0)
-    rule.released({name: torch.randn_like(p) for name, p in model.named_parameters()}, torch.zeros(0), clip=1000.0,
-                  std=1.0, batch=8)  # fmt: skip
+    rule.learn({name: torch.randn_like(p) for name, p in model.named_parameters()}, torch.zeros(0), clipping_norm=1000.0,
+                  std=1.0, batch_size=8)  # fmt: skip
     model.zero_grad()
     LOSS(model(x), y).mean().backward()
-    state = rule.state()
+    state = rule.state_dict()
     for size, rest in ((8, 0.0), (6, 2 / 8)):  # of the 2 that are missing, the centre stays: public, not their number
-        rule.restore(state)
-        c = clipped_sum(model, LOSS, (x[:size], y[:size]), rule=rule, clip=1000.0)
+        rule.load_state_dict(state)
+        c = clipped_sum(model, LOSS, (x[:size], y[:size]), rule=rule, clipping_norm=1000.0)
         got = release(c, rule, step=step, batch=8, generator=seeded(0))
         grads = torch.autograd.grad(LOSS(model(x[:size]), y[:size]).sum() / 8, list(model.parameters()))
         for (name, _), grad in zip(model.named_parameters(), grads, strict=True):
@@ -192,7 +193,7 @@ def test_adaclip_gives_back_the_mean_when_nothing_is_clipped():
 
 def test_a_sum_clipped_otherwise_is_refused():
     rule = clipping_rule("flat")
-    with pytest.raises(InvalidValue, match=r"norm_bound=2\.0 of the sum must be 1\.0, the rule's at clip=1\.0"):
+    with pytest.raises(InvalidValue, match=r"l2_bound=2\.0 of the sum must be 1\.0, the rule's at clipping_norm=1\.0"):
         release(sum_for(rule, clip=2.0), rule, step=Step(noise=1.0, clip=1.0), batch=8, generator=seeded(0))
 
 
@@ -212,33 +213,33 @@ def test_an_adaptive_rule_is_given_as_an_object():
 
 def test_a_count_noise_below_the_steps_is_refused_and_nothing_is_learnt():
     rule = clipping_rule("quantile:count_noise=1")
-    with pytest.raises(InvalidValue, match=r"count_noise=1 must be above the step's noise=1\.0"):
+    with pytest.raises(InvalidValue, match=r"count_noise=1 must be above the step's noise_multiplier=1\.0"):
         release(sum_for(rule), rule, step=Step(noise=1.0), batch=8, generator=seeded(0))
-    assert rule.state() == {"moved": 0.0}
+    assert rule.state_dict() == {"moved": 0.0}
 
 
 def test_bits_that_were_lost_are_missed():
     rule = clipping_rule("quantile")
-    with pytest.raises(InvalidValue, match="raw_bits=None"):
-        release(dataclasses.replace(sum_for(rule), raw_bits=None), rule, step=Step(noise=1.0), batch=8,
+    with pytest.raises(InvalidValue, match="raw_statistics=None"):
+        release(dataclasses.replace(sum_for(rule), raw_statistics=None), rule, step=Step(noise=1.0), batch=8,
                 generator=seeded(0))  # fmt: skip
-    assert rule.state() == {"moved": 0.0}
+    assert rule.state_dict() == {"moved": 0.0}
 
 
 @pytest.mark.parametrize("batch", [0, -1, math.nan, math.inf])
 def test_a_batch_is_a_number_above_zero(batch):
-    with pytest.raises(InvalidValue, match="batch="):
+    with pytest.raises(InvalidValue, match="batch_size="):
         release(sum_for(clipping_rule("flat")), "flat", step=Step(noise=1.0), batch=batch, generator=seeded(0))
 
 
 @pytest.mark.parametrize("name", ["flat", "adaclip", "own_norm"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_finite_is_not_released(name, value):
-    rule = clipping_rule(name, as_published=True)
+    rule = clipping_rule(name, uncertified=True)
     c = sum_for(rule, grads={"w": torch.tensor([0.0, value])}, norms=[1.0])
     with pytest.raises(InvalidValue, match=r"grads\['w'\] is not finite"):
-        release(c, rule, step=Step(noise=1.0), batch=8, generator=seeded(0), as_published=True)
-    assert not hasattr(rule, "state") or rule.state() == {}
+        release(c, rule, step=Step(noise=1.0), batch=8, generator=seeded(0), uncertified=True)
+    assert not hasattr(rule, "state") or rule.state_dict() == {}
 
 
 def test_large_numbers_that_are_finite_are_released():
@@ -247,17 +248,17 @@ def test_large_numbers_that_are_finite_are_released():
 
 
 def test_replacing_a_record_below_rate_one_has_no_theorem():
-    with pytest.raises(Unsupported, match="relation='replace'"):
-        release(sum_for(clipping_rule("flat")), "flat", step=Step(noise=1.0, rate=0.1), batch=8, relation="replace",
+    with pytest.raises(Unsupported, match="adjacency='replace-one'"):
+        release(sum_for(clipping_rule("flat")), "flat", step=Step(noise=1.0, rate=0.1), batch=8, adjacency="replace-one",
                 generator=seeded(0))  # fmt: skip
 
 
 def test_a_rule_that_bounds_nothing_gets_no_noise_that_would_hide_it():
     class Endless(type(clipping_rule("flat"))):
-        def norm_bound(self, clip, groups):
+        def l2_bound(self, clip, groups):
             return math.inf
 
-    with pytest.raises(InvalidValue, match="norm_bound=inf must be finite"):
+    with pytest.raises(InvalidValue, match="l2_bound=inf must be finite"):
         release(sum_for(Endless()), Endless(), step=Step(noise=1.0), batch=8, generator=seeded(0))
 
 
@@ -267,10 +268,10 @@ def test_a_rule_that_bounds_nothing_gets_no_noise_that_would_hide_it():
 @pytest.mark.parametrize("name", ["own_norm", "l2_max"])
 def test_a_quiet_batch_betrays_the_newcomer(name):
     """Batches of zeros but for one example: without it there is no noise, so its presence is seen with certainty."""
-    rule, step = clipping_rule(name, as_published=True), Step(noise=1.0)
-    without = release(sum_for(rule, norms=[0.0] * 9), rule, step=step, batch=10, generator=seeded(0), as_published=True)
+    rule, step = clipping_rule(name, uncertified=True), Step(noise=1.0)
+    without = release(sum_for(rule, norms=[0.0] * 9), rule, step=step, batch=10, generator=seeded(0), uncertified=True)
     c = sum_for(rule, norms=[0.0] * 9 + [0.5], grads={"w": torch.tensor([0.5, 0.0, 0.0])})
-    present = release(c, rule, step=step, batch=10, generator=seeded(0), as_published=True)
+    present = release(c, rule, step=step, batch=10, generator=seeded(0), uncertified=True)
     assert (without.grads["w"] == 0).all()
     assert (present.grads["w"] != 0).all()
 
@@ -281,7 +282,7 @@ def test_a_quiet_batch_betrays_the_newcomer(name):
 def test_sums_are_left_alone_unless_they_may_be_used_up():
     """The same release either way; in place, it lies where the sums were."""
     model, x, y = nn.Linear(3, 2), torch.randn(5, 3), torch.randint(2, (5,))
-    c = clipped_sum(model, LOSS, (x, y), clip=0.5)
+    c = clipped_sum(model, LOSS, (x, y), clipping_norm=0.5)
     before = {name: grad.clone() for name, grad in c.grads.items()}
     step = Step(noise=2.0, clip=0.5)
     usual = release(c, "flat", step=step, batch=6, generator=seeded(0))

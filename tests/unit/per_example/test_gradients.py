@@ -371,7 +371,7 @@ def test_clipped_sum_is_the_sum_of_clipped_gradients(name, monkeypatch):
                 found = clipped_sum(model, CrossEntropy, data, rule, CLIP)
                 true = summed(model, each, rule, CLIP)
                 assert apart(found.grads, true) <= tolerance * max(size(true), CLIP)
-                assert (found.raw_batch, found.norm_bound) == (batch, CLIP)
+                assert (found.raw_batch_size, found.l2_bound) == (batch, CLIP)
     if MODELS[name].rules:
         told = explain(model, CrossEntropy, data)
         assert told.whole == ""
@@ -384,7 +384,7 @@ def test_a_forced_way_gives_the_same(force):
     model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
     data = R(6, 2, 6), torch.randint(3, (6,))
     true = slow_sum(model, CrossEntropy, data, "flat", CLIP, views=2)
-    found = clipped_sum(model, CrossEntropy, data, "flat", CLIP, views=2, force=force)
+    found = clipped_sum(model, CrossEntropy, data, "flat", CLIP, augmentations=2, force=force)
     assert apart(found.grads, true) <= 1e-5 * size(true)
 
 

@@ -304,11 +304,11 @@ def test_a_batch_of_one_row_says_nothing_of_larger_ones():
         return clipped_sum(model, losses, ())
 
     model = nn.Linear(4, 3)
-    assert contrast(model, R(1, 4)).raw_batch == 1
+    assert contrast(model, R(1, 4)).raw_batch_size == 1
     with pytest.raises(Unsupported, match="depends on"):
         contrast(model, R(7, 4))
     alone = between(lambda h: h - h.mean(0) if len(h) > 3 else h)  # which batches of three do not show
-    assert clipped_sum(alone, CrossEntropy, data(4, batch=2)).raw_batch == 2
+    assert clipped_sum(alone, CrossEntropy, data(4, batch=2)).raw_batch_size == 2
     with pytest.raises(Unsupported, match="depends on"):
         clipped_sum(alone, CrossEntropy, data(4))
 
@@ -330,7 +330,7 @@ def test_outputs_without_a_second_dimension():
     model, (x, _) = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)), data(4)
     with recording(model):
         losses = model(x).square()
-    assert clipped_sum(model, losses, ()).raw_batch == len(x)
+    assert clipped_sum(model, losses, ()).raw_batch_size == len(x)
     with recording(model):
         out = model(x)
         losses = (out - out.mean()).square()
@@ -601,7 +601,7 @@ def test_an_empty_batch_is_zero():
     """Opacus fails on the first layer; a Poisson sample may well be empty."""
     found = clipped_sum(mlp(), CrossEntropy, data(4, batch=0), "per_layer", CLIP)
     assert size(found.grads) == 0
-    assert (found.raw_batch, found.norm_bound) == (0, CLIP)
+    assert (found.raw_batch_size, found.l2_bound) == (0, CLIP)
 
 
 def test_dropout_draws_what_plain_training_draws():

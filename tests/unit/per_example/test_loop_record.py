@@ -31,7 +31,7 @@ def model(batch):
 def recorded(model, losses_of, *, views: int = 1):
     with recording(model):
         losses = losses_of(model)
-    return clipped_sum(model, losses, (), "flat", CLIP, views=views)
+    return clipped_sum(model, losses, (), "flat", CLIP, augmentations=views)
 
 
 def test_losses_alone_give_the_sum(model, batch):
@@ -39,7 +39,7 @@ def test_losses_alone_give_the_sum(model, batch):
     found = recorded(model, lambda m: CrossEntropy(m(x), y))
     true = slow_sum(model, CrossEntropy, batch, "flat", CLIP)
     assert apart(found.grads, true) <= 1e-5 * size(true)
-    assert (found.raw_batch, found.norm_bound) == (8, CLIP)
+    assert (found.raw_batch_size, found.l2_bound) == (8, CLIP)
 
 
 def test_two_calls_of_the_model_are_one_contribution(model, batch):
@@ -187,6 +187,6 @@ def test_a_loss_under_autocast_is_its_own():
     x, y = torch.randn(16, 6), torch.randint(4, (16,))
     with recording(model), torch.autocast("cpu", dtype=torch.bfloat16):
         losses = loss_fn(model(x), y)
-    found = clipped_sum(model, losses, (x, y), clip=0.1)
+    found = clipped_sum(model, losses, (x, y), clipping_norm=0.1)
     assert found.grads["0.weight"].dtype == torch.float32
     assert bool(found.grads["0.weight"].isfinite().all())

@@ -19,7 +19,7 @@ from privet.schedules import schedule_values
 
 def shaped(text: str, steps: int, rate: float, height: float = 1.0) -> Ledger:
     ledger = Ledger()
-    ledger.extend(noise=height * schedule_values(text, steps), rate=rate)
+    ledger.extend(noise_multiplier=height * schedule_values(text, steps), sample_rate=rate)
     return ledger
 
 

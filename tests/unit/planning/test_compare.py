@@ -15,7 +15,7 @@ from privet.planning.compare import Comparison, method_recipes, unique_name
 from privet.reporting import figures, plan_figures
 from privet.reporting.plan_figures import MOST_DRAWN, check_plot, save_comparison
 
-COMMON = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 3000}
+COMMON = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "steps": 3000}
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,16 @@ def test_different_budgets_are_noted() -> None:
     assert not mixed.same_budget
     assert "budgets differ" in mixed.notes[0]
     assert mixed.as_dict()["same_budget"] is False
-    priced = [plan(size=60000, delta=1e-5, batch=600, steps=100, noise=n, solve="epsilon") for n in (1.0, 2.0)]
+    priced = [
+        plan(dataset_size=60000, delta=1e-5, batch_size=600, steps=100, noise_multiplier=n, solve="epsilon")
+        for n in (1.0, 2.0)
+    ]
     assert not compare(priced).same_budget
     assert compare([priced[0], priced[0]]).same_budget
 
 
 def test_what_is_not_proven_is_noted() -> None:
-    both = method_recipes(["auto-step", "noisy-sgd"], as_published=True, **COMMON)
+    both = method_recipes(["auto-step", "noisy-sgd"], uncertified=True, **COMMON)
     claim, approximate = compare(both).rows
     assert (claim.clt, claim.renyi, claim.utility, claim.plan.certified) == (None, None, None, None)
     assert claim.over_budget
@@ -119,7 +122,7 @@ def test_what_is_not_proven_is_noted() -> None:
 
 
 def test_a_missing_theorem_is_a_blank() -> None:
-    fixed = Recipe.of(**COMMON | {"relation": "replace", "sampling": "fixed-size", "accountant": "rdp"})
+    fixed = Recipe.of(**COMMON | {"adjacency": "replace-one", "sampling": "fixed-size", "accountant": "rdp"})
     row = compare([fixed]).rows[0]
     assert row.clt is None
     assert row.renyi is not None

@@ -11,7 +11,7 @@ from privet.planning import Recipe, ahead
 from privet.planning.frontier import FrontierPoint, mark_frontier
 
 BUDGET = {"epsilon": 2.0, "delta": 1e-5}
-QUICK = {**BUDGET, "size": 1000, "batches": [100, 200], "steps": [1000, 2000]}
+QUICK = {**BUDGET, "dataset_size": 1000, "batches": [100, 200], "steps": [1000, 2000]}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ QUICK = {**BUDGET, "size": 1000, "batches": [100, 200], "steps": [1000, 2000]}
 def test_the_closed_form_beside_the_need(size, batch, steps, epsilon, formula, needed, holds):
     """Closed form of van Dijk et al. 2021 (abstract); the need and the verdict, recomputed outside this library."""
     delta = 1e-5
-    found = ahead(epsilon=epsilon, delta=delta, size=size, batches=[batch], steps=[steps])
+    found = ahead(epsilon=epsilon, delta=delta, dataset_size=size, batches=[batch], steps=[steps])
     (cell,) = found.cells
     assert found.closed_noise == pytest.approx(formula, abs=5 * 10.0 ** -len(f"{formula}".partition(".")[2]) / 10)
     assert cell.noise == pytest.approx(needed, rel=3e-4)
@@ -36,7 +36,7 @@ def test_the_closed_form_beside_the_need(size, batch, steps, epsilon, formula, n
 
 
 def test_a_cell_says_what_its_noise_means():
-    found = ahead(**QUICK, clip=4.0)
+    found = ahead(**QUICK, clipping_norm=4.0)
     assert [(cell.batch, cell.steps) for cell in found.cells] == [(100, 1000), (100, 2000), (200, 1000), (200, 2000)]
     for cell in found.cells:
         assert cell.guarantee.label == "certified"
@@ -52,13 +52,20 @@ def test_a_cell_says_what_its_noise_means():
 
 @pytest.mark.parametrize("steps", [1, 30])
 def test_a_run_on_full_batches_has_all_the_signal(steps):
-    (cell,) = ahead(**BUDGET, size=500, batches=[500], steps=[steps]).cells
+    (cell,) = ahead(**BUDGET, dataset_size=500, batches=[500], steps=[steps]).cells
     assert cell.signal == pytest.approx(1, rel=1e-3)
 
 
 def test_a_schedule_is_measured_over_its_steps():
     """std is the root mean square of noise_t clip_t / batch, signal sums (batch / noise_t)^2."""
-    (cell,) = ahead(**BUDGET, size=1000, batches=[100], steps=[1500], noise="linear:end=0.5", clip="linear:end=3").cells
+    (cell,) = ahead(
+        **BUDGET,
+        dataset_size=1000,
+        batches=[100],
+        steps=[1500],
+        noise_multiplier="linear:end=0.5",
+        clipping_norm="linear:end=3",
+    ).cells
     noises = [cell.noise * (1 - 0.5 * i / 1499) for i in range(1500)]
     clips = [1 + 2 * i / 1499 for i in range(1500)]
     squares = sum((s * c) ** 2 for s, c in zip(noises, clips, strict=True)) / 1500
@@ -94,7 +101,7 @@ def test_the_frontier(cells, best):
 
 
 def test_the_view_marks_one_batch_for_each_number_of_rounds():
-    found = ahead(**BUDGET, size=60000, batches=[256, 4096, 16384], steps=[1000, 100_000])
+    found = ahead(**BUDGET, dataset_size=60000, batches=[256, 4096, 16384], steps=[1000, 100_000])
     assert [(best.steps, best.batch) for best in found.best] == [(100_000, 256), (1000, 4096)]
 
 
@@ -102,12 +109,12 @@ def test_the_view_marks_one_batch_for_each_number_of_rounds():
 
 
 def test_epochs_mean_other_steps_for_each_batch():
-    found = ahead(**BUDGET, size=1000, batches=[100, 300], epochs=[100, 200])
+    found = ahead(**BUDGET, dataset_size=1000, batches=[100, 300], epochs=[100, 200])
     assert [(c.batch, c.steps) for c in found.cells] == [(100, 1000), (100, 2000), (300, 334), (300, 667)]
 
 
 def test_the_view_lies_around_a_recipe():
-    recipe = Recipe(budget=Budget(**BUDGET), size=1000, rate=0.3, steps=1000)
+    recipe = Recipe(budget=Budget(**BUDGET), dataset_size=1000, sample_rate=0.3, steps=1000)
     found = ahead(recipe, steps=[2000])
     assert found.batches == (75, 150, 300, 600, 1000)  # four times as much is more than there is
     found = ahead(recipe, batches=[1000])
@@ -115,7 +122,7 @@ def test_the_view_lies_around_a_recipe():
 
 
 def test_without_a_grid_there_is_one():
-    found = ahead(epsilon=2.0, size=50)
+    found = ahead(epsilon=2.0, dataset_size=50)
     assert found.batches == (50,)
     assert [cell.steps for cell in found.cells] == [300, 1000, 3000, 10_000, 30_000, 100_000]
     assert found.budget.delta == 1 / 500
@@ -123,20 +130,26 @@ def test_without_a_grid_there_is_one():
 
 def test_progress_is_told():
     told = []
-    ahead(**BUDGET, size=50, batches=[50], steps=[1, 2, 3, 4], progress=lambda done, total: told.append((done, total)))
+    ahead(
+        **BUDGET,
+        dataset_size=50,
+        batches=[50],
+        steps=[1, 2, 3, 4],
+        progress=lambda done, total: told.append((done, total)),
+    )
     assert told == [(k, 4) for k in range(5)]
 
 
 def test_a_large_delta_draws_a_warning():
     with pytest.warns(UserWarning, match="at least 1/size"):
-        ahead(epsilon=1.0, delta=0.01, size=100, batches=[100], steps=[1])
+        ahead(epsilon=1.0, delta=0.01, dataset_size=100, batches=[100], steps=[1])
 
 
 # --- cells without an answer ------------------------------------------------------------------------
 
 
 def test_a_cell_without_an_answer_says_why():
-    found = ahead(**BUDGET, size=1000, batches=[1000], steps=[5, 50], noise="linear:decay=0.1")
+    found = ahead(**BUDGET, dataset_size=1000, batches=[1000], steps=[5, 50], noise_multiplier="linear:decay=0.1")
     good, bad = found.cells
     assert good.noise is not None
     assert (bad.noise, bad.std, bad.guarantee, bad.frontier) == (None, None, None, False)
@@ -144,40 +157,40 @@ def test_a_cell_without_an_answer_says_why():
 
 
 def test_out_of_reach_is_called_so():
-    found = ahead(epsilon=1e-4, delta=1e-200, size=1000, batches=[1000], steps=[1, 10**9])
+    found = ahead(epsilon=1e-4, delta=1e-200, dataset_size=1000, batches=[1000], steps=[1, 10**9])
     assert found.cells[0].why == ""
     assert found.cells[1].why.startswith("no noise reaches it: epsilon=0.0001 cannot be reached")
 
 
 def test_no_cell_at_all_is_an_error_that_helps():
     with pytest.raises(NoSolution, match="Use fewer rounds, smaller batches"):
-        ahead(epsilon=1e-12, delta=1e-200, size=1000, batches=[1000], steps=[10])
-    with pytest.raises(Unsupported, match="relation='replace'"):
-        ahead(**QUICK, relation="replace")
+        ahead(epsilon=1e-12, delta=1e-200, dataset_size=1000, batches=[1000], steps=[10])
+    with pytest.raises(Unsupported, match="adjacency='replace-one'"):
+        ahead(**QUICK, adjacency="replace-one")
 
 
 def test_tuning_is_charged_and_has_no_closed_form():
-    given = {**BUDGET, "size": 50, "batches": [50], "steps": [9]}
+    given = {**BUDGET, "dataset_size": 50, "batches": [50], "steps": [9]}
     one, three = (ahead(**given, trials=trials).cells[0] for trials in (None, 3))
     assert three.noise > 1.5 * one.noise
     assert three.closed is None
     assert three.holds is None
 
 
-RECIPE = Recipe(budget=Budget(**BUDGET), size=1000, batch=100, steps=10)
+RECIPE = Recipe(budget=Budget(**BUDGET), dataset_size=1000, batch_size=100, steps=10)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({**QUICK, "epochs": [1.0]}, "steps and epochs are both given"),
-        ({**QUICK, "batch": 100}, "batch=100 does not apply here"),
-        ({**QUICK, "rate": 0.1}, "rate=0.1 does not apply here"),
+        ({**QUICK, "batch_size": 100}, "batch_size=100 does not apply here"),
+        ({**QUICK, "sample_rate": 0.1}, "sample_rate=0.1 does not apply here"),
         ({**QUICK, "solve": "steps"}, "solve='steps' does not apply here"),
         ({**QUICK, "batches": []}, "must be a list of at least one number"),
         ({**QUICK, "batches": "64"}, "must be a list of at least one number"),
         ({**QUICK, "batches": 64}, "must be a list of at least one number"),
-        ({**QUICK, "batches": [1001]}, "batches=1001 must be at most size=1000"),
+        ({**QUICK, "batches": [1001]}, "batches=1001 must be at most dataset_size=1000"),
         ({**QUICK, "batches": [math.nan]}, "batches=nan must be finite"),
         ({**QUICK, "steps": [1.5]}, "steps=1.5 must be a whole number"),
         ({**QUICK, "steps": [0]}, "steps=0 must be a whole number"),
@@ -199,9 +212,9 @@ def test_bad_input_is_named(given, words):
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [
-        (dataclasses.replace(RECIPE, solve="steps", steps=None, noise=1.0), "solve='steps' asks for steps"),
-        (dataclasses.replace(RECIPE, batch="100 * linear:end=2"), "changes over the steps"),
-        (dataclasses.replace(RECIPE, method="proactive", as_published=True), "as_published does not apply here"),
+        (dataclasses.replace(RECIPE, solve="steps", steps=None, noise_multiplier=1.0), "solve='steps' asks for steps"),
+        (dataclasses.replace(RECIPE, batch_size="100 * linear:end=2"), "changes over the steps"),
+        (dataclasses.replace(RECIPE, method="proactive", uncertified=True), "uncertified does not apply here"),
         ("recipe.toml", "must be a Recipe"),
     ],
 )

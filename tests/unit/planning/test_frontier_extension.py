@@ -8,7 +8,7 @@ from privet.accounting import spent
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan, extend_rounds, plan
 
-GIVEN = {"delta": 1e-5, "size": 1000, "batch": 100}
+GIVEN = {"delta": 1e-5, "dataset_size": 1000, "batch_size": 100}
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def test_rounds_at_the_last_noise_are_a_longer_run(p):
     assert [row.rounds for row in found.rows] == [100, 500]
     assert found.planned == p.guarantee
     for row in found.rows:
-        longer = plan(noise=p.scale, steps=1000 + row.rounds, solve="epsilon", unit="client", **GIVEN)
+        longer = plan(noise_multiplier=p.scale, steps=1000 + row.rounds, solve="epsilon", unit="client", **GIVEN)
         assert row.guarantee == longer.guarantee
         assert row.guarantee.label == "certified"
         assert row.guarantee.unit == "client"
@@ -47,7 +47,7 @@ def test_the_most_rounds_that_fit_are_the_most(p):
 
 
 def test_none_fit_if_one_is_too_many():
-    p = plan(epsilon=2.0, steps=1, delta=1e-5, size=1000, batch=1000)
+    p = plan(epsilon=2.0, steps=1, delta=1e-5, dataset_size=1000, batch_size=1000)
     found = extend_rounds(p, [1], within=2.1)
     assert found.most == 0
     assert found.rows[0].guarantee.epsilon > 2.1
@@ -56,13 +56,13 @@ def test_none_fit_if_one_is_too_many():
 
 def test_more_shuffled_rounds_begin_a_new_epoch():
     """Ten steps are an epoch: five more than five are not free, for they are of another permutation."""
-    half = plan(noise=1.0, steps=5, solve="epsilon", sampling="shuffled", **GIVEN)
-    whole = plan(noise=1.0, steps=20, solve="epsilon", sampling="shuffled", **GIVEN)
+    half = plan(noise_multiplier=1.0, steps=5, solve="epsilon", sampling="shuffled", **GIVEN)
+    whole = plan(noise_multiplier=1.0, steps=20, solve="epsilon", sampling="shuffled", **GIVEN)
     assert extend_rounds(half, [5]).rows[0].guarantee.epsilon == pytest.approx(whole.guarantee.epsilon)
 
 
 def test_a_schedule_goes_on_as_it_ended():
-    p = plan(epsilon=2.0, steps=1500, noise="exponential:end=0.5", clip="linear:end=0.5", **GIVEN)
+    p = plan(epsilon=2.0, steps=1500, noise_multiplier="exponential:end=0.5", clipping_norm="linear:end=0.5", **GIVEN)
     found = extend_rounds(p, [10])
     assert found.last == p.steps[-1]
     ledger = p.ledger()
@@ -79,7 +79,7 @@ def test_a_plan_by_a_formula_is_certified_here():
 
 
 def test_a_plan_that_only_renyi_covers_keeps_its_accountant():
-    p = plan(epsilon=2.0, steps=20, accountant="rdp", sampling="fixed-size", relation="replace", **GIVEN)
+    p = plan(epsilon=2.0, steps=20, accountant="rdp", sampling="fixed-size", adjacency="replace-one", **GIVEN)
     found = extend_rounds(p, [50], within=4.0)
     assert found.rows[0].guarantee.method == "rdp"
     assert found.rows[0].guarantee.epsilon > p.guarantee.epsilon
@@ -106,7 +106,7 @@ def test_bad_input_is_named(p, rounds, within, words):
 
 
 def test_what_has_no_price_is_refused():
-    unsound = plan(epsilon=2.0, steps=100, method="auto-linear", as_published=True, **GIVEN)
+    unsound = plan(epsilon=2.0, steps=100, method="auto-linear", uncertified=True, **GIVEN)
     with pytest.raises(Unsupported, match="has no guarantee"):
         extend_rounds(unsound, [1])
     tuned = plan(epsilon=2.0, steps=100, trials=3, **GIVEN)

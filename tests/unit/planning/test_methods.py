@@ -19,7 +19,7 @@ from privet.published.accountants import (
     epsilon_of_rho,
 )
 
-BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 600, "epochs": 30}
+BASE = {"epsilon": 1.2, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "epochs": 30}
 RHOS = {"rho_noise": 3.3, "rho_clip": 2.5}
 
 
@@ -40,7 +40,7 @@ def test_every_method_is_sound_by_default(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_as_published_has_its_label(name):
-    row, p = METHODS[name], planned(name, as_published=True)
+    row, p = METHODS[name], planned(name, uncertified=True)
     assert p.guarantee.label == row.label
     assert p.guarantee.epsilon <= 1.2
     assert p.guarantee.epsilon == pytest.approx(1.2, rel=1e-4)
@@ -62,7 +62,7 @@ def test_every_row_says_what_is_needed(row):
 
 def test_growing_mu_is_the_published_formula():
     """Du et al. 2021, eq. 11 to 13: mu_t = rho^(t/T) mu_0 and the multiplier is (1 / mu_0) rho^(-t/T), t = 1 .. T."""
-    p = planned("growing-mu", as_published=True)
+    p = planned("growing-mu", uncertified=True)
     T, mu_0 = len(p.steps), 1 / p.scale
     assert T == 3000
     wanted = [1 / mu_0 * 3.3 ** (-t / T) for t in range(1, T + 1)]
@@ -74,7 +74,7 @@ def test_growing_mu_is_the_published_formula():
 
 def test_sensitivity_decay_is_the_published_formula():
     """Du et al. 2021, eq. 14: C_t = rho^(-t/T) C_0; mu is constant, in closed form; std C_t / mu_0."""
-    p = planned("sensitivity-decay", as_published=True, clip=1.5)
+    p = planned("sensitivity-decay", uncertified=True, clipping_norm=1.5)
     T = len(p.steps)
     assert p.steps.clips == pytest.approx(np.array([1.5 * 2.5 ** (-t / T) for t in range(1, T + 1)]), rel=1e-12)
     q = 0.01
@@ -84,7 +84,7 @@ def test_sensitivity_decay_is_the_published_formula():
 
 def test_dynamic_is_both():
     """Du et al. 2021, Algorithm 2, line 4: the standard deviation is (C_0 / mu_0) (rho_mu rho_c)^(-t/T)."""
-    p = planned("dynamic", clip=2.0)
+    p = planned("dynamic", clipping_norm=2.0)
     T = len(p.steps)
     wanted = [2.0 * p.scale * (3.3 * 2.5) ** (-t / T) for t in range(1, T + 1)]
     assert p.steps.noises * p.steps.clips == pytest.approx(np.array(wanted), rel=1e-12)
@@ -111,8 +111,15 @@ def test_algorithm_1_shows_the_certified_epsilon_beside_the_approximate_one():
 )
 def test_proactive_closed_form_and_what_is_needed(epsilon, size, batch, steps, formula, needed):
     """The abstract's sigma = sqrt(2 (eps + ln(1/delta)) / eps), and the certified noise at the same budget."""
-    given = {"epsilon": epsilon, "delta": 1e-5, "size": size, "batch": batch, "steps": steps, "method": "proactive"}
-    published, sound = plan(**given, as_published=True), plan(**given)
+    given = {
+        "epsilon": epsilon,
+        "delta": 1e-5,
+        "dataset_size": size,
+        "batch_size": batch,
+        "steps": steps,
+        "method": "proactive",
+    }
+    published, sound = plan(**given, uncertified=True), plan(**given)
     assert published.scale == pytest.approx(formula, abs=5e-4 if formula < 10 else 5e-3)
     assert published.scale == pytest.approx(proactive_noise(epsilon=epsilon, delta=1e-5), rel=1e-12)
     assert sound.scale == pytest.approx(needed, rel=3e-4)
@@ -132,10 +139,10 @@ def test_proactive_closed_form_and_what_is_needed(epsilon, size, batch, steps, f
 )
 def test_auto_dp_sgd_as_published_is_table_8(name, form):
     """The height at which the closed form of Table 8 gives the budget; R = sigma_0 / E for time decay (Table 1)."""
-    p = plan(epsilon=0.3, delta=1e-5, size=60000, batch=64, epochs=50, method=name, as_published=True)
+    p = plan(epsilon=0.3, delta=1e-5, dataset_size=60000, batch_size=64, epochs=50, method=name, uncertified=True)
     if name == "auto-time":
         assert p.steps.noises[-1] == pytest.approx(p.scale / math.sqrt(1 + p.scale / 50 * 49), rel=1e-9)
-    rho, _ = form(noise=p.scale, rate=64 / 60000, epochs=50)
+    rho, _ = form(noise_multiplier=p.scale, sample_rate=64 / 60000, epochs=50)
     assert epsilon_of_rho(rho, 1e-5) == pytest.approx(0.3, rel=1e-9)
     assert p.guarantee.method == f"{name} closed form"
 
@@ -146,7 +153,8 @@ def test_auto_dp_sgd_as_published_is_table_8(name, form):
 def test_auto_dp_sgd_claims_at_noise_one(name, claimed):
     """M = 60000, B = 64, sigma_0 = C = 1, E = 100, delta 1e-5: the claims, from plans that ask for epsilon."""
     p = plan(
-        delta=1e-5, size=60000, batch=64, epochs=100, method=name, as_published=True, noise=1.0, solve="epsilon"
+        delta=1e-5, dataset_size=60000, batch_size=64, epochs=100, method=name, uncertified=True, noise_multiplier=1.0,
+        solve="epsilon"
     )  # fmt: skip
     assert p.guarantee.epsilon == pytest.approx(claimed, rel=3e-4)
     assert p.certified is None
@@ -154,22 +162,29 @@ def test_auto_dp_sgd_claims_at_noise_one(name, claimed):
 
 def test_wei_and_liu_as_published_is_the_moments_accountant():
     """DP-baseline, q = 0.01, sigma = 6, delta = 1e-5, 10,000 iterations: MA 0.823 in the paper's Table V."""
-    given = {"delta": 1e-5, "size": 60000, "batch": 600, "steps": 10000, "noise": 6.0, "solve": "epsilon"}
-    p = plan(**given, method="dp-baseline", as_published=True)
+    given = {
+        "delta": 1e-5,
+        "dataset_size": 60000,
+        "batch_size": 600,
+        "steps": 10000,
+        "noise_multiplier": 6.0,
+        "solve": "epsilon",
+    }
+    p = plan(**given, method="dp-baseline", uncertified=True)
     assert (p.guarantee.label, p.guarantee.method) == ("claimed", "moments")
     assert p.guarantee.epsilon == pytest.approx(0.823, abs=5e-4)
-    other = plan(**given, method="dp-baseline", as_published=True, accountant="zcdp")
+    other = plan(**given, method="dp-baseline", uncertified=True, accountant="zcdp")
     assert other.guarantee.epsilon == pytest.approx(1.159, abs=5e-4)
     assert other.guarantee.label == "claimed"
 
 
 def test_an_open_shape_may_be_given_and_a_fixed_one_may_not():
-    p = planned("dyn-sigma", noise="linear:end=0.2")
-    assert p.shapes["noise"] == "linear:end=0.2"
-    with pytest.raises(InvalidValue, match=r"noise='linear:end=0.2' does not apply to method='dynamic'"):
-        planned("dynamic", noise="linear:end=0.2")
-    with pytest.raises(InvalidValue, match=r"clip='linear:end=0.2' does not apply to method='noisy-sgd'"):
-        planned("noisy-sgd", clip="linear:end=0.2")
+    p = planned("dyn-sigma", noise_multiplier="linear:end=0.2")
+    assert p.shapes["noise_multiplier"] == "linear:end=0.2"
+    with pytest.raises(InvalidValue, match=r"noise_multiplier='linear:end=0.2' does not apply to method='dynamic'"):
+        planned("dynamic", noise_multiplier="linear:end=0.2")
+    with pytest.raises(InvalidValue, match=r"clipping_norm='linear:end=0.2' does not apply to method='noisy-sgd'"):
+        planned("noisy-sgd", clipping_norm="linear:end=0.2")
 
 
 @pytest.mark.parametrize(
@@ -178,9 +193,9 @@ def test_an_open_shape_may_be_given_and_a_fixed_one_may_not():
         ({"method": "dynamic", "rho_noise": 3.0}, "rho_clip is missing"),
         ({"method": "noisy-sgd", "rho_noise": 3.0}, "rho_noise=3.0 does not apply to method='noisy-sgd'"),
         ({"rho_clip": 3.0}, "rho_clip=3.0 does not apply to method=None"),
-        ({"as_published": True}, "as_published needs a method"),
-        ({"method": "auto-time", "as_published": True, "accountant": "pld"}, "its epsilon is a closed form"),
-        ({"method": "auto-time", "batch": "256 * linear:end=2", "epochs": None, "steps": 9}, "once in an epoch"),
+        ({"uncertified": True}, "uncertified needs a method"),
+        ({"method": "auto-time", "uncertified": True, "accountant": "pld"}, "its epsilon is a closed form"),
+        ({"method": "auto-time", "batch_size": "256 * linear:end=2", "epochs": None, "steps": 9}, "once in an epoch"),
     ],
 )
 def test_what_a_method_cannot_take(more, words):
@@ -195,9 +210,15 @@ def test_an_unknown_method_is_named():
 
 def test_an_unsound_rule_stays_unsound_with_options():
     with pytest.raises(Unsupported, match="has no guarantee"):
-        plan(epsilon=2.0, size=1000, batch=100, epochs=2, rule="own_norm:scale=0.5")
+        plan(epsilon=2.0, dataset_size=1000, batch_size=100, epochs=2, rule="own_norm:scale=0.5")
     p = plan(
-        epsilon=2.0, size=1000, batch=100, epochs=2, method="noisy-sgd", rule="own_norm:scale=0.5", as_published=True
+        epsilon=2.0,
+        dataset_size=1000,
+        batch_size=100,
+        epochs=2,
+        method="noisy-sgd",
+        rule="own_norm:scale=0.5",
+        uncertified=True,
     )
     assert p.is_unsound
     assert p.certified is None

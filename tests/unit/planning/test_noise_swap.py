@@ -8,7 +8,7 @@ from privet.errors import InvalidValue, NoSolution, Unsupported
 from privet.planning import Plan, plan
 from privet.planning.compare import swap
 
-BU = {"delta": 1e-5, "size": 60000, "batch": 256, "accountant": "moments", "solve": "epsilon"}
+BU = {"delta": 1e-5, "dataset_size": 60000, "batch_size": 256, "accountant": "moments", "solve": "epsilon"}
 
 
 def printed(value: float, text: str) -> bool:
@@ -24,11 +24,11 @@ def test_the_noise_of_figure_4(noise, epochs, swapped, mu, epsilon):
 
     1.34 is the theorem's epsilon at 1.06, as printed; MA gives 1.3498, which the paper prints as 1.34 too.
     """
-    before = plan(**BU, noise=noise, epochs=epochs)
+    before = plan(**BU, noise_multiplier=noise, epochs=epochs)
     found = swap(before, accountant="gdp")
     assert printed(found.after.scale, swapped)
     assert before.guarantee.epsilon == pytest.approx(float(epsilon), abs=0.01)
-    at_print = plan(**{**BU, "accountant": "gdp"}, noise=float(swapped), epochs=epochs)
+    at_print = plan(**{**BU, "accountant": "gdp"}, noise_multiplier=float(swapped), epochs=epochs)
     assert printed(extended_clt_mu(at_print.ledger()), mu)
     assert epsilon_of_mu(float(mu), 1e-5) == pytest.approx(float(epsilon), abs=0.04)
     assert found.ratio < 1
@@ -42,12 +42,14 @@ def test_the_noise_of_figure_4(noise, epochs, swapped, mu, epsilon):
 @pytest.mark.parametrize(("noise", "epochs"), [(1.3, 15), (1.1, 60), (0.7, 45), (0.6, 62), (0.55, 68), (0.5, 100)])
 def test_the_direction_of_figure_1(noise, epochs):
     """Bu et al. 2019, section 3.2: the noise goes down from MA to the theorem, in all settings of Table 1."""
-    assert swap(plan(**BU, noise=noise, epochs=epochs), accountant="gdp").ratio < 1
+    assert swap(plan(**BU, noise_multiplier=noise, epochs=epochs), accountant="gdp").ratio < 1
 
 
 @pytest.fixture(scope="module")
 def tight() -> Plan:
-    return plan(epsilon=1.2, delta=1e-5, size=60000, batch=600, steps=3000, noise="exponential:end=0.5")
+    return plan(
+        epsilon=1.2, delta=1e-5, dataset_size=60000, batch_size=600, steps=3000, noise_multiplier="exponential:end=0.5"
+    )
 
 
 def test_the_epsilon_the_steps_and_the_shapes_stay(tight):
@@ -71,12 +73,12 @@ def test_there_and_back_again(tight):
 
 
 @pytest.mark.parametrize("solved", [
-    {"noise": 2.0, "steps": 3000, "batch": 600, "solve": "epsilon"},
-    {"noise": "2 * linear:end=0.5", "batch": 600, "epsilon": 2.0, "solve": "steps"},
-    {"noise": 2.0, "epochs": 20, "epsilon": 2.0, "solve": "batch"},
+    {"noise_multiplier": 2.0, "steps": 3000, "batch_size": 600, "solve": "epsilon"},
+    {"noise_multiplier": "2 * linear:end=0.5", "batch_size": 600, "epsilon": 2.0, "solve": "steps"},
+    {"noise_multiplier": 2.0, "epochs": 20, "epsilon": 2.0, "solve": "batch"},
 ])  # fmt: skip
 def test_whatever_was_solved_for_is_now_given(solved):
-    before = plan(delta=1e-5, size=60000, **solved)
+    before = plan(delta=1e-5, dataset_size=60000, **solved)
     found = swap(before, accountant="rdp").after
     assert (len(found.steps), found.batch) == (len(before.steps), before.batch)
     assert found.guarantee.epsilon <= before.guarantee.epsilon
@@ -92,30 +94,40 @@ def test_a_swapped_plan_is_a_plan(tight, tmp_path):
 
 
 def test_a_method_as_published_can_be_made_sound():
-    before = plan(epsilon=1.2, delta=1e-5, size=60000, batch=600, steps=3000, method="growing-mu", rho_noise=3.3,
-                  as_published=True)  # fmt: skip
+    before = plan(epsilon=1.2, delta=1e-5, dataset_size=60000, batch_size=600, steps=3000, method="growing-mu", rho_noise=3.3,
+                  uncertified=True)  # fmt: skip
     found = swap(before, accountant="pld")
     assert found.ratio > 1
     assert found.after.guarantee.label == "certified"
 
 
 def test_trials_are_charged_on_both_sides():
-    before = plan(epsilon=2.0, delta=1e-5, size=60000, batch=600, steps=1000, trials=3)
+    before = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=600, steps=1000, trials=3)
     after = swap(before, accountant="gdp").after
     assert after.guarantee.method == "gdp, all of 3 runs"
     assert after.certified.method == "pld, all of 3 runs"
 
 
 def test_what_has_no_noise_to_swap_is_refused(tight):
-    unsound = plan(epsilon=2.0, delta=1e-5, size=60000, batch=600, steps=1000, method="dyn-s", as_published=True)
-    with pytest.raises(Unsupported, match="Plan without as_published"):
+    unsound = plan(
+        epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=600, steps=1000, method="dyn-s", uncertified=True
+    )
+    with pytest.raises(Unsupported, match="Plan without uncertified"):
         swap(unsound, accountant="gdp")
     with pytest.raises(InvalidValue, match="Did you mean 'pld'"):
         swap(tight, accountant="pdl")
     with pytest.raises(NoSolution, match="cannot be reached"):
-        swap(plan(epsilon=0.1, delta=1e-5, size=60000, batch=600, steps=100), accountant="moments")
+        swap(plan(epsilon=0.1, delta=1e-5, dataset_size=60000, batch_size=600, steps=100), accountant="moments")
     with pytest.raises(NoSolution, match="the plan costs nothing"):
-        swap(plan(size=60000, steps=1, noise=1e9, solve="epsilon"), accountant="gdp")
-    random = plan(epsilon=2.0, delta=1e-5, size=60000, batch=600, steps=100, trials_mean=3, trials_law="geometric")
-    with pytest.raises(InvalidValue, match="has no theorem for trials_law='geometric'"):
+        swap(plan(dataset_size=60000, steps=1, noise_multiplier=1e9, solve="epsilon"), accountant="gdp")
+    random = plan(
+        epsilon=2.0,
+        delta=1e-5,
+        dataset_size=60000,
+        batch_size=600,
+        steps=100,
+        trials_mean=3,
+        trial_count_distribution="geometric",
+    )
+    with pytest.raises(InvalidValue, match="has no theorem for trial_count_distribution='geometric'"):
         swap(random, accountant="pld")

@@ -13,7 +13,7 @@ from privet.planning import Plan, Recipe, plan
 from privet.planning.plan import check_stored_guarantee, content_digest
 from privet.planning.planned_steps import PlannedSteps
 
-BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 3000}
+BASE = {"epsilon": 1.2, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "steps": 3000}
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,13 @@ def test_the_ledger_is_the_steps(dynamic):
 
 
 def test_three_keywords_are_enough():
-    p = plan(epsilon=2.0, size=60000, epochs=15)
+    p = plan(epsilon=2.0, dataset_size=60000, epochs=15)
     assert p.guarantee.delta == 1 / 600000
     assert p.batch == 256
 
 
 def test_a_recipe_and_keywords_say_the_same():
-    recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=600, steps=3000)
+    recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=600, steps=3000)
     assert plan(recipe) == plan(**BASE)
     with pytest.raises(InvalidValue, match="epsilon cannot be given with a recipe"):
         plan(recipe, epsilon=3)
@@ -65,16 +65,16 @@ def test_a_recipe_and_keywords_say_the_same():
 
 
 def test_a_batch_may_change():
-    p = plan(**{**BASE, "batch": "600 * linear:end=2"})
+    p = plan(**{**BASE, "batch_size": "600 * linear:end=2"})
     assert p.steps.rates[[0, -1]] == pytest.approx([600 / 60000, 1200 / 60000])
     assert p.batch == pytest.approx(600)
     with pytest.raises(InvalidValue, match="above 1"):
-        plan(**{**BASE, "batch": "40000 * linear:end=2"})
+        plan(**{**BASE, "batch_size": "40000 * linear:end=2"})
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "moments", "gdp", "zcdp", "tcdp", "basic", "optimal", "proactive"])
 def test_every_accountant_can_price_a_plan(accountant):
-    p = plan(**BASE, noise="exponential:end=0.5", accountant=accountant)
+    p = plan(**BASE, noise_multiplier="exponential:end=0.5", accountant=accountant)
     assert p.guarantee.method == accountant
     assert 1.2 * (1 - 1e-4) <= p.guarantee.epsilon <= 1.2
     assert p.certified is not None
@@ -92,9 +92,9 @@ def test_every_sampling_can_be_planned(sampling):
 def test_what_no_theorem_covers_is_refused():
     with pytest.raises(Unsupported, match="fixed-size sampling has a theorem in 'rdp' only"):
         plan(**BASE, sampling="fixed-size")
-    with pytest.raises(Unsupported, match="relation='replace'"):
-        plan(**BASE, relation="replace")
-    assert plan(**BASE, sampling="fixed-size", relation="replace", accountant="rdp").guarantee.label == "certified"
+    with pytest.raises(Unsupported, match="adjacency='replace-one'"):
+        plan(**BASE, adjacency="replace-one")
+    assert plan(**BASE, sampling="fixed-size", adjacency="replace-one", accountant="rdp").guarantee.label == "certified"
 
 
 def test_a_large_delta_draws_a_warning():
@@ -111,25 +111,25 @@ def epsilon_of(p: Plan, **changes) -> float:
 
 @pytest.mark.parametrize("noise", [1.1, "2.0 * exponential:end=0.5"])
 def test_the_largest_number_of_steps(noise):
-    p = plan(epsilon=2.0, delta=1e-5, size=60000, batch=600, noise=noise, solve="steps")
+    p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=600, noise_multiplier=noise, solve="steps")
     assert epsilon_of(p) == p.guarantee.epsilon <= 2.0 < epsilon_of(p, length=len(p.steps) + 1)
 
 
 @pytest.mark.parametrize("length", [{"steps": 2000}, {"epochs": 20}])
 def test_the_largest_batch(length):
-    p = plan(epsilon=2.0, delta=1e-5, size=60000, noise=1.1, solve="batch", **length)
+    p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, noise_multiplier=1.1, solve="batch", **length)
     batch = round(p.batch)
-    more = plan(delta=1e-5, size=60000, noise=1.1, batch=batch + 1, solve="epsilon", **length)
+    more = plan(delta=1e-5, dataset_size=60000, noise_multiplier=1.1, batch_size=batch + 1, solve="epsilon", **length)
     assert p.guarantee.epsilon <= 2.0 < more.guarantee.epsilon
 
 
 def test_all_records_if_they_fit():
-    assert plan(epsilon=5.0, delta=1e-5, size=1000, noise=50.0, steps=3, solve="batch").batch == 1000
+    assert plan(epsilon=5.0, delta=1e-5, dataset_size=1000, noise_multiplier=50.0, steps=3, solve="batch").batch == 1000
 
 
 def test_the_epsilon_of_a_given_noise():
     """Bu et al. 2019, Table 1, row 3: MNIST, noise 1.1, 60 epochs."""
-    p = plan(delta=1e-5, size=60000, batch=256, epochs=60, noise=1.1, solve="epsilon")
+    p = plan(delta=1e-5, dataset_size=60000, batch_size=256, epochs=60, noise_multiplier=1.1, solve="epsilon")
     assert p.guarantee.epsilon == pytest.approx(2.3817, abs=1e-4)
     assert p.recipe.as_dict().get("epsilon") is None
 
@@ -138,33 +138,33 @@ def test_the_epsilon_of_a_given_noise():
     ("given", "words"),
     [  # the knobs of each, and parts of the answer
         (
-            {"batch": 60000, "noise": 0.5, "solve": "steps"},
+            {"batch_size": 60000, "noise_multiplier": 0.5, "solve": "steps"},
             ["even 1 step costs 9.9", "noise >= 7", "batch <= ", "epsilon >= 9.9"],
         ),
         (
-            {"steps": 10**5, "noise": 0.4, "epsilon": 0.1, "solve": "batch"},
+            {"steps": 10**5, "noise_multiplier": 0.4, "epsilon": 0.1, "solve": "batch"},
             ["a batch of 1 of", "noise >= ", "steps <= ", "epsilon >= "],
         ),
         (
-            {"steps": 10**6, "batch": 60000, "epsilon": 1e-5},
+            {"steps": 10**6, "batch_size": 60000, "epsilon": 1e-5},
             ["even noise x1048576", "steps <= ", "batch <= ", "epsilon >= "],
         ),
         (
-            {"steps": 99, "batch": 9, "epsilon": 0.1, "accountant": "moments"},
+            {"steps": 99, "batch_size": 9, "epsilon": 0.1, "accountant": "moments"},
             ["even noise x1048576", "epsilon >= 0.18"],
         ),
     ],
 )  # fmt: skip
 def test_what_is_out_of_reach_names_what_would_fit(given, words):
     with pytest.raises(NoSolution) as caught:
-        plan(**{"epsilon": 0.5, "delta": 1e-5, "size": 60000, **given})
+        plan(**{"epsilon": 0.5, "delta": 1e-5, "dataset_size": 60000, **given})
     for word in words:
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_the_advice_is_true():
-    given = {"epsilon": 0.5, "delta": 1e-5, "size": 60000, "batch": 60000, "noise": 0.5}
+    given = {"epsilon": 0.5, "delta": 1e-5, "dataset_size": 60000, "batch_size": 60000, "noise_multiplier": 0.5}
     with pytest.raises(NoSolution) as caught:
         plan(**given, solve="steps")
     advised = dict(part.split(" ")[::2] for part in str(caught.value).split("unchanged: ")[1].rstrip(".").split(", "))
@@ -190,7 +190,14 @@ def test_a_plan_survives_its_file(dynamic, tmp_path):
 
 
 def test_a_plan_of_100_000_steps_is_small(tmp_path):
-    p = plan(epsilon=2.0, delta=1e-6, size=60000, batch=64, steps=100_000, noise="exponential:end=0.3")
+    p = plan(
+        epsilon=2.0,
+        delta=1e-6,
+        dataset_size=60000,
+        batch_size=64,
+        steps=100_000,
+        noise_multiplier="exponential:end=0.3",
+    )
     p.save(tmp_path / "plan.json")
     assert (tmp_path / "plan.json").stat().st_size < 3000
     found = Plan.load(tmp_path / "plan.json")
@@ -210,10 +217,10 @@ def rehashed(content: dict) -> dict:
 
 
 EDITS = {
-    "less noise": (("steps", "scale"), 1.0, "guarantee.epsilon="),
+    "less noise": (("steps", "peak_noise_multiplier"), 1.0, "guarantee.epsilon="),
     "more steps": (("steps", "length"), 3001, "steps.length=3001 does not follow from the recipe"),
-    "another rate": (("steps", "rate"), 0.001, "steps.rate=0.001 does not follow"),
-    "another shape": (("steps", "noise"), "constant", "steps.noise=constant does not follow"),
+    "another rate": (("steps", "sample_rate"), 0.001, "steps.sample_rate=0.001 does not follow"),
+    "another shape": (("steps", "noise_schedule"), "constant", "steps.noise_schedule=constant does not follow"),
     "another sampling": (("steps", "sampling"), "shuffled", "steps.sampling=shuffled does not follow"),
     "a better epsilon": (("guarantee", "epsilon"), 0.5, "guarantee.epsilon=0.5 does not follow from the steps"),
     "a better delta": (("guarantee", "delta"), 1e-9, "guarantee.delta=1e-09 does not follow"),
@@ -222,7 +229,7 @@ EDITS = {
     "no lower bound": (("guarantee", "epsilon_lower"), None, "epsilon_lower=None does not follow"),
     "certified gone": (("certified",), None, "certified=None does not follow"),
     "another budget": (("recipe", "epsilon"), 0.9, "is above the recipe's budget"),
-    "another recipe": (("recipe", "rho_noise"), 2.0, "steps.noise="),
+    "another recipe": (("recipe", "rho_noise"), 2.0, "steps.noise_schedule="),
     "a bad recipe": (("recipe", "epsilon"), -1, "epsilon=-1"),
     "an unknown key in the recipe": (("recipe", "epsilom"), 1, "'epsilom' is not known"),
     "an unknown key": (("extra",), 1, "the plan has 'extra', which is not known"),
@@ -232,7 +239,7 @@ EDITS = {
     "a list for the recipe": (("recipe",), [], "recipe must be a table"),
     "huge steps": (("steps", "length"), 10**30, "must be at most 1e+07"),
     "half a step": (("steps", "length"), 300.5, "steps=300.5 must be a whole number"),
-    "no noise": (("steps", "scale"), 0, "scale=0 must be finite and > 0"),
+    "no noise": (("steps", "peak_noise_multiplier"), 0, "scale=0 must be finite and > 0"),
     "versions as numbers": (("versions", "numpy"), 2, "versions must be text"),
 }
 
@@ -323,15 +330,17 @@ def test_files_that_are_none(dynamic, tmp_path, monkeypatch):
 
 def test_a_published_plan_survives_its_file_too(tmp_path):
     for name in ("auto-time", "dyn-s-sigma", "proactive", "noise-decay-tcdp"):
-        p = plan(**BASE, method=name, as_published=True)
+        p = plan(**BASE, method=name, uncertified=True)
         p.save(tmp_path / "plan.json")
         assert Plan.load(tmp_path / "plan.json") == p
 
 
 @pytest.mark.parametrize("more", [
-    {"solve": "steps", "noise": 2.0, "steps": None}, {"solve": "batch", "noise": 2.0, "batch": None},
-    {"solve": "epsilon", "noise": "2 * linear:end=0.5", "epsilon": None}, {"noise": [3, 2, 1], "steps": 3},
-    {"batch": "600 * linear:end=2"}, {"sampling": "shuffled"},
+    {"solve": "steps", "noise_multiplier": 2.0, "steps": None},
+    {"solve": "batch", "noise_multiplier": 2.0, "batch_size": None},
+    {"solve": "epsilon", "noise_multiplier": "2 * linear:end=0.5", "epsilon": None},
+    {"noise_multiplier": [3, 2, 1], "steps": 3},
+    {"batch_size": "600 * linear:end=2"}, {"sampling": "shuffled"},
 ])  # fmt: skip
 def test_every_kind_of_plan_survives_its_file(tmp_path, more):
     p = plan(**{**BASE, **more})
@@ -343,12 +352,12 @@ def test_every_kind_of_plan_survives_its_file(tmp_path, more):
 @pytest.mark.parametrize(
     "shape",
     [
-        {"batch": 2048, "method": "dynamic", "rho_noise": 3.3, "rho_clip": 3.3},
-        {"batch": 600, "noise": "step:factor=0.7,every=10"},
-        {"rate": 0.004, "noise": "linear:end=0.5"},
+        {"batch_size": 2048, "method": "dynamic", "rho_noise": 3.3, "rho_clip": 3.3},
+        {"batch_size": 600, "noise_multiplier": "step:factor=0.7,every=10"},
+        {"sample_rate": 0.004, "noise_multiplier": "linear:end=0.5"},
     ],
 )
 def test_short_schedules_are_met_as_closely_as_long_ones(shape):
-    p = plan(epsilon=1.2, delta=1e-5, size=60000, steps=100, **shape)
+    p = plan(epsilon=1.2, delta=1e-5, dataset_size=60000, steps=100, **shape)
     assert 1.2 * (1 - 1e-4) <= p.guarantee.epsilon <= 1.2
     assert p.guarantee.width < 1e-4

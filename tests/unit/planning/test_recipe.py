@@ -11,12 +11,12 @@ from privet.planning import Recipe
 from privet.planning.recipe import NO_LIMIT, steps_in_epochs
 from privet.schedules import Exponential
 
-BASE = {"epsilon": 1.2, "delta": 1e-5, "size": 60000, "batch": 256, "epochs": 60}
+BASE = {"epsilon": 1.2, "delta": 1e-5, "dataset_size": 60000, "batch_size": 256, "epochs": 60}
 TOML = """
 epsilon = 1.2
 delta = 1e-5
-size = 60000
-batch = 256
+dataset_size = 60000
+batch_size = 256
 epochs = 60
 method = "dynamic"
 rho_noise = 3.3
@@ -36,7 +36,7 @@ def file(tmp_path):
 
 
 def test_keywords_and_the_class_say_the_same():
-    recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), size=60000, batch=256, epochs=60)
+    recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=256, epochs=60)
     assert Recipe.of(**BASE) == recipe
     assert (recipe.count, recipe.base_rate) == (14063, 256 / 60000)
 
@@ -51,7 +51,7 @@ def test_a_file_says_the_same(file):
 def test_a_budget_table_says_the_same(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(
-        "size = 60000\nrate = '256/60000'\nsteps = 9\n[budget]\nepsilon = 1\ndelta = 1e-6\nunit = 'client'\n"
+        "dataset_size = 60000\nrate = '256/60000'\nsteps = 9\n[budget]\nepsilon = 1\ndelta = 1e-6\nunit = 'client'\n"
     )
     found = Recipe.load(path)
     assert found.budget == Budget(epsilon=1, delta=1e-6, unit="client")
@@ -62,15 +62,15 @@ def test_flags_win_over_the_file(file):
     assert Recipe.load(file, epsilon=3.0).budget.epsilon == 3.0
     fewer = Recipe.load(file, steps=100)  # replaces epochs, which says the same
     assert (fewer.steps, fewer.epochs) == (100, None)
-    assert Recipe.load(file, rate=0.01).batch is None
-    solved = Recipe.load(file, solve="epsilon", noise=1.5)
+    assert Recipe.load(file, sample_rate=0.01).batch is None
+    solved = Recipe.load(file, solve="epsilon", noise_multiplier=1.5)
     assert (solved.budget.epsilon, solved.solve) == (NO_LIMIT, "epsilon")
 
 
 def test_what_is_left_out_is_filled_in():
-    recipe = Recipe.of(epsilon=1.0, size=60000, epochs=1)
+    recipe = Recipe.of(epsilon=1.0, dataset_size=60000, epochs=1)
     assert (recipe.budget.delta, recipe.batch) == (1 / 600000, 256)
-    assert Recipe.of(epsilon=1.0, size=100, steps=5, delta=1e-4).batch == 100
+    assert Recipe.of(epsilon=1.0, dataset_size=100, steps=5, delta=1e-4).batch == 100
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,17 @@ def test_what_is_left_out_is_filled_in():
     ],
 )
 def test_a_shape_has_one_spelling_however_it_is_given(given, kept):
-    assert Recipe.of(**BASE, noise=given).noise == kept
+    assert Recipe.of(**BASE, noise_multiplier=given).noise == kept
 
 
 def test_a_number_stays_a_number():
-    recipe = Recipe.of(**{**BASE, "batch": "256", "clip": "4.0"})
+    recipe = Recipe.of(**{**BASE, "batch_size": "256", "clipping_norm": "4.0"})
     assert (recipe.batch, recipe.clip) == (256.0, 4.0)
 
 
-@pytest.mark.parametrize("more", [{}, {"solve": "epsilon", "noise": 2.0}, {"clip": "2 * linear:end=0.5"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"solve": "epsilon", "noise_multiplier": 2.0}, {"clipping_norm": "2 * linear:end=0.5"}]
+)
 def test_plain_values_and_back(more):
     given = {**BASE, **more, "training": {"a": {"b": [1, 2.5, True]}}}
     if more.get("solve") == "epsilon":
@@ -107,14 +109,14 @@ def test_a_recipe_is_frozen_and_keeps_its_own_training_table():
     assert recipe.training["task"] == "mnist"
     with pytest.raises(AttributeError):
         recipe.size = 3  # type: ignore[misc]
-    assert replace(recipe, size=70000).count == steps_in_epochs(60, 256 / 70000)
+    assert replace(recipe, dataset_size=70000).count == steps_in_epochs(60, 256 / 70000)
 
 
 @pytest.mark.parametrize(("epochs", "batch", "size", "steps"), [
     (60, 256, 60000, 14063), (0.1, 100, 60000, 60), (1, 10, 10, 1), (0.01, 10, 10, 1), (18, 256, 29305, 2061),
 ])  # fmt: skip
 def test_epochs_become_steps(epochs, batch, size, steps):
-    assert Recipe.of(epsilon=1, delta=1e-5, size=size, batch=batch, epochs=epochs).count == steps
+    assert Recipe.of(epsilon=1, delta=1e-5, dataset_size=size, batch_size=batch, epochs=epochs).count == steps
 
 
 @pytest.mark.parametrize(
@@ -123,16 +125,16 @@ def test_epochs_become_steps(epochs, batch, size, steps):
         ({"epsilon": 0}, "epsilon=0 must be finite and > 0"),
         ({"epsilon": math.nan}, "epsilon=nan"),
         ({"delta": 1}, "delta=1 must lie strictly between 0 and 1"),
-        ({"sampling": "truncated-poisson:cap=400,size=300"}, "Write size=60000"),
-        ({"sampling": "truncated-poisson:cap=400,size=60000", "relation": "add-remove"}, "Write size=60001"),
+        ({"sampling": "truncated-poisson:cap=400,size=300"}, "Write dataset_size=60000"),
+        ({"sampling": "truncated-poisson:cap=400,size=60000", "adjacency": "add-remove"}, "Write dataset_size=60001"),
         ({"rule": "privet.published.clipping:OwnNorm"}, "address of a rule of ours. A name says"),
-        ({"size": 0}, "size=0"),
-        ({"size": 2.5}, "size=2.5 must be a whole number"),
-        ({"size": None}, "size"),
-        ({"batch": 60001}, "batch=60001 must be at most size=60000"),
-        ({"batch": -1}, "batch=-1"),
-        ({"batch": math.inf}, "batch=inf"),
-        ({"rate": 0.5}, "batch and rate are both given"),
+        ({"dataset_size": 0}, "dataset_size=0"),
+        ({"dataset_size": 2.5}, "dataset_size=2.5 must be a whole number"),
+        ({"dataset_size": None}, "size"),
+        ({"batch_size": 60001}, "batch_size=60001 must be at most dataset_size=60000"),
+        ({"batch_size": -1}, "batch_size=-1"),
+        ({"batch_size": math.inf}, "batch_size=inf"),
+        ({"sample_rate": 0.5}, "batch and rate are both given"),
         ({"steps": 3}, "steps and epochs are both given"),
         ({"epochs": None}, "steps or epochs is missing"),
         ({"epochs": 1e30}, "more than 1e\\+12 steps"),
@@ -146,16 +148,16 @@ def test_epochs_become_steps(epochs, batch, size, steps):
         ({"solve": "sigma"}, "solve='sigma' must be one of"),
         ({"solve": "steps"}, "solve='steps' asks for steps, but epochs=60.* is given"),
         ({"solve": "epsilon"}, "solve='epsilon' asks for epsilon"),
-        ({"noise": 2.0}, "solve='noise' asks for noise, but noise=2.0 is given"),
-        ({"noise": "exponental:end=1"}, "Did you mean 'exponential'"),
-        ({"clip": 0}, "clip=0 must be finite and > 0"),
-        ({"batch": "256 * linear:end=2"}, "is undefined when the batch changes"),
-        ({"as_published": "yes"}, "as_published='yes' must be true or false"),
+        ({"noise_multiplier": 2.0}, "solve='noise' asks for noise, but noise_multiplier=2.0 is given"),
+        ({"noise_multiplier": "exponental:end=1"}, "Did you mean 'exponential'"),
+        ({"clipping_norm": 0}, "clipping_norm=0 must be finite and > 0"),
+        ({"batch_size": "256 * linear:end=2"}, "is undefined when the batch changes"),
+        ({"uncertified": "yes"}, "uncertified='yes' must be true or false"),
         ({"training": 3}, "training=3 must be a table"),
         ({"training": {"when": object()}}, "training"),
         ({"bacth": 256}, "Did you mean 'batch'"),
         ({"budget": Budget(epsilon=1, delta=1e-5)}, "Give one of them"),
-        ({"relation": "replaced"}, "Did you mean 'replace'"),
+        ({"adjacency": "replaced"}, "Did you mean 'replace'"),
         ({"unit": "person"}, "unit='person'"),
     ],
 )  # fmt: skip
@@ -167,23 +169,23 @@ def test_what_cannot_be_right_is_named(changes, words):
 def test_an_unsound_rule_needs_so_many_words():
     with pytest.raises(Unsupported, match="rule='l2_max' has no guarantee: the sensitivity is read off the batch"):
         Recipe.of(**BASE, rule="l2_max")
-    assert Recipe.of(**BASE, rule="l2_max", method="dp-baseline", as_published=True).rule == "l2_max"
+    assert Recipe.of(**BASE, rule="l2_max", method="dp-baseline", uncertified=True).rule == "l2_max"
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("epsilon = 1\nsize = 60000\nepcohs = 3\n", "'epcohs' is not known in a recipe. Did you mean 'epochs'"),
+        ("epsilon = 1\ndataset_size = 60000\nepcohs = 3\n", "'epcohs' is not known in a recipe. Did you mean 'epochs'"),
         ("rho-noise = 3\n", "Did you mean 'rho_noise'"),
         ("version = 2\n", "version=2 must be 1"),
         ("epsilon = \n", "not TOML"),
         ("budget = 3\n", "budget=3 must be a table"),
         ("[budget]\nepsilom = 3\n", "budget.epsilom is not known. Did you mean 'epsilon'"),
         ("epsilon = 1\n[budget]\nepsilon = 1\n", "epsilon is given twice"),
-        ("epsilon = 'lots'\nsize = 10\nsteps = 3\n", "epsilon='lots'"),
-        ("epsilon = nan\nsize = 10\nsteps = 3\n", "epsilon=nan"),
+        ("epsilon = 'lots'\ndataset_size = 10\nsteps = 3\n", "epsilon='lots'"),
+        ("epsilon = nan\ndataset_size = 10\nsteps = 3\n", "epsilon=nan"),
         ("epsilon = 1\nsteps = 3\n", "size"),
-        ("epsilon = 1\nsize = 100\nsteps = 3\n[training]\nday = 2020-01-01\n", "training"),
+        ("epsilon = 1\ndataset_size = 100\nsteps = 3\n[training]\nday = 2020-01-01\n", "training"),
     ],
 )
 def test_a_bad_file_is_named_with_the_reason(tmp_path, text, words):

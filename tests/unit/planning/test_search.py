@@ -5,10 +5,16 @@ import pytest
 from privet.errors import InvalidValue, NoSolution, Unsupported
 from privet.planning import Profile, Recipe, plan, search, utility
 
-COMMON = {"epsilon": 0.5, "delta": 1e-5, "size": 6000, "batch": 6000, "steps": 1500}  # full batches: planned at once
+COMMON = {
+    "epsilon": 0.5,
+    "delta": 1e-5,
+    "dataset_size": 6000,
+    "batch_size": 6000,
+    "steps": 1500,
+}  # full batches: planned at once
 DECAY = Recipe.of(**COMMON, method="sensitivity-decay", rho_clip=9.0)
 CONSTANT = Recipe.of(**COMMON)
-SAMPLED = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 3000}
+SAMPLED = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "steps": 3000}
 
 
 def test_the_answer_is_certified_and_no_worse_than_the_start() -> None:
@@ -62,8 +68,8 @@ def test_limits_are_kept_and_edges_are_named() -> None:
 
 
 def test_epochs_stay_when_the_batch_moves() -> None:
-    recipe = Recipe.of(epsilon=2.0, delta=1e-5, size=60000, rate=0.01, epochs=15)
-    best = search(recipe, over=["batch"], most=15, finalists=1)
+    recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, sample_rate=0.01, epochs=15)
+    best = search(recipe, over=["batch_size"], most=15, finalists=1)
     assert best.recipe.epochs == 15
     assert len(best.plan.steps) * best.plan.batch == pytest.approx(15 * 60000, rel=0.01)
 
@@ -86,14 +92,14 @@ def test_trials_are_ranked_and_say_what_is_a_guess() -> None:
 
 
 def test_refused_candidates_are_kept_with_the_reason() -> None:
-    table = Recipe.of(**COMMON | {"steps": 3}, noise="table:3,2,1")
+    table = Recipe.of(**COMMON | {"steps": 3}, noise_multiplier="table:3,2,1")
     best = search(table, over={"steps": (2, 5)}, most=10)
     assert len(best.plan.steps) == 3
     assert any("has 3 rows" in (trial.refused or "") for trial in best.trials)
 
 
 def test_tuning_is_charged_to_the_candidates_too() -> None:
-    tuned = Recipe.of(**COMMON, trials=3, trials_law="fixed")
+    tuned = Recipe.of(**COMMON, trials=3, trial_count_distribution="fixed")
     best = search(tuned, over=["steps"], most=12, finalists=1)
     assert best.plan.guarantee.epsilon <= 0.5
     assert best.recipe.trials == 3
@@ -108,11 +114,15 @@ def test_tuning_is_charged_to_the_candidates_too() -> None:
         (DECAY, ["rho_noise"], "does not apply to method='sensitivity-decay'"),
         (CONSTANT, {"steps": (0, 5)}, "steps=0 must be finite and > 0"),
         (CONSTANT, {"steps": (9, 5)}, "must rise"),
-        (CONSTANT, {"batch": (9, 6001)}, "at most 6000"),
+        (CONSTANT, {"batch_size": (9, 6001)}, "at most 6000"),
         (DECAY, {"rho_clip": (0.5, 2)}, "must rise from 1 or more"),
-        (Recipe.of(**COMMON | {"batch": "60 * linear:end=2"}), ["batch"], "needs one batch size"),
-        (Recipe.of(**COMMON | {"epsilon": None}, noise=1.0, solve="epsilon"), ["batch"], "does not apply to a search"),
-        ("recipe.toml", ["batch"], "must be a Recipe"),
+        (Recipe.of(**COMMON | {"batch_size": "60 * linear:end=2"}), ["batch_size"], "needs one batch size"),
+        (
+            Recipe.of(**COMMON | {"epsilon": None}, noise_multiplier=1.0, solve="epsilon"),
+            ["batch_size"],
+            "does not apply to a search",
+        ),
+        ("recipe.toml", ["batch_size"], "must be a Recipe"),
     ],
 )
 def test_bad_questions_are_refused(recipe, over, words: str) -> None:
@@ -121,10 +131,10 @@ def test_bad_questions_are_refused(recipe, over, words: str) -> None:
 
 
 def test_what_is_not_certified_is_not_searched() -> None:
-    with pytest.raises(Unsupported, match="as_published does not apply"):
-        search(Recipe.of(**COMMON, method="noisy-sgd", as_published=True), over=["batch"])
+    with pytest.raises(Unsupported, match="uncertified does not apply"):
+        search(Recipe.of(**COMMON, method="noisy-sgd", uncertified=True), over=["batch_size"])
     with pytest.raises(Unsupported, match="accountant='gdp' gives an epsilon that is approximate here"):
-        search(Recipe.of(**SAMPLED, accountant="gdp"), over=["batch"])
+        search(Recipe.of(**SAMPLED, accountant="gdp"), over=["batch_size"])
 
 
 def test_another_sampling_can_be_searched() -> None:
@@ -135,6 +145,6 @@ def test_another_sampling_can_be_searched() -> None:
 
 
 def test_nothing_fits() -> None:
-    tiny = Recipe.of(epsilon=1e-12, delta=1e-200, size=600, batch=600, steps=5)
+    tiny = Recipe.of(epsilon=1e-12, delta=1e-200, dataset_size=600, batch_size=600, steps=5)
     with pytest.raises(NoSolution, match="cannot be reached"):
         search(tiny, over={"steps": (4, 6)}, most=5)

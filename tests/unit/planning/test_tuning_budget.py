@@ -13,12 +13,12 @@ from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan, Recipe, plan
 from privet.planning.plan import content_digest
 
-BASE = {"epsilon": 2.0, "delta": 1e-5, "size": 60000, "batch": 600, "steps": 1500}
+BASE = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "steps": 1500}
 LAWS = {
-    "geometric": {"trials_mean": 10, "trials_law": "geometric"},
-    "poisson": {"trials_mean": 10, "trials_law": "poisson"},
+    "geometric": {"trials_mean": 10, "trial_count_distribution": "geometric"},
+    "poisson": {"trials_mean": 10, "trial_count_distribution": "poisson"},
     "fixed": {"trials": 10},
-    "disjoint": {"trials": 10, "trials_law": "disjoint"},
+    "disjoint": {"trials": 10, "trial_count_distribution": "disjoint"},
 }
 NAMES = {
     "geometric": "rdp, best of geometric(10) runs",
@@ -65,7 +65,7 @@ def test_the_noise_is_in_the_order_of_the_charges():
 @pytest.mark.parametrize("law", LAWS)
 def test_more_trials_never_need_less_noise(law):
     key = "trials_mean" if law in ("geometric", "poisson") else "trials"
-    whole = {**BASE, "batch": 60000, "steps": 20}  # every record in every step: quick
+    whole = {**BASE, "batch_size": 60000, "steps": 20}  # every record in every step: quick
     heights = [plan(**whole, **{**LAWS[law], key: number}).scale for number in (1, 2, 3, 30, 300)]
     assert heights == sorted(heights)
     assert heights[0] >= plan(**whole).scale * (1 - 1e-4)
@@ -88,15 +88,18 @@ def test_a_random_number_stays_secret(law):
 
 
 def test_every_knob_can_be_solved_for():
-    given = {"delta": 1e-5, "size": 60000, **LAWS["geometric"]}
-    steps = plan(**given, epsilon=2.0, batch=600, noise=2.5, solve="steps")
-    batch = plan(**given, epsilon=2.0, steps=1500, noise=2.5, solve="batch")
+    given = {"delta": 1e-5, "dataset_size": 60000, **LAWS["geometric"]}
+    steps = plan(**given, epsilon=2.0, batch_size=600, noise_multiplier=2.5, solve="steps")
+    batch = plan(**given, epsilon=2.0, steps=1500, noise_multiplier=2.5, solve="batch")
     for p in (steps, batch):
         assert p.guarantee.epsilon <= 2.0
-    longer = plan(**given, batch=600, noise=2.5, steps=len(steps.steps) + 1, solve="epsilon")
+    longer = plan(**given, batch_size=600, noise_multiplier=2.5, steps=len(steps.steps) + 1, solve="epsilon")
     assert longer.guarantee.epsilon > 2.0
     assert (
-        plan(delta=1e-5, size=60000, batch=600, steps=1500, noise=2.5, trials=3, solve="epsilon").guarantee.epsilon > 0
+        plan(
+            delta=1e-5, dataset_size=60000, batch_size=600, steps=1500, noise_multiplier=2.5, trials=3, solve="epsilon"
+        ).guarantee.epsilon
+        > 0
     )
 
 
@@ -110,12 +113,12 @@ def test_a_fixed_number_is_priced_by_any_accountant(accountant):
     assert p.one_run.method == "pld"
 
 
-@pytest.mark.parametrize(("law", "sampling", "relation"), [
+@pytest.mark.parametrize(("law", "sampling", "adjacency"), [
     ("fixed", "shuffled", "zero-out"), ("fixed", "truncated-poisson:cap=900,size=60000", "zero-out"),
-    ("geometric", "shuffled", "zero-out"), ("geometric", "fixed-size", "replace"),
+    ("geometric", "shuffled", "zero-out"), ("geometric", "fixed-size", "replace-one"),
 ])  # fmt: skip
-def test_other_samplings_can_be_tuned(law, sampling, relation):
-    p = plan(**BASE, **LAWS[law], sampling=sampling, relation=relation)
+def test_other_samplings_can_be_tuned(law, sampling, adjacency):
+    p = plan(**BASE, **LAWS[law], sampling=sampling, adjacency=adjacency)
     assert 2.0 * (1 - 1e-3) <= p.guarantee.epsilon <= 2.0
     assert p.guarantee.sampling == sampling
     assert p.one_run.label == "certified"
@@ -124,33 +127,45 @@ def test_other_samplings_can_be_tuned(law, sampling, relation):
 def test_what_no_theorem_covers_is_refused():
     with pytest.raises(Unsupported, match="no theorem for truncated batches"):
         plan(**BASE, **LAWS["geometric"], sampling="truncated-poisson:cap=900,size=60000")
-    with pytest.raises(Unsupported, match="Use trials_law='geometric'"):
-        plan(**BASE, **LAWS["poisson"], sampling="fixed-size", relation="replace", accountant="rdp")
+    with pytest.raises(Unsupported, match="Use trial_count_distribution='geometric'"):
+        plan(**BASE, **LAWS["poisson"], sampling="fixed-size", adjacency="replace-one", accountant="rdp")
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"trials_mean": 10}, "trials_mean=10 needs a law"),
-        ({"trials_law": "geometric"}, "trials_mean is missing. trials_law='geometric' needs it"),
-        ({"trials_law": "fixed"}, "trials is missing. trials_law='fixed' needs it"),
-        ({"trials_law": "geometric", "trials": 3}, "trials=3 does not apply to trials_law='geometric'"),
-        ({"trials_law": "disjoint", "trials_mean": 3}, "trials_mean=3 does not apply to trials_law='disjoint'"),
-        ({"trials": 3, "trials_mean": 3}, "trials_mean=3 does not apply to trials_law='fixed'"),
-        ({"trials_law": "geometrc", "trials_mean": 3}, "Did you mean 'geometric'"),
-        ({"trials_law": 3, "trials": 3}, "trials_law=3 must be one of"),
+        (
+            {"trial_count_distribution": "geometric"},
+            "trials_mean is missing. trial_count_distribution='geometric' needs it",
+        ),
+        ({"trial_count_distribution": "fixed"}, "trials is missing. trial_count_distribution='fixed' needs it"),
+        (
+            {"trial_count_distribution": "geometric", "trials": 3},
+            "trials=3 does not apply to trial_count_distribution='geometric'",
+        ),
+        (
+            {"trial_count_distribution": "disjoint", "trials_mean": 3},
+            "trials_mean=3 does not apply to trial_count_distribution='disjoint'",
+        ),
+        ({"trials": 3, "trials_mean": 3}, "trials_mean=3 does not apply to trial_count_distribution='fixed'"),
+        ({"trial_count_distribution": "geometrc", "trials_mean": 3}, "Did you mean 'geometric'"),
+        ({"trial_count_distribution": 3, "trials": 3}, "trial_count_distribution=3 must be one of"),
         ({"trials": 0}, "trials=0 must be a whole number >= 1"),
         ({"trials": 2.5}, "trials=2.5 must be a whole number"),
         ({"trials": True}, "trials=True must be a whole number"),
         ({"trials": 10**7}, "trials=10000000 must be at most 1e\\+06"),
-        ({"trials_law": "poisson", "trials_mean": 0.9}, "trials_mean=0.9 must be >= 1"),
-        ({"trials_law": "poisson", "trials_mean": math.inf}, "trials_mean=inf"),
-        ({"trials_law": "poisson", "trials_mean": "ten"}, "trials_mean='ten'"),
-        ({"trials_law": "poisson", "trials_mean": 1e7}, "must be at most 1e\\+06"),
-        ({**LAWS["geometric"], "accountant": "gdp"}, "accountant='gdp' has no theorem for trials_law='geometric'"),
+        ({"trial_count_distribution": "poisson", "trials_mean": 0.9}, "trials_mean=0.9 must be >= 1"),
+        ({"trial_count_distribution": "poisson", "trials_mean": math.inf}, "trials_mean=inf"),
+        ({"trial_count_distribution": "poisson", "trials_mean": "ten"}, "trials_mean='ten'"),
+        ({"trial_count_distribution": "poisson", "trials_mean": 1e7}, "must be at most 1e\\+06"),
+        (
+            {**LAWS["geometric"], "accountant": "gdp"},
+            "accountant='gdp' has no theorem for trial_count_distribution='geometric'",
+        ),
         ({**LAWS["poisson"], "accountant": "pld"}, "Use accountant='rdp', or leave it out"),
         ({**LAWS["fixed"], "accountant": "proactive"}, "cannot charge for trials"),
-        ({**LAWS["fixed"], "method": "noisy-sgd", "as_published": True}, "no paper's formula charges for tuning"),
+        ({**LAWS["fixed"], "method": "noisy-sgd", "uncertified": True}, "no paper's formula charges for tuning"),
     ],
 )
 def test_what_cannot_be_right_is_named(given, words):
@@ -161,7 +176,7 @@ def test_what_cannot_be_right_is_named(given, words):
 
 def test_a_recipe_says_it_in_one_way():
     fixed = Recipe.of(**BASE, trials=3)
-    assert fixed == Recipe.of(**BASE, trials=3, trials_law="fixed")
+    assert fixed == Recipe.of(**BASE, trials=3, trial_count_distribution="fixed")
     assert Recipe.of(**fixed.as_dict()) == fixed
     assert Recipe.of(**BASE, **LAWS["geometric"]) == Recipe.of(**BASE, **{**LAWS["geometric"], "trials_mean": 10.0})
     assert Recipe.of(**BASE).tuning is None
@@ -170,11 +185,11 @@ def test_a_recipe_says_it_in_one_way():
 
 def test_a_file_and_flags_that_win_over_it(tmp_path):
     file = tmp_path / "recipe.toml"
-    file.write_text('epsilon = 2\nsize = 60000\nsteps = 9\ntrials_mean = "20/2"\ntrials_law = "geometric"\n')
+    file.write_text('epsilon = 2\ndataset_size = 60000\nsteps = 9\ntrials_mean = "20/2"\ntrials_law = "geometric"\n')
     assert Recipe.load(file).tuning.runs == 10
     assert Recipe.load(file, trials_mean=4).tuning.runs == 4
-    assert Recipe.load(file, trials=4, trials_law="disjoint").tuning.name == "4 runs on disjoint parts"
-    with pytest.raises(InvalidValue, match="trials=4 does not apply to trials_law='geometric'"):
+    assert Recipe.load(file, trials=4, trial_count_distribution="disjoint").tuning.name == "4 runs on disjoint parts"
+    with pytest.raises(InvalidValue, match="trials=4 does not apply to trial_count_distribution='geometric'"):
         Recipe.load(file, trials=4)
 
 
@@ -191,12 +206,12 @@ def test_a_tuned_plan_survives_its_file(law, tmp_path):
 
 EDITS = {
     "fewer trials on average": (("recipe", "trials_mean"), 2.0, "guarantee.epsilon="),
-    "another law": (("recipe", "trials_law"), "poisson", "guarantee."),
-    "no law": (("recipe", "trials_law"), None, "trials_mean=10.0 needs a law"),
+    "another law": (("recipe", "trial_count_distribution"), "poisson", "guarantee."),
+    "no law": (("recipe", "trial_count_distribution"), None, "trials_mean=10.0 needs a law"),
     "an impossible mean": (("recipe", "trials_mean"), 0.1, "trials_mean=0.1 must be >= 1"),
     "a better epsilon": (("guarantee", "epsilon"), 1.0, "guarantee.epsilon=1.0 does not follow"),
     "a better method": (("guarantee", "method"), "pld", "guarantee.method=pld does not follow"),
-    "less noise": (("steps", "scale"), 1.0, "guarantee.epsilon="),
+    "less noise": (("steps", "peak_noise_multiplier"), 1.0, "guarantee.epsilon="),
     "a better single run": (("one_run", "epsilon"), 0.1, "one_run.epsilon=0.1 does not follow"),
     "no single run": (("one_run",), None, "one_run=None does not follow"),
 }
@@ -221,7 +236,7 @@ def test_an_edited_tuned_plan_is_refused_even_with_a_new_hash(tmp_path, edit):
 def test_the_tuning_cannot_be_cut_out_of_a_file(tmp_path):
     """Without its law a plan would promise the whole budget to one run: its steps do not give that guarantee."""
     content = json.loads(json.dumps(planned("geometric").as_dict()))
-    del content["one_run"], content["recipe"]["trials_mean"], content["recipe"]["trials_law"]
+    del content["one_run"], content["recipe"]["trials_mean"], content["recipe"]["trial_count_distribution"]
     content["hash"] = content_digest({key: value for key, value in content.items() if key != "hash"})
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(InvalidValue, match="does not follow from the steps"):

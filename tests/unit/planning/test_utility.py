@@ -16,7 +16,17 @@ MOVING = PlannedSteps(length=300, rate=0.01, scale=3.0, noise="exponential:end=0
 
 
 def planned(**more: object) -> Plan:
-    return plan(**{"size": SIZE, "delta": 1e-5, "batch": 600, "steps": 200, "noise": 1.5, "solve": "epsilon"} | more)
+    return plan(
+        **{
+            "dataset_size": SIZE,
+            "delta": 1e-5,
+            "batch_size": 600,
+            "steps": 200,
+            "noise_multiplier": 1.5,
+            "solve": "epsilon",
+        }
+        | more
+    )
 
 
 def slow_gap(steps: PlannedSteps, profile: Profile, *, bound: bool = True) -> float:
@@ -92,7 +102,7 @@ def test_the_limits_are_right() -> None:
 
 @pytest.mark.parametrize("clip", [1e-200, 1e-3, 0.1])
 def test_a_clip_below_all_norms_is_made_up_for_by_the_learning_rate(clip: float) -> None:
-    at = {"length": 300, "rate": 0.01, "scale": 2.0}
+    at = {"length": 300, "sample_rate": 0.01, "scale": 2.0}
     small, smaller = (
         estimate(PlannedSteps(**at, clip=f"constant:value={c}"), size=SIZE).gap for c in (0.5, 0.5 * clip)
     )
@@ -100,7 +110,7 @@ def test_a_clip_below_all_norms_is_made_up_for_by_the_learning_rate(clip: float)
 
 
 def test_a_clip_above_all_norms_only_adds_noise() -> None:
-    at = {"length": 300, "rate": 0.01, "scale": 2.0}
+    at = {"length": 300, "sample_rate": 0.01, "scale": 2.0}
     gaps = [estimate(PlannedSteps(**at, clip=f"constant:value={c}"), size=SIZE).gap for c in (2, 4, 8, 1e200)]
     assert gaps == sorted(gaps)
     assert gaps[-1] == 1
@@ -108,17 +118,17 @@ def test_a_clip_above_all_norms_only_adds_noise() -> None:
 
 def test_the_clipping_rule_counts() -> None:
     """Normalised clipping lengthens the short gradients too, so it keeps more than all of them."""
-    flat, normalised = planned(clip=1.0), planned(clip=1.0, rule="normalised")
+    flat, normalised = planned(clipping_norm=1.0), planned(clipping_norm=1.0, rule="normalised")
     assert utility(flat).kept < 1
     assert utility(flat).gap != utility(normalised).gap
-    unsound = plan(epsilon=2.0, size=SIZE, batch=600, epochs=5, method="auto-exp", as_published=True)
+    unsound = plan(epsilon=2.0, dataset_size=SIZE, batch_size=600, epochs=5, method="auto-exp", uncertified=True)
     with pytest.raises(Unsupported, match="does not clip to C"):
         utility(unsound)
 
 
 def test_replace_one_neighbours_have_twice_the_noise() -> None:
-    once = planned(batch=SIZE, relation="zero-out")
-    twice = planned(batch=SIZE, relation="replace")
+    once = planned(batch_size=SIZE, adjacency="zero-out")
+    twice = planned(batch_size=SIZE, adjacency="replace-one")
     at = np.array([0, 199])
     assert noise_std(twice, at) == pytest.approx(2 * noise_std(once, at))
     assert utility(twice).noise_energy == pytest.approx(4 * utility(once).noise_energy)

@@ -54,24 +54,36 @@ def test_lemma_3_at_its_edge():
 
 def test_fixed_size_needs_replace():
     step = Step(noise=20.0, rate=0.01, sampling=FixedSize())
-    assert Tcdp().unsupported_reason(step, "replace") is None
-    assert "replace" in (Tcdp().unsupported_reason(step, "zero-out") or "")
+    assert Tcdp().unsupported_reason(step, "replace-one") is None
+    assert "replace-one" in (Tcdp().unsupported_reason(step, "zero-out") or "")
 
 
 def epochs(noise_squared) -> Ledger:
     ledger = Ledger()
-    ledger.extend(noise=np.sqrt(noise_squared), rate=0.001)
+    ledger.extend(noise_multiplier=np.sqrt(noise_squared), sample_rate=0.001)
     return ledger
 
 
 @pytest.mark.parametrize(
     ("form", "variance", "factor"),
     [
-        (auto_linear(noise=2.0, rate=0.001, epochs=100), 4.0 * 0.99 ** np.arange(100), 1.0),
-        (auto_time(noise=2.0, rate=0.001, epochs=100), 4.0 / (1 + 0.02 * np.arange(100)), 1.0),
-        (auto_time(noise=3.0, rate=0.001, epochs=2), 9.0 / (1 + 1.5 * np.arange(2)), 1.0),  # R above 1
-        (auto_exponential(noise=2.0, rate=0.001, epochs=100), 4.0 * np.exp(-0.1 * np.arange(100)), 1.0),
-        (auto_step(noise=2.0, rate=0.001, epochs=100), 4.0 * 0.5 ** (np.arange(100) // 10), 100.0),  # D^2 too little
+        (auto_linear(noise_multiplier=2.0, sample_rate=0.001, epochs=100), 4.0 * 0.99 ** np.arange(100), 1.0),
+        (auto_time(noise_multiplier=2.0, sample_rate=0.001, epochs=100), 4.0 / (1 + 0.02 * np.arange(100)), 1.0),
+        (
+            auto_time(noise_multiplier=3.0, sample_rate=0.001, epochs=2),
+            9.0 / (1 + 1.5 * np.arange(2)),
+            1.0,
+        ),  # R above 1
+        (
+            auto_exponential(noise_multiplier=2.0, sample_rate=0.001, epochs=100),
+            4.0 * np.exp(-0.1 * np.arange(100)),
+            1.0,
+        ),
+        (
+            auto_step(noise_multiplier=2.0, sample_rate=0.001, epochs=100),
+            4.0 * 0.5 ** (np.arange(100) // 10),
+            100.0,
+        ),  # D^2 too little
     ],
     ids=["linear", "time", "short-time", "exponential", "step"],
 )
@@ -82,10 +94,10 @@ def test_closed_forms_are_the_lemmas_over_epochs(form, variance, factor):
 
 
 def test_closed_forms_scale_with_the_clip():
-    one, two = (auto_linear(noise=2.0, rate=0.001, epochs=100, clip=c) for c in (1.0, 2.0))
+    one, two = (auto_linear(noise_multiplier=2.0, sample_rate=0.001, epochs=100, clipping_norm=c) for c in (1.0, 2.0))
     assert two == (pytest.approx(4 * one[0]), pytest.approx(one[1] / 4))
 
 
 def test_closed_forms_check_their_input():
     with pytest.raises(InvalidValue, match="decay=1"):
-        auto_linear(noise=1.0, rate=0.01, epochs=10, decay=1.0)
+        auto_linear(noise_multiplier=1.0, sample_rate=0.01, epochs=10, decay=1.0)

@@ -9,7 +9,7 @@ from privet.published.accountants import Zcdp, epsilon_of_rho, rho_of
 
 def test_a_whole_dataset_gaussian_has_half_its_squared_mu():
     ledger = Ledger()
-    ledger.extend(noise=[1.0, 2.0])
+    ledger.extend(noise_multiplier=[1.0, 2.0])
     assert rho_of(ledger) == pytest.approx(0.5 + 0.125)
     assert Zcdp().label(ledger, 1e-5) == "certified"
 
@@ -34,7 +34,7 @@ def test_the_sampled_rule_is_only_claimed():
 
 def test_one_sampled_step_makes_the_whole_ledger_claimed():
     ledger = Ledger()
-    ledger.extend(noise=[2.0, 2.0], rate=[1.0, 0.5])
+    ledger.extend(noise_multiplier=[2.0, 2.0], sample_rate=[1.0, 0.5])
     assert rho_of(ledger) == pytest.approx(1 / 8 + 1 / 16)
     assert Zcdp().label(ledger, 1e-5) == "claimed"
 

@@ -245,7 +245,7 @@ def test_a_report_claims_no_more_noise_and_no_smaller_clip_than_there_was(facts:
 
 def test_the_attackers_ceiling_is_that_of_the_exact_law(tmp_path: Path) -> None:
     """Full batches are Gaussian privacy with mu = sqrt(T) / noise: Phi(Phi^-1(a) + mu) members are found at most."""
-    made = plan(delta=1e-3, size=SIZE, batch=SIZE, steps=4, noise=4.0, solve="epsilon")
+    made = plan(delta=1e-3, dataset_size=SIZE, batch_size=SIZE, steps=4, noise_multiplier=4.0, solve="epsilon")
     train(made, "tiny_task:task", out=tmp_path / "a")
     facts = gather(tmp_path / "a")
     for power in facts.powers:
@@ -316,7 +316,7 @@ def test_raw_metrics_are_not_shown_unless_asked_for(facts: dict[str, RunFacts]) 
     for name, value in one.raw.items():
         assert name not in hidden.html() + hidden.markdown() + json.dumps(hidden.as_dict())
         assert f"{name}: {value:.4g} not private" in Page(shown.html()).text
-        assert shown.as_dict()["runs"][0]["not_private"]["raw"][name] == value
+        assert shown.as_dict()["runs"][0]["non_private_preprocessing"]["raw"][name] == value
     assert "raw figures from training records are in its metrics and not shown" in hidden.html()
 
 

@@ -41,7 +41,11 @@ def facts(whole: Path) -> RunFacts:
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> RunFacts:
     folder = tmp_path_factory.mktemp("tuned") / "a"
-    train(report_runs.tiny_plan(steps=3, trials_mean=3.0, trials_law="geometric"), "tiny_task:task", out=folder)
+    train(
+        report_runs.tiny_plan(steps=3, trials_mean=3.0, trial_count_distribution="geometric"),
+        "tiny_task:task",
+        out=folder,
+    )
     return gather(folder)
 
 
@@ -146,7 +150,7 @@ def test_ceilings_of_a_single_run_are_for_all_it_gave_out(facts: RunFacts) -> No
 
 def test_users_are_not_called_records(tmp_path: Path) -> None:
     owned = replace(task(), users=torch.arange(SIZE) // 2)
-    planned = report_runs.tiny_plan(unit="user", size=SIZE // 2, batch=10, steps=3)
+    planned = report_runs.tiny_plan(unit="user", dataset_size=SIZE // 2, batch_size=10, steps=3)
     train(planned, owned, out=tmp_path / "a")
     facts = gather(tmp_path / "a")
     text = text_of(facts)
@@ -164,7 +168,7 @@ def test_a_client_need_not_be_one_person(facts: RunFacts) -> None:
 
 
 def test_a_report_does_not_hide_the_number_that_it_shows(tmp_path: Path) -> None:
-    train(report_runs.tiny_plan(relation="add-remove", steps=3), "tiny_task:task", out=tmp_path / "a")
+    train(report_runs.tiny_plan(adjacency="add-remove", steps=3), "tiny_task:task", out=tmp_path / "a")
     text = text_of(gather(tmp_path / "a"))
     assert "is not given away" not in text
     assert "The number of examples need not be public, but the plan's own figure is: this report shows it" in text
@@ -219,7 +223,7 @@ def test_where_nothing_is_guaranteed_no_attack_keeps_within_it(facts: RunFacts, 
 
 def test_outcomes_of_a_run_that_is_gone_are_not_taken_for_those_of_the_next(tmp_path: Path) -> None:
     folder, kept = tmp_path / "a", tmp_path / "outcomes"
-    planned = report_runs.tiny_plan(size=100, steps=2)
+    planned = report_runs.tiny_plan(dataset_size=100, steps=2)
     for count in (1, 2):
         train(planned, "digits:size=100", out=folder, model="linear")
         attack(Run.load(folder), attacks=["prior"], examples=2, candidates=20, out=kept)

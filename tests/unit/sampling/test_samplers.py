@@ -98,7 +98,7 @@ def test_a_gap_starts_where_its_chance_says(rate, k):
 
 
 def test_the_rate_may_change_at_every_step():
-    found = drawn(Poisson(), size=10_000, rate=0.9, length=3, batch="table:1,0.1,0.01")
+    found = drawn(Poisson(), size=10_000, rate=0.9, length=3, batch_size="table:1,0.1,0.01")
     assert [round(len(batch), -2) for batch in found] == [9000, 900, 100]
 
 
@@ -174,7 +174,7 @@ def test_a_shuffled_run_is_taken_up_between_epochs_only():
 
 def test_a_rate_that_changes_within_an_epoch_is_refused():
     with pytest.raises(InvalidValue, match="within a shuffled epoch"):
-        drawn(Shuffled(), size=8, rate=0.5, length=4, batch="table:1,0.5,1,1")
+        drawn(Shuffled(), size=8, rate=0.5, length=4, batch_size="table:1,0.5,1,1")
 
 
 def test_a_trillion_steps_cost_nothing_until_they_are_drawn():
@@ -186,7 +186,7 @@ def test_a_trillion_steps_cost_nothing_until_they_are_drawn():
 
 # --- the plan ---------------------------------------------------------------------------------------
 
-PLAN = plan(epsilon=2.0, delta=1e-3, size=300, batch=30, steps=25)
+PLAN = plan(epsilon=2.0, delta=1e-3, dataset_size=300, batch_size=30, steps=25)
 
 
 def for_budget(**changes: str) -> Plan:
@@ -217,9 +217,9 @@ def test_another_sampler_than_the_plans_is_refused(steps):
 
 
 def test_a_public_size_is_checked_and_a_private_one_is_not():
-    with pytest.raises(InvalidValue, match="examples=299 must be the plan's size=300"):
+    with pytest.raises(InvalidValue, match="examples=299 must be the plan's dataset_size=300"):
         sampler(PLAN, records=299)
-    private = for_budget(relation="add-remove")
+    private = for_budget(adjacency="add-remove")
     for records in (0, 299, 301):
         assert len(list(sampler(private, records=records))) == 25
 
@@ -233,7 +233,7 @@ def test_wrong_arguments_say_so():
     steps = PlannedSteps(length=25, rate=0.1)
     with pytest.raises(InvalidValue, match="start=26 must be at most steps=25"):
         Sampler(size=300, steps=steps, start=26)
-    with pytest.raises(InvalidValue, match="size=-1"):
+    with pytest.raises(InvalidValue, match="dataset_size=-1"):
         Sampler(size=-1, steps=steps)
 
     class Mine(Sampling):

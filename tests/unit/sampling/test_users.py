@@ -17,7 +17,7 @@ from privet.sampling.loading import physical_batches
 from privet.sampling.users import bound_contributions, number_users, user_sampler
 
 IDS = ["ann", "bob", "ann", "cat", "ann", "cat", "ann", "dan"]
-PLAN = plan(epsilon=3.0, delta=1e-2, size=4, rate=0.5, steps=40, unit="user")
+PLAN = plan(epsilon=3.0, delta=1e-2, dataset_size=4, sample_rate=0.5, steps=40, unit="user")
 ALL = replace(PLAN, steps=PlannedSteps(length=40, rate=1.0))  # what it costs does not matter here
 
 
@@ -70,8 +70,8 @@ def test_a_chosen_user_gives_up_to_so_many_records_next_to_each_other(most):
 
 
 def test_the_bound_is_that_of_a_whole_user():
-    assert user_sampler(PLAN, users=IDS, most=3).norm_bound(0.5) == 1.5
-    assert user_sampler(PLAN, users=IDS).norm_bound(0.5) == 0.5
+    assert user_sampler(PLAN, users=IDS, most=3).l2_bound(0.5) == 1.5
+    assert user_sampler(PLAN, users=IDS).l2_bound(0.5) == 0.5
 
 
 @pytest.mark.parametrize("physical", [2, 3, 5, 100])
@@ -100,7 +100,7 @@ def test_nobody_chosen_is_a_step():
 
 def test_the_plan_must_be_for_so_many_users():
     user_sampler(PLAN, users=IDS).check(PLAN)
-    with pytest.raises(InvalidValue, match=r"users=3 must be the plan's size=4.*users is public"):
+    with pytest.raises(InvalidValue, match=r"users=3 must be the plan's dataset_size=4.*users is public"):
         user_sampler(PLAN, users=IDS[:-1])
     examples = replace(PLAN, recipe=replace(PLAN.recipe, budget=replace(PLAN.recipe.budget, unit="example")))
     with pytest.raises(InvalidValue, match="unit='example' protects records"):

@@ -101,7 +101,7 @@ SCHEDULERS: dict[str, Callable[[optim.Optimizer], Any]] = {
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
     "function": lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
     "callable": lambda o: lr_scheduler.LambdaLR(o, Warm()),
-    "average": lambda o: SWALR(o, swa_lr=0.01, anneal_epochs=4),
+    "ema_decay": lambda o: SWALR(o, swa_lr=0.01, anneal_epochs=4),
     "sequence": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.LinearLR(o, total_iters=4), lr_scheduler.ExponentialLR(o, 0.8)], milestones=[4]
     ),
@@ -242,7 +242,7 @@ def test_extra_rule_state_and_average_come_back_as_they_were(tmp_path: Path) -> 
     optimizer = optim.SGD(model.parameters(), lr=1)
     rule = {"moved": 0.25, "mean.0.weight": torch.randn(4, 3), "unit": None}
     average = {name: value + 1 for name, value in model.named_parameters()}
-    given = {"rule_state": rule, "average": average, "extra": EXTRA}
+    given = {"rule_state": rule, "ema_decay": average, "extra": EXTRA}
     digest = save(tmp_path, model=model, optimizer=optimizer, **given)
     for found in (load(tmp_path, model=model, optimizer=optimizer), peek(tmp_path)):
         assert bits(found.extra) == bits(EXTRA)
@@ -350,7 +350,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(
     average = good | {"3.bias": model[3].bias.detach().clone()}
     model.load_state_dict(good, strict=False)
     with pytest.raises(InvalidValue, match=r"average\.3\.bias has values"):
-        save(tmp_path, model=model, optimizer=optimizer, average=average, extra={})
+        save(tmp_path, model=model, optimizer=optimizer, ema_decay=average, extra={})
 
 
 # --- what does not fit ------------------------------------------------------------------------------

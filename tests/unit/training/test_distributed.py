@@ -33,8 +33,8 @@ USERS = [f"user {i % 30}" for i in range(SIZE)]
 
 
 def a_plan(**given):
-    amount = {} if "rate" in given else {"batch": 12}
-    return plan(**{"delta": 1e-3, "size": SIZE, "steps": 6, "noise": 0.7, "clip": 0.5, "solve": "epsilon",
+    amount = {} if "sample_rate" in given else {"batch_size": 12}
+    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "steps": 6, "noise_multiplier": 0.7, "clipping_norm": 0.5, "solve": "epsilon",
                    **amount, **given})  # fmt: skip
 
 
@@ -103,27 +103,31 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize(
     ("size", "planned", "given"),
     [
-        (2, {"rate": 1.0}, {}),
-        (3, {}, {"max_physical_batch": 2}),
-        (3, {"batch": 2}, {}),  # often fewer records than ranks, and often none
-        (2, {"batch": 2}, {"max_physical_batch": 1}),
-        (2, {}, {"views": 2, "max_physical_batch": 4}),
-        (2, {}, {"workers": 1, "max_physical_batch": 3}),
+        (2, {"sample_rate": 1.0}, {}),
+        (3, {}, {"max_physical_batch_size": 2}),
+        (3, {"batch_size": 2}, {}),  # often fewer records than ranks, and often none
+        (2, {"batch_size": 2}, {"max_physical_batch_size": 1}),
+        (2, {}, {"augmentations": 2, "max_physical_batch_size": 4}),
+        (2, {}, {"workers": 1, "max_physical_batch_size": 3}),
         (2, {"sampling": "truncated-poisson:cap=30,size=60"}, {}),
-        (3, {"sampling": "fixed-size", "relation": "replace", "accountant": "rdp"}, {"max_physical_batch": 5}),
+        (
+            3,
+            {"sampling": "fixed-size", "adjacency": "replace-one", "accountant": "rdp"},
+            {"max_physical_batch_size": 5},
+        ),
         (2, {"sampling": "shuffled"}, {}),
-        (3, {"unit": "user", "size": 30}, {"users": USERS, "max_physical_batch": 2}),
-        (2, {"rule": "quantile"}, {"max_physical_batch": 2}),
+        (3, {"unit": "user", "dataset_size": 30}, {"users": USERS, "max_physical_batch_size": 2}),
+        (2, {"rule": "quantile"}, {"max_physical_batch_size": 2}),
         (2, {"rule": "adaclip"}, {}),
-        (2, {"rule": "per_layer"}, {"average": 0.9}),
+        (2, {"rule": "per_layer"}, {"ema_decay": 0.9}),
     ],
     ids=str,
 )
 def test_without_noise_many_ranks_make_the_weights_of_one(no_noise, size, planned, given):
     """In double precision, to 12 digits; on every rank the same bits, in as many rounds."""
     p = a_plan(**planned)
-    alone, _ = run(a_training(planned=p, generator=seeded(7, size, 0), **given))  # the coins that the group tosses
-    told = fine(on_ranks(size, lambda g: run(a_training(g, p, seed=g.rank + 1, generator=seeded(7), **given))))
+    alone, _ = run(a_training(planned=p, randomness=seeded(7, size, 0), **given))  # the coins that the group tosses
+    told = fine(on_ranks(size, lambda g: run(a_training(g, p, seed=g.rank + 1, randomness=seeded(7), **given))))
     assert all(torch.equal(told[0][0], found) for found, _ in told)
     assert len({rounds for _, rounds in told}) == 1
     torch.testing.assert_close(told[0][0], alone, rtol=1e-12, atol=1e-12)
@@ -135,9 +139,9 @@ def test_without_noise_many_ranks_make_the_weights_of_one(no_noise, size, planne
 @pytest.mark.parametrize("secure", [False, True])
 def test_with_noise_all_ranks_have_the_same_bits_and_rules_learn_the_same(rule, secure):
     def work(g):
-        training = a_training(g, a_plan(rule=rule), seed=g.rank, secure=secure, average=0.9)
+        training = a_training(g, a_plan(rule=rule), seed=g.rank, secure_noise=secure, ema_decay=0.9)
         found, _ = run(training)
-        learnt = list(training.rule.state().values()) if rule != "flat" else []
+        learnt = list(training.rule.state_dict().values()) if rule != "flat" else []
         mean = torch.cat([m.flatten() for m in training.average.mean.values()])
         return [found, mean, *(torch.as_tensor(v).flatten() for v in learnt)]
 
@@ -149,11 +153,11 @@ def test_with_noise_all_ranks_have_the_same_bits_and_rules_learn_the_same(rule, 
 
 
 def test_a_seeded_run_is_the_same_again_and_its_ranks_draw_different_noise(drawn):
-    p = a_plan(rate=1e-9)  # nobody takes part: what a rank adds is its noise
-    fine(on_ranks(2, lambda g: run(a_training(g, p, generator=seeded(7)))[0]))
+    p = a_plan(sample_rate=1e-9)  # nobody takes part: what a rank adds is its noise
+    fine(on_ranks(2, lambda g: run(a_training(g, p, randomness=seeded(7)))[0]))
     assert len(set(drawn)) == len(drawn) == 2 * 6
-    one = fine(on_ranks(2, lambda g: run(a_training(g, generator=seeded(7)))[0]))
-    two = fine(on_ranks(2, lambda g: run(a_training(g, generator=seeded(7)))[0]))
+    one = fine(on_ranks(2, lambda g: run(a_training(g, randomness=seeded(7)))[0]))
+    two = fine(on_ranks(2, lambda g: run(a_training(g, randomness=seeded(7)))[0]))
     assert torch.equal(one[0], two[1])
 
 
@@ -180,8 +184,8 @@ def test_a_part_that_is_lent_is_alone_in_its_piece_and_every_record_is_in_one_pa
                 assert len({len(c) for c in cut}) == 1
                 lent = [part.next_turn(is_last=True) for part in parts]
                 assert len({turn.sample for turn in lent}) == 1
-                kept = [c[:-1] if turn.is_lent else c for c, turn in zip(cut, lent, strict=True)]
-                assert all(len(c[-1]) == 1 for c, turn in zip(cut, lent, strict=True) if turn.is_lent)
+                kept = [c[:-1] if turn.is_padding else c for c, turn in zip(cut, lent, strict=True)]
+                assert all(len(c[-1]) == 1 for c, turn in zip(cut, lent, strict=True) if turn.is_padding)
                 assert sorted(i for c in kept for piece in c for i in piece.tolist()) == list(range(n))
 
 
@@ -211,7 +215,7 @@ def test_a_step_is_charged_once_and_before_any_rank_draws(tmp_path, monkeypatch,
 
 def test_reserved_steps_are_told_to_all_ranks(tmp_path):
     def work(g):
-        with a_training(g, out=tmp_path / "a", reserve=4) as training:
+        with a_training(g, out=tmp_path / "a", steps_per_line=4) as training:
             run(training, most=1)
             return training.steps_done, training.spent().epsilon
 
@@ -271,15 +275,15 @@ def test_a_folder_that_has_a_ledger_is_refused_on_every_rank(tmp_path):
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("plan", lambda r: {"planned": a_plan(noise=0.7 + 0.1 * r)}),
+        ("plan", lambda r: {"planned": a_plan(noise_multiplier=0.7 + 0.1 * r)}),
         ("dataset", lambda r: {"dataset": (X.roll(r, 0), Y)}),
         ("dataset", lambda r: {"dataset": (X, Y.roll(r, 0))}),
         ("optimizer", lambda r: {"lr": 0.1 * (r + 1)}),
         ("generator", lambda r: {"generator": seeded(r)}),
-        ("settings", lambda r: {"max_physical_batch": 2 + r}),
+        ("settings", lambda r: {"max_physical_batch_size": 2 + r}),
         ("settings", lambda r: {"secure": bool(r)}),
-        ("settings", lambda r: {"not_private": "counted" * r, "as_published": True}),
-        ("settings", lambda r: {"planned": a_plan(unit="user", size=30), "users": USERS[r:] + USERS[:r]}),
+        ("settings", lambda r: {"non_private_preprocessing": "counted" * r, "uncertified": True}),
+        ("settings", lambda r: {"planned": a_plan(unit="user", dataset_size=30), "users": USERS[r:] + USERS[:r]}),
     ],
 )
 def test_ranks_that_begin_differently_are_refused_before_there_is_a_ledger(tmp_path, name, given):
@@ -373,11 +377,11 @@ def parts(seed=1):
 @pytest.mark.parametrize(("before", "after"), [(2, 2), (2, 3), (1, 2), (3, 1)])
 def test_a_run_goes_on_with_as_many_ranks_as_there_are(tmp_path, no_noise, before, after):
     """Without noise and with full batches, the weights of an unbroken run."""
-    p = a_plan(rate=1.0, rule="quantile")
+    p = a_plan(sample_rate=1.0, rule="quantile")
 
     def begin(g):
         model, optimizer, scheduler = parts()
-        with Training(model, optimizer, (X, Y), p, out=tmp_path / "a", group=g, average=0.9) as training:
+        with Training(model, optimizer, (X, Y), p, out=tmp_path / "a", group=g, ema_decay=0.9) as training:
             for x, y in training:
                 training.step(LOSS(model(x), y))
                 scheduler.step()
@@ -388,13 +392,13 @@ def test_a_run_goes_on_with_as_many_ranks_as_there_are(tmp_path, no_noise, befor
     def go_on(g):
         model, optimizer, scheduler = parts(seed=5 + (g.rank if g else 0))
         out = tmp_path / "a" if g is None or g.is_first else "/nowhere"  # only rank 0 needs to see the folder
-        given = {"out": out, "scheduler": scheduler, "group": g, "average": 0.9}
+        given = {"out": out, "scheduler": scheduler, "group": g, "ema_decay": 0.9}
         with resume(model, optimizer, (X, Y), p, **given) as training:
             assert training.steps_done == 3
             for x, y in training:
                 training.step(LOSS(model(x), y))
                 scheduler.step()
-            return weights(training), training.steps_done, training.rule.state(), scheduler.get_last_lr()
+            return weights(training), training.steps_done, training.rule.state_dict(), scheduler.get_last_lr()
 
     def on(count, work):
         return fine(on_ranks(count, work)) if count > 1 else [work(None)]
@@ -433,8 +437,10 @@ def test_a_damaged_ledger_is_refused_on_every_rank(tmp_path):
 
 
 def test_unsound_rules_are_refused():
-    own = plan(delta=1e-3, size=SIZE, batch=12, steps=3, epsilon=2.0, method="auto-linear", as_published=True)
-    told = on_ranks(2, lambda g: a_training(g, own, as_published=True))
+    own = plan(
+        delta=1e-3, dataset_size=SIZE, batch_size=12, steps=3, epsilon=2.0, method="auto-linear", uncertified=True
+    )
+    told = on_ranks(2, lambda g: a_training(g, own, uncertified=True))
     assert all(isinstance(error, Unsupported) and "Train it in one process" in str(error) for error in told)
 
 
@@ -487,10 +493,10 @@ def test_checksums_tell_tensors_apart():
 def test_a_sum_over_ranks_that_overflows_is_refused(monkeypatch):
     monkeypatch.setattr(engine_release, "add_noise", lambda *_, **__: {"w": torch.tensor([3e38])})
     rule, step = bounded(clipping_rule("flat")), PLAN.steps[0]
-    total = ClippedSum(grads={"w": torch.zeros(1)}, norm_bound=step.clip, raw_norms=torch.zeros(0), raw_batch=0)
+    total = ClippedSum(grads={"w": torch.zeros(1)}, l2_bound=step.clip, raw_norms=torch.zeros(0), raw_batch_size=0)
 
     def work(g):
-        releaser = engine_release.releaser_for(rule, total.grads, randomness=seeded(1), relation="zero-out", ranks=g)
+        releaser = engine_release.releaser_for(rule, total.grads, randomness=seeded(1), adjacency="zero-out", ranks=g)
         return releaser.release(total, issue_uncharged(step), batch=1.0)
 
     assert all("not finite" in str(error) for error in on_ranks(2, work))

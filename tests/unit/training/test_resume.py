@@ -19,7 +19,7 @@ Y = (X[:, 0] > 0).long()
 
 def planned(steps: int = 12, **more):
     """Full batches and next to no noise, so that two runs can be compared."""
-    return plan(delta=1e-3, size=40, batch=40, steps=steps, noise=1e-7, solve="epsilon", **more)
+    return plan(delta=1e-3, dataset_size=40, batch_size=40, steps=steps, noise_multiplier=1e-7, solve="epsilon", **more)
 
 
 def parts(rate: float = 0.3):
@@ -92,16 +92,18 @@ def test_without_a_checkpoint_what_is_charged_is_charged(tmp_path):
 
 
 def test_what_is_learnt_on_the_way_comes_back(tmp_path):
-    p = plan(delta=1e-3, size=40, batch=40, steps=8, noise=0.5, solve="epsilon", rule="quantile")
+    p = plan(
+        delta=1e-3, dataset_size=40, batch_size=40, steps=8, noise_multiplier=0.5, solve="epsilon", rule="quantile"
+    )
     model, optimizer, scheduler = parts()
-    with Training(model, optimizer, (X, Y), p, out=tmp_path / "a", average=0.9) as training:
+    with Training(model, optimizer, (X, Y), p, out=tmp_path / "a", ema_decay=0.9) as training:
         trained(training, scheduler, 4)
         save(training, scheduler=scheduler)
-        assert training.rule.threshold(1.0) != 1.0
-        learnt, mean, steps = training.rule.state(), training.average.mean, training.average.steps
+        assert training.rule.current_clip(1.0) != 1.0
+        learnt, mean, steps = training.rule.state_dict(), training.average.mean, training.average.steps
     model, optimizer, scheduler = parts()
     with resume(model, optimizer, (X, Y), p, out=tmp_path / "a", scheduler=scheduler, average=0.9) as again:
-        assert again.rule.state() == learnt
+        assert again.rule.state_dict() == learnt
         assert again.average.steps == steps
         assert all(torch.equal(again.average.mean[name], mean[name]) for name in mean)
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("few_checks")
 def whole(tmp_path_factory):
     """A run that is over, to be copied."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    p = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=10)
+    p = plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=10)
     train(p, "tiny_task:task", out=folder, average=0.9)
     return folder
 
@@ -66,7 +66,7 @@ def test_tied_weights_are_averaged_together(tmp_path):
     model = Tied()
     average = {"one.weight": torch.full((3, 3), 7.0)}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    checkpoint.save(tmp_path, model=model, optimizer=optimizer, average=average, extra={})
+    checkpoint.save(tmp_path, model=model, optimizer=optimizer, ema_decay=average, extra={})
     again = Tied()
     checkpoint.load_weights(tmp_path, model=again)
     assert torch.equal(again.other.weight, average["one.weight"])
@@ -109,10 +109,10 @@ def test_a_run_without_a_step_has_spent_nothing(folder):
 
 def test_a_run_of_before_these_were_written_down_is_read(whole, folder):
     about = json.loads((folder / "run.json").read_text())
-    assert (about.pop("not_private"), about.pop("weights")) == ("", None)
+    assert (about.pop("non_private_preprocessing"), about.pop("weights")) == ("", None)
     (folder / "run.json").write_text(json.dumps(about))
     assert Run.load(folder).guarantee == Run.load(whole).guarantee
-    assert Run.load(folder).not_private == ""
+    assert Run.load(folder).non_private_preprocessing == ""
     (folder / "run.json").write_text(json.dumps(about | {"source": "texts; COUNTED WITHOUT PRIVACY, as published"}))
     run = Run.load(folder)
     assert (run.guarantee.label, run.spent.label) == ("claimed", "claimed")
@@ -163,7 +163,7 @@ DAMAGE = {
     "a missing key": (without("seed"), "has no 'seed'"),
     "a seed that is a word": (edited(seed="7"), "seed='7' is not what a run has"),
     "a seed in a private run": (edited(seed=7), "Whether it is private could not be told"),
-    "a flag that is a number": (edited(as_published=1), "as_published=1 is not what"),
+    "a flag that is a number": (edited(uncertified=1), "uncertified=1 is not what"),
     "an unknown setting": (edited(settings={"lerning": 1}), "training.lerning is not known"),
     "settings that are no table": (edited(settings=[]), "settings=[] is not what"),
     "a network without facts": (edited(network={"model": "cnn"}), "network is not what"),

@@ -21,7 +21,7 @@ from privet.training.setup import (
 
 @pytest.fixture(scope="module")
 def p():
-    return plan(delta=1e-3, size=100, batch=10, steps=30, noise=2.0, solve="epsilon")
+    return plan(delta=1e-3, dataset_size=100, batch_size=10, steps=30, noise_multiplier=2.0, solve="epsilon")
 
 
 def made(p, **table):
@@ -48,7 +48,7 @@ def test_optimizers_by_name(p, table, kind, group):
 
 
 def test_noisy_adam_is_adam_unless_said_otherwise():
-    p = plan(epsilon=2.0, size=100, batch=10, steps=3, method="noisy-adam")
+    p = plan(epsilon=2.0, dataset_size=100, batch_size=10, steps=3, method="noisy-adam")
     assert type(made(p)).__name__ == "Adam"
     assert type(made(p, optimizer="sgd")).__name__ == "SGD"
 
@@ -139,7 +139,7 @@ def test_the_rate_follows_the_number_of_the_step(p):
 
 def test_a_warm_up_takes_the_epochs_of_torch_and_not_the_whole_run():
     """Auto DP-SGD, Table 11: LinearLR goes from a third of the rate to all of it in 5 epochs, ConstantLR jumps then."""
-    long = plan(delta=1e-3, size=100, batch=10, steps=80, noise=2.0, solve="epsilon")
+    long = plan(delta=1e-3, dataset_size=100, batch_size=10, steps=80, noise_multiplier=2.0, solve="epsilon")
     steps = list(range(1, 81))
     linear, constant = rates(long, "linear", steps), rates(long, "constant", steps)
     assert [linear[at - 1] for at in (9, 10, 25, 40, 50, 80)] == [0.333333, 0.466667, 0.6, 0.866667, 1.0, 1.0]

@@ -46,17 +46,17 @@ PUBLIC = {
 @cache
 def planned(steps: int = 12):
     """Full batches and next to no noise, so that two runs can be compared."""
-    return plan(delta=1e-3, size=SIZE, batch=SIZE, steps=steps, noise=1e-7, solve="epsilon")
+    return plan(delta=1e-3, dataset_size=SIZE, batch_size=SIZE, steps=steps, noise_multiplier=1e-7, solve="epsilon")
 
 
 @cache
 def private(steps: int = 20):
-    return plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=steps)
+    return plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=steps)
 
 
 def with_table(**training):
     """A plan whose recipe has a [training] table."""
-    return plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=20, training=training)
+    return plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=20, training=training)
 
 
 class Interrupting(Progress):
@@ -137,7 +137,9 @@ def test_the_speed_is_of_planned_examples(tmp_path, monkeypatch):
 def test_what_comes_from_training_records_is_asked_for_and_named_raw(tmp_path):
     run = train(private(), "tiny_task:task", out=tmp_path / "a", show_private=True)
     lines = evaluations(run)
-    assert all(set(line) - PUBLIC == {"raw_train_loss", "raw_train_accuracy", "not_private"} for line in lines)
+    assert all(
+        set(line) - PUBLIC == {"raw_train_loss", "raw_train_accuracy", "non_private_preprocessing"} for line in lines
+    )
     assert not any(line["private"] for line in lines)
     assert all(0 <= line["raw_train_accuracy"] <= 1 for line in lines)
 
@@ -190,7 +192,7 @@ def test_evaluating_leaves_model_and_generators_as_they_were():
 
 # --- stopping and going on --------------------------------------------------------------------------
 
-VARIED = {"optimizer": "adam", "lr": 0.05, "scheduler": "cosine", "average": 0.9, "evaluate_every": 4}
+VARIED = {"optimizer": "adam", "lr": 0.05, "scheduler": "cosine", "ema_decay": 0.9, "evaluate_every": 4}
 
 
 def both(tmp_path, p, watcher, **settings) -> tuple[Run, Run]:
@@ -219,7 +221,7 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(tmp_path, number):
 
 
 def test_a_clean_stop_does_the_steps_that_it_has_reserved(tmp_path):
-    _, stopped = both(tmp_path, planned(), Interrupting(4), reserve=3, evaluate_every=50)
+    _, stopped = both(tmp_path, planned(), Interrupting(4), steps_per_line=3, evaluate_every=50)
     assert stopped.steps == 6
     assert checkpoint.peek(tmp_path / "split").extra["step"] == 6
     assert resume_run(tmp_path / "split").steps == 12
@@ -291,7 +293,15 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
 
 
 def test_shuffled_epochs_are_not_left_in_the_midst(tmp_path):
-    p = plan(delta=1e-3, size=SIZE, batch=50, steps=12, noise=2.0, solve="epsilon", sampling="shuffled")
+    p = plan(
+        delta=1e-3,
+        dataset_size=SIZE,
+        batch_size=50,
+        steps=12,
+        noise_multiplier=2.0,
+        solve="epsilon",
+        sampling="shuffled",
+    )
     stopped = train(p, "tiny_task:task", out=tmp_path / "a", watcher=Interrupting(5))
     assert stopped.steps == 8
     assert resume_run(tmp_path / "a").steps == 12
@@ -434,10 +444,12 @@ def test_a_seeded_run_that_goes_on_does_not_replay(tmp_path):
 
 
 def test_an_unsound_rule_trains_only_if_asked_and_guarantees_nothing(tmp_path):
-    p = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=10, method="auto-linear", as_published=True)
+    p = plan(
+        epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=10, method="auto-linear", uncertified=True
+    )
     with pytest.raises(Unsupported, match="--uncertified"):
         train(p, "tiny_task:task", out=tmp_path / "a")
-    run = train(p, "tiny_task:task", out=tmp_path / "a", as_published=True)
+    run = train(p, "tiny_task:task", out=tmp_path / "a", uncertified=True)
     assert "guarantee: none" in run.guarantee.method
     assert {line["label"] for line in evaluations(run)} == {"claimed"}
 
@@ -446,37 +458,41 @@ COUNTED = "vocabulary=counted, the most frequent words"
 
 
 def test_a_task_that_read_something_off_its_records_trains_only_if_asked_and_guarantees_nothing(tmp_path):
-    counted, p = task(not_private=COUNTED), private()
+    counted, p = task(non_private_preprocessing=COUNTED), private()
     model = counted.network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    clients = plan(epsilon=4.0, delta=1e-2, size=20, batch=5, steps=3, unit="client")
-    given = {"epsilon": 3.0, "delta": 1e-3, "batch": 20, "steps": 4}
+    clients = plan(epsilon=4.0, delta=1e-2, dataset_size=20, batch_size=5, steps=3, unit="client")
+    given = {"epsilon": 3.0, "delta": 1e-3, "batch_size": 20, "steps": 4}
     for refused in (
         lambda: train(p, counted, out=tmp_path / "a"),
-        lambda: Training(model, optimizer, counted.train, p, out=tmp_path / "a", not_private=COUNTED),
+        lambda: Training(model, optimizer, counted.train, p, out=tmp_path / "a", non_private_preprocessing=COUNTED),
         lambda: tune({"lr": [0.1, 0.5]}, out=tmp_path / "a", task=counted, **given),
         lambda: federate(clients, counted, out=tmp_path / "a", clients=20),
         lambda: membership_inference("noisy-sgd", task=counted),
         lambda: audit(p, kinds=["one-run"], task=counted),
         lambda: one_run(p, kind="examples", canaries=10, task=counted),
-        lambda: resolve_sources(p, counted, None, as_published=False),
+        lambda: resolve_sources(p, counted, None, uncertified=False),
     ):
         with pytest.raises(Unsupported, match=r"vocabulary=counted.* without noise\. No epsilon covers it\. Leave"):
             refused()
     assert list(tmp_path.iterdir()) == []
-    run = train(p, counted, out=tmp_path / "a", as_published=True, watcher=Interrupting(6))
+    run = train(p, counted, out=tmp_path / "a", uncertified=True, watcher=Interrupting(6))
     assert run.steps < 20
     run = resume_run(tmp_path / "a", task=counted)
-    assert (run.end, run.not_private, read_ledger(run.folder).header.sound) == ("complete", COUNTED, False)
+    assert (run.end, run.non_private_preprocessing, read_ledger(run.folder).header.sound) == (
+        "complete",
+        COUNTED,
+        False,
+    )
     for found in (run.guarantee, run.spent):
         assert (found.label, found.epsilon_lower) == ("claimed", None)
         assert f"guarantee: none, {COUNTED}" in found.method
     assert {line["label"] for line in evaluations(run)} == {"claimed"}
     assert audit_ledger(run).verdict == "inconclusive"
     assert audit(run, kinds=["replay"]).claim == str(run.guarantee)
-    assert guarantee_text(resolve_sources(run, counted, None, as_published=False)[1]["run"]) == str(run.guarantee)
+    assert guarantee_text(resolve_sources(run, counted, None, uncertified=False)[1]["run"]) == str(run.guarantee)
     file = run.folder / "run.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"not_private": ""}))
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"non_private_preprocessing": ""}))
     with pytest.raises(InvalidValue, match="What holds could not be told"):
         Run.load(run.folder)
 
@@ -486,10 +502,12 @@ def test_what_was_read_off_is_said_in_one_line(note):
     own = task()
     model = own.network()
     for refused in (
-        lambda: task(not_private=note),
-        lambda: Training(model, torch.optim.SGD(model.parameters()), own.train, private(), not_private=note),
+        lambda: task(non_private_preprocessing=note),
+        lambda: Training(
+            model, torch.optim.SGD(model.parameters()), own.train, private(), non_private_preprocessing=note
+        ),
     ):
-        with pytest.raises(InvalidValue, match=r"not_private=.* must be one line of text"):
+        with pytest.raises(InvalidValue, match=r"non_private_preprocessing=.* must be one line of text"):
             refused()
 
 
@@ -562,17 +580,19 @@ def test_without_a_checkpoint_it_needs_the_same_file(tmp_path, body):
 
 
 def test_a_plan_for_another_size_says_how_to_plan_again(tmp_path):
-    with pytest.raises(InvalidValue, match=r"has 150 examples, the plan is for size=200.*--dataset-size 150"):
+    with pytest.raises(InvalidValue, match=r"has 150 examples, the plan is for dataset_size=200.*--dataset-size 150"):
         train(private(), "tiny_task:task:size=150", out=tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_under_add_remove_the_size_is_never_read(tmp_path):
-    p = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=5, relation="add-remove")
+    p = plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=5, adjacency="add-remove")
     run = train(p, "tiny_task:task:size=150", out=tmp_path / "a")
     assert run.end == "complete"
     for file in ("run.json", "metrics.jsonl", "ledger.jsonl", "plan.json"):  # 150 by itself: times may end so
-        assert not re.search(r"(?<![\w.])150(?![\w.])", (tmp_path / "a" / file).read_text().replace("size=150", ""))
+        assert not re.search(
+            r"(?<![\w.])150(?![\w.])", (tmp_path / "a" / file).read_text().replace("dataset_size=150", "")
+        )
 
 
 @pytest.mark.parametrize(
@@ -585,7 +605,7 @@ def test_under_add_remove_the_size_is_never_read(tmp_path):
         ({"device": "abacus"}, "device='abacus' cannot be used"),
         ({"device": "meta"}, "device='meta' cannot be used"),
         ({"lerning": 3}, "training.lerning is not known"),
-        ({"views": 3, "max_physical_batch": 2}, "must be at least views=3"),
+        ({"augmentations": 3, "max_physical_batch_size": 2}, "must be at least augmentations=3"),
         ({"seed": -1}, "seed=-1"),
         ({"weights": "~no-such-user/a.safetensors"}, "~no-such-user/a.safetensors: cannot be read"),
     ],
@@ -670,7 +690,7 @@ def test_a_dataset_that_is_read_record_by_record(tmp_path):
     tiny = task()
     own = Task(name="own", train=Records(tiny.train), held_out=Records(tiny.held_out), evaluation="made up",
                model="tiny_task:Net")  # fmt: skip
-    run = train(private(), own, out=tmp_path / "a", max_physical_batch=7)
+    run = train(private(), own, out=tmp_path / "a", max_physical_batch_size=7)
     assert json.loads(Path(tmp_path / "a" / "run.json").read_text())["own_task"]
     assert run.end == "complete"
 

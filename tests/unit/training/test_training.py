@@ -29,12 +29,14 @@ SIZE = 60
 
 
 def a_plan(**given):
-    return plan(**{"delta": 1e-3, "size": SIZE, "batch": 12, "steps": 6, "noise": 0.7, "clip": 0.5,
+    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": 12, "steps": 6, "noise_multiplier": 0.7, "clipping_norm": 0.5,
                    "solve": "epsilon", **given})  # fmt: skip
 
 
 PLAN = a_plan()
-OWN_NORM = plan(delta=1e-3, size=SIZE, batch=12, steps=3, epsilon=2.0, method="auto-linear", as_published=True)
+OWN_NORM = plan(
+    delta=1e-3, dataset_size=SIZE, batch_size=12, steps=3, epsilon=2.0, method="auto-linear", uncertified=True
+)
 
 
 def a_dataset(size=SIZE, seed=3):
@@ -74,8 +76,8 @@ def by_hand(model, optimizer, dataset, planned, generator, after=lambda: None, *
     for step, chosen in zip(planned.steps, sampler(planned, records=len(x), generator=generator), strict=True):
         rows = chosen.repeat_interleave(views)
         total = slow_sum(model, LOSS, (augment(x[rows]), y[rows]), "flat", step.clip, views=views)
-        std = noise_std(step, norm_bound=step.clip)
-        noisy = add_noise(total, std=std, generator=generator, divisor=step.rate * planned.recipe.size)
+        std = noise_std(step, l2_bound=step.clip)
+        noisy = add_noise(total, std=std, randomness=generator, divisor=step.rate * planned.recipe.size)
         for name, p in model.named_parameters():
             p.grad = noisy[name]
         optimizer.step()
@@ -121,26 +123,30 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("physical", [None, 5])
 def test_the_weights_are_those_of_the_obvious_loop(name, physical):
-    found = run(a_training(optimizer=OPTIMIZERS[name], generator=seeded(7), max_physical_batch=physical))
+    found = run(a_training(optimizer=OPTIMIZERS[name], randomness=seeded(7), max_physical_batch_size=physical))
     model = a_model()
     wanted = by_hand(model, OPTIMIZERS[name](model), a_dataset(), PLAN, seeded(7))
     assert torch.allclose(found, wanted, rtol=1e-10, atol=1e-12)
     assert not torch.allclose(found, weights(a_model()), atol=1e-2)
 
 
-SCHEDULED = a_plan(noise="exponential:start=1,end=0.5", clip="linear:start=1,end=0.2", batch="6 * linear:end=3")
+SCHEDULED = a_plan(
+    noise_multiplier="exponential:start=1,end=0.5",
+    clipping_norm="linear:start=1,end=0.2",
+    batch_size="6 * linear:end=3",
+)
 
 
 def test_noise_clip_and_batch_follow_their_schedules():
     """The divisor is each step's own expected batch."""
-    found = run(a_training(planned=SCHEDULED, generator=seeded(7)))
+    found = run(a_training(planned=SCHEDULED, randomness=seeded(7)))
     model = a_model()
     assert torch.allclose(found, by_hand(model, sgd(model), a_dataset(), SCHEDULED, seeded(7)), rtol=1e-10)
 
 
 def test_a_learning_rate_scheduler_works_unchanged():
     model, oracle = a_model(), a_model()
-    training = a_training(model, generator=seeded(7), max_physical_batch=5)
+    training = a_training(model, randomness=seeded(7), max_physical_batch_size=5)
     scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, step_size=2, gamma=0.1)
     found = run(training, scheduler.step)
     optimizer = sgd(oracle)
@@ -155,8 +161,8 @@ def test_a_learning_rate_scheduler_works_unchanged():
 )
 def test_pieces_of_any_size_give_the_same_update(physical, rule):
     planned = a_plan(rule=rule, steps=3)
-    whole = run(a_training(planned=planned, generator=seeded(7)))
-    pieces = run(a_training(planned=planned, generator=seeded(7), max_physical_batch=physical))
+    whole = run(a_training(planned=planned, randomness=seeded(7)))
+    pieces = run(a_training(planned=planned, randomness=seeded(7), max_physical_batch_size=physical))
     assert torch.allclose(whole, pieces, rtol=1e-9)
 
 
@@ -165,12 +171,12 @@ def test_pieces_of_any_size_give_the_same_update(physical, rule):
 )
 def test_any_map_style_dataset(dataset):
     assert torch.allclose(
-        run(a_training(dataset=dataset, generator=seeded(7))), run(a_training(generator=seeded(7))), rtol=1e-10
+        run(a_training(dataset=dataset, randomness=seeded(7))), run(a_training(randomness=seeded(7))), rtol=1e-10
     )
 
 
 def test_workers_read_and_a_loop_that_is_left_ends_them():
-    training = a_training(dataset=Reading(a_dataset()), workers=1, max_physical_batch=8)
+    training = a_training(dataset=Reading(a_dataset()), workers=1, max_physical_batch_size=8)
     for x, y in training:
         training.step(LOSS(training.model(x), y))
         if training.steps_done == 2:
@@ -180,19 +186,19 @@ def test_workers_read_and_a_loop_that_is_left_ends_them():
 
 
 def test_the_loss_function_may_be_given_in_place_of_losses():
-    training = a_training(generator=seeded(7), max_physical_batch=5)
+    training = a_training(randomness=seeded(7), max_physical_batch_size=5)
     for x, y in training:
         training.step(LOSS, x, y)
-    assert torch.allclose(weights(training.model), run(a_training(generator=seeded(7))), rtol=1e-10)
+    assert torch.allclose(weights(training.model), run(a_training(randomness=seeded(7))), rtol=1e-10)
 
 
 def test_what_cannot_be_recorded_is_done_by_the_loss_function():
-    training = a_training(generator=seeded(7))
+    training = a_training(randomness=seeded(7))
     for x, y in training:
         with pytest.raises(Unsupported, match="outside of model"):
             training.step(LOSS(training.model[2](training.model[1](training.model[0](x))), y))
         training.step(LOSS, x, y)
-    assert torch.allclose(weights(training.model), run(a_training(generator=seeded(7))), rtol=1e-10)
+    assert torch.allclose(weights(training.model), run(a_training(randomness=seeded(7))), rtol=1e-10)
 
 
 @pytest.mark.parametrize("physical", [None, 7])
@@ -200,7 +206,7 @@ def test_views_of_a_record_are_clipped_as_one(physical):
     def augment(x):
         return x * torch.tensor([1.0, -0.5]).repeat(len(x) // 2)[:, None]
 
-    training = a_training(generator=seeded(7), views=2, max_physical_batch=physical)
+    training = a_training(randomness=seeded(7), augmentations=2, max_physical_batch_size=physical)
     for x, y in training:
         assert torch.equal(x[::2], x[1::2])
         assert physical is None or len(x) <= physical
@@ -212,7 +218,7 @@ def test_views_of_a_record_are_clipped_as_one(physical):
 
 def test_half_precision_gets_its_gradient_in_its_own_type():
     model = a_model(torch.bfloat16)
-    training = a_training(model, (a_dataset()[0].bfloat16(), a_dataset()[1]), average=0.9)
+    training = a_training(model, (a_dataset()[0].bfloat16(), a_dataset()[1]), ema_decay=0.9)
     seen = []
     training.optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["params"][0].grad.dtype))
     for x, y in training:
@@ -226,10 +232,10 @@ def test_an_example_that_is_not_finite_counts_as_zero():
     x, y = a_dataset()
     broken = x.clone()
     broken[5] = torch.nan
-    training = a_training(dataset=(broken, y), generator=seeded(7))
+    training = a_training(dataset=(broken, y), randomness=seeded(7))
     found = run(training)
     assert found.isfinite().all()
-    oracle, fifth = a_training(dataset=(x, y), generator=seeded(7)), x[5].clone()
+    oracle, fifth = a_training(dataset=(x, y), randomness=seeded(7)), x[5].clone()
     for inputs, targets in oracle:
         others = (inputs != fifth).any(1)  # example 5 has no loss, hence no gradient
         oracle.step(LOSS(oracle.model(inputs), targets) * others)
@@ -237,8 +243,8 @@ def test_an_example_that_is_not_finite_counts_as_zero():
 
 
 def test_an_empty_batch_is_a_step_of_noise_that_is_charged():
-    planned = a_plan(batch=None, rate=1e-9, steps=5)
-    training = a_training(planned=planned, generator=seeded(7))
+    planned = a_plan(batch_size=None, sample_rate=1e-9, steps=5)
+    training = a_training(planned=planned, randomness=seeded(7))
     stepped = []
     training.optimizer.register_step_post_hook(lambda *_: stepped.append(weights(training.model)))
     assert not list(training)
@@ -251,14 +257,14 @@ def test_an_empty_batch_is_a_step_of_noise_that_is_charged():
 def test_nothing_but_the_release_reaches_the_weights():
     """Neither a backward pass of the user's nor a gradient left over on a frozen parameter."""
     model = a_model()
-    training = a_training(model, generator=seeded(7))
+    training = a_training(model, randomness=seeded(7))
     model[2].bias.requires_grad_(False)
     with pytest.raises(InvalidValue, match="not those of the start"):
         next(iter(training))
     model[2].bias.grad = torch.ones(3, dtype=torch.float64)
     frozen = model[2].bias.clone()
-    training = a_training(model, generator=seeded(7))
-    other = a_training(copy.deepcopy(model), generator=seeded(7))
+    training = a_training(model, randomness=seeded(7))
+    other = a_training(copy.deepcopy(model), randomness=seeded(7))
     for x, y in training:
         losses = LOSS(model(x), y)
         losses.sum().backward(retain_graph=True)
@@ -268,7 +274,7 @@ def test_nothing_but_the_release_reaches_the_weights():
 
 
 def test_adaptive_rules_learn_over_the_run_and_the_ledger_has_the_clip_in_force(tmp_path):
-    training = a_training(planned=a_plan(rule="quantile:target=0.9,count_noise=2.0", clip=0.01), out=tmp_path)
+    training = a_training(planned=a_plan(rule="quantile:target=0.9,count_noise=2.0", clipping_norm=0.01), out=tmp_path)
     run(training)
     clips = [step.clip for step, count in read_ledger(tmp_path).ledger for _ in range(count)]
     assert clips[0] == 0.01
@@ -278,7 +284,7 @@ def test_adaptive_rules_learn_over_the_run_and_the_ledger_has_the_clip_in_force(
 @pytest.mark.parametrize("rule", ["flat", "quantile"])
 def test_users_take_part_with_one_record_each(rule):
     owners = [i // 3 for i in range(SIZE)]
-    planned = a_plan(size=20, batch=5, unit="user", rule=rule)
+    planned = a_plan(dataset_size=20, batch_size=5, unit="user", rule=rule)
     training = a_training(planned=planned, users=owners)
     x, _ = a_dataset()
     for inputs, targets in training:
@@ -303,7 +309,7 @@ def order(monkeypatch):
 
 @pytest.mark.parametrize(("physical", "batch"), [(None, 12), (3, 12), (None, 1)])
 def test_a_line_is_on_the_disk_before_its_noise_is_drawn(tmp_path, order, physical, batch):
-    training = a_training(planned=a_plan(batch=batch), out=tmp_path, max_physical_batch=physical)
+    training = a_training(planned=a_plan(batch_size=batch), out=tmp_path, max_physical_batch_size=physical)
     order.clear()
     run(training)
     assert order == ["sync", *["sync", "draw"] * 6]  # the first says that nothing is known of the loop yet
@@ -313,14 +319,14 @@ def test_a_line_is_on_the_disk_before_its_noise_is_drawn(tmp_path, order, physic
 def test_secure_noise_is_asked_for(monkeypatch, secure):
     add, asked = discrete.add_secure_noise, []
     monkeypatch.setattr(engine_release, "add_secure_noise", lambda *a, **given: asked.append(given) or add(*a, **given))
-    training = a_training(secure=secure)
+    training = a_training(secure_noise=secure)
     run(training)
     assert len(asked) == 6 * secure
     assert training.spent().label == "certified"
 
 
 def test_one_line_may_reserve_some_steps(tmp_path, order):
-    training = a_training(out=tmp_path, reserve=4)
+    training = a_training(out=tmp_path, steps_per_line=4)
     order.clear()
     run(training)
     assert order == ["sync", "sync", *["draw"] * 4, "sync", *["draw"] * 2]
@@ -412,7 +418,7 @@ def test_a_training_that_is_closed_makes_no_step(tmp_path, out):
 
 
 def test_a_loop_that_is_left_goes_on_in_the_next(order):
-    training = a_training(max_physical_batch=4)
+    training = a_training(max_physical_batch_size=4)
     for number, _ in enumerate(training):  # left in the middle of a batch: that is lost, and never drawn anew
         if number == 0:
             break
@@ -470,23 +476,23 @@ def test_an_iterator_that_is_closed_or_lost_leaves_the_model_clean():
 
 def test_two_models_at_once_need_their_loss_functions():
     """Recordings of two models cannot be told apart: refused, and both models are clean after it."""
-    one, other = a_training(generator=seeded(7)), a_training(generator=seeded(7))
+    one, other = a_training(randomness=seeded(7)), a_training(randomness=seeded(7))
     with pytest.raises(Unsupported):
         each(zip(one, other, strict=True), lambda a, b: one.step(LOSS(one.model(a[0]), a[1])))
     assert is_clean(one.model)
     assert is_clean(other.model)
-    one, other = a_training(generator=seeded(7)), a_training(generator=seeded(7))
+    one, other = a_training(randomness=seeded(7)), a_training(randomness=seeded(7))
     for a, b in zip(one, other, strict=True):
         one.step(LOSS, *a)
         other.step(LOSS, *b)
-    alone = run(a_training(generator=seeded(7)))
+    alone = run(a_training(randomness=seeded(7)))
     assert torch.allclose(weights(one.model), alone, rtol=1e-10)
     assert torch.allclose(weights(other.model), alone, rtol=1e-10)
 
 
 def test_autocast_goes_by_the_loss_function():
     def found(*, autocast):
-        training = a_training(a_model(torch.float32), (a_dataset()[0].float(), a_dataset()[1]), generator=seeded(7))
+        training = a_training(a_model(torch.float32), (a_dataset()[0].float(), a_dataset()[1]), randomness=seeded(7))
         for x, y in training:
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
                 training.step(LOSS, x, y)
@@ -496,7 +502,7 @@ def test_autocast_goes_by_the_loss_function():
 
 
 def test_evaluation_and_zero_grad_between_batch_and_step_are_fine():
-    training = a_training(generator=seeded(7))
+    training = a_training(randomness=seeded(7))
     x_all, _ = a_dataset()
     for x, y in training:
         training.optimizer.zero_grad()  # a habit, and harmless
@@ -504,7 +510,7 @@ def test_evaluation_and_zero_grad_between_batch_and_step_are_fine():
             training.model.eval()(x_all)
         training.model.train()
         training.step(LOSS(training.model(x), y))
-    assert torch.allclose(weights(training.model), run(a_training(generator=seeded(7))), rtol=1e-10)
+    assert torch.allclose(weights(training.model), run(a_training(randomness=seeded(7))), rtol=1e-10)
 
 
 # --- the gate ---------------------------------------------------------------------------------------
@@ -522,17 +528,17 @@ class Endless(IterableDataset):
 
 def test_what_does_not_fit_is_refused_at_the_start(tmp_path):
     refused("plan=None must be a Plan", planned=None)
-    refused("generator=7 must be a Randomness", generator=7)
-    refused("examples=59 must be the plan's size=60", dataset=a_dataset(59))
+    refused("generator=7 must be a Randomness", randomness=7)
+    refused("examples=59 must be the plan's dataset_size=60", dataset=a_dataset(59))
     refused("Use SGD", Unsupported, optimizer=lambda m: torch.optim.LBFGS(m.parameters()))
     refused("not the model's", optimizer=lambda m: sgd(a_model()))
     refused("no trainable", model=a_model().requires_grad_(False))
     refused("no length", Unsupported, dataset=Endless())
-    refused("max_physical_batch=1 must be at least views=2", max_physical_batch=1, views=2)
-    refused("views=0", views=0)
-    refused("average=1.5", average=1.5)
-    refused("reserve=0", reserve=0)
-    refused("reserve=5000", reserve=5000, out=tmp_path)
+    refused("max_physical_batch_size=1 must be at least augmentations=2", max_physical_batch_size=1, augmentations=2)
+    refused("augmentations=0", augmentations=0)
+    refused("ema_decay=1.5", ema_decay=1.5)
+    refused("steps_per_line=0", steps_per_line=0)
+    refused("steps_per_line=5000", steps_per_line=5000, out=tmp_path)
     refused("workers=-1", workers=-1)
     refused("clients", Unsupported, planned=a_plan(unit="client"))
     refused("Give users=", planned=a_plan(unit="user"))
@@ -543,7 +549,7 @@ def test_what_does_not_fit_is_refused_at_the_start(tmp_path):
 
 
 def test_the_size_is_never_asked_for_under_add_remove():
-    planned = a_plan(relation="add-remove")
+    planned = a_plan(adjacency="add-remove")
     training = a_training(dataset=a_dataset(37), planned=planned)
     run(training)
     assert replace(training.spent(), assumptions=()) == planned.guarantee
@@ -653,7 +659,7 @@ def test_a_model_that_was_changed_is_refused(change, inside):
 
 
 def test_a_rule_without_a_guarantee_says_so_everywhere():
-    training = a_training(planned=OWN_NORM, as_published=True)
+    training = a_training(planned=OWN_NORM, uncertified=True)
     run(training)
     for said in (training.spent(), training.guarantee):
         assert said.label == "claimed"
@@ -662,7 +668,7 @@ def test_a_rule_without_a_guarantee_says_so_everywhere():
 
 
 def test_a_seeded_run_says_that_it_is_not_private(tmp_path):
-    training = a_training(generator=seeded(7), out=tmp_path)
+    training = a_training(randomness=seeded(7), out=tmp_path)
     assert not training.noise_is_secret
     assert "reproducible, not private" in str(training)
     assert training.spent().label == training.guarantee.label == "claimed"
@@ -678,7 +684,7 @@ def test_a_seeded_run_says_that_it_is_not_private(tmp_path):
 
 
 def test_the_average_of_the_weights():
-    training = a_training(generator=seeded(7), average=0.5)
+    training = a_training(randomness=seeded(7), ema_decay=0.5)
     mean, t = weights(training.model), 0
 
     def after():
@@ -688,7 +694,7 @@ def test_the_average_of_the_weights():
         mean = d * mean + (1 - d) * weights(training.model)
 
     own = run(training, after)
-    assert torch.allclose(own, run(a_training(generator=seeded(7))), rtol=1e-10)  # it changes nothing
+    assert torch.allclose(own, run(a_training(randomness=seeded(7))), rtol=1e-10)  # it changes nothing
     with training.ema_weights() as model:
         assert torch.allclose(weights(model), mean, rtol=1e-12)
         with pytest.raises(InvalidValue, match="twice"), training.ema_weights():
@@ -697,9 +703,9 @@ def test_the_average_of_the_weights():
 
 
 def test_the_average_is_for_looking_at():
-    with pytest.raises(InvalidValue, match="average=None"), a_training().ema_weights():
+    with pytest.raises(InvalidValue, match="ema_decay=None"), a_training().ema_weights():
         pass
-    training = a_training(average=0.9)
+    training = a_training(ema_decay=0.9)
     for _ in training:
         with pytest.raises(InvalidValue, match="inside a batch"), training.ema_weights():
             pass
@@ -711,7 +717,7 @@ def test_the_average_is_for_looking_at():
 
 def test_secure_noise_for_a_rule_without_a_guarantee_is_refused_before_anything_is_charged(tmp_path):
     with pytest.raises(Unsupported, match="secure"):
-        a_training(planned=OWN_NORM, as_published=True, secure=True, out=tmp_path / "a")
+        a_training(planned=OWN_NORM, uncertified=True, secure_noise=True, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
 
@@ -725,7 +731,7 @@ def channels_last_weights(fused):
     g = torch.Generator().manual_seed(3)
     dataset = torch.randn(SIZE, 2, 4, 4, generator=g), torch.randint(3, (SIZE,), generator=g)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, fused=fused)
-    return run(Training(model, optimizer, dataset, PLAN, generator=seeded(4)))
+    return run(Training(model, optimizer, dataset, PLAN, randomness=seeded(4)))
 
 
 def test_a_fused_optimizer_sees_gradients_as_their_parameters_lie_in_memory():

@@ -22,7 +22,7 @@ from privet.tuning.choice import (
 )
 
 
-def shares(right: int, size: int, steps: PlannedSteps, number: int) -> np.ndarray:
+def gradients(right: int, size: int, steps: PlannedSteps, number: int) -> np.ndarray:
     source = Randomness(5)
     return np.array([noisy_accuracy(right, size=size, steps=steps, source=source) for _ in range(number)])
 

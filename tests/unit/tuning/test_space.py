@@ -25,10 +25,10 @@ def numbered(size: int, *, train: object = None) -> Task:
 
 
 def test_a_grid_has_every_candidate_once():
-    space = Space.of({"lr": "0.1,0.2", "clip": [1.0, 2.0, 4.0]})
+    space = Space.of({"lr": "0.1,0.2", "clipping_norm": [1.0, 2.0, 4.0]})
     found = list(space.grid())
     assert (space.size, len(found)) == (6, 6)
-    assert found[0] == {"lr": 0.1, "clip": 1.0}
+    assert found[0] == {"lr": 0.1, "clipping_norm": 1.0}
     assert len({tuple(c.items()) for c in found}) == 6
     assert Space.of(space.as_dict()) == space
 
@@ -76,7 +76,7 @@ def test_some_candidates_are_different_and_every_one_is_as_likely():
         ({"learning_rate": "1"}, "'learning_rate' cannot be tuned"),
         ({"momentun": "1"}, "Did you mean 'momentum'"),
         ({"seed": "1,2"}, "The seed is not a hyperparameter"),
-        ({"size": "1,2"}, "It is that of the part"),
+        ({"dataset_size": "1,2"}, "It is that of the part"),
         ({"lr": []}, "must be a list of values"),
         ({"lr": 0.1}, "must be a list of values"),
         ({"lr": "0.1,,0.2"}, "has an empty value"),
@@ -86,9 +86,9 @@ def test_some_candidates_are_different_and_every_one_is_as_likely():
         ({"lr": "1..0.1"}, "from a smaller number to a larger one"),
         ({"lr": "0..1"}, "low=0.0 must be finite and > 0"),
         ({"lr": "a..b"}, "must be two numbers"),
-        ({"views": "1..4"}, "cannot be a range"),
-        ({"batch": "10,20", "rate": "0.1,0.2"}, "They say the same"),
-        ({"lr": list(range(1, 102)), "clip": list(range(1, 102))}, "at most 10000"),
+        ({"augmentations": "1..4"}, "cannot be a range"),
+        ({"batch_size": "10,20", "sample_rate": "0.1,0.2"}, "They say the same"),
+        ({"lr": list(range(1, 102)), "clipping_norm": list(range(1, 102))}, "at most 10000"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(given, words):
@@ -99,8 +99,11 @@ def test_nonsense_is_refused_in_one_line(given, words):
 
 
 def test_a_candidate_is_parted_and_said():
-    assert split_candidate({"lr": 0.1, "clip": 1.0, "rho_noise": 2}) == ({"clip": 1.0, "rho_noise": 2}, {"lr": 0.1})
-    assert format_candidate({"lr": 0.1, "model": "cnn", "views": 2}) == "lr 0.1, model cnn, views 2"
+    assert split_candidate({"lr": 0.1, "clipping_norm": 1.0, "rho_noise": 2}) == (
+        {"clipping_norm": 1.0, "rho_noise": 2},
+        {"lr": 0.1},
+    )
+    assert format_candidate({"lr": 0.1, "model": "cnn", "augmentations": 2}) == "lr 0.1, model cnn, views 2"
 
 
 # --- parts of the records ---------------------------------------------------------------------------
@@ -109,10 +112,10 @@ def test_a_candidate_is_parted_and_said():
 @pytest.mark.parametrize("size", [10, 39, 1000])
 def test_no_record_both_trains_and_judges(size):
     rest, judging = train_validation_split(numbered(size))
-    trained, judges = (set(data[0].flatten().int().tolist()) for data in (rest.train, judging))
-    assert not trained & judges
-    assert trained | judges == set(range(size))
-    assert len(judges) == size // 10
+    trained, validation_fraction = (set(data[0].flatten().int().tolist()) for data in (rest.train, judging))
+    assert not trained & validation_fraction
+    assert trained | validation_fraction == set(range(size))
+    assert len(validation_fraction) == size // 10
     assert rest.users.tolist() == rest.train[0].flatten().int().tolist()
 
 

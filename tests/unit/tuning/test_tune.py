@@ -24,8 +24,8 @@ from privet.tuning.tune import tune
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 
-GIVEN = {"task": "tiny_task:task", "epsilon": 3.0, "delta": 1e-3, "batch": 20, "steps": 4}
-WHOLE = {**GIVEN, "batch": 180}  # every record in every step: quick to plan
+GIVEN = {"task": "tiny_task:task", "epsilon": 3.0, "delta": 1e-3, "batch_size": 20, "steps": 4}
+WHOLE = {**GIVEN, "batch_size": 180}  # every record in every step: quick to plan
 RATES = {"lr": [0.5, 1.0]}
 EACH_PLACE = Measure(name="accuracy", each=lambda outputs, targets: (outputs > 0) == targets[:, None])
 
@@ -80,9 +80,9 @@ class Unseen:
 @pytest.mark.slow
 def test_settings_are_chosen_on_training_records_alone_and_the_look_is_told(tmp_path):
     task = replace(tiny_task.task(), held_out=Unseen())
-    found = tune({"lr": [0.5, 1e-6], "clip": [1.0]}, out=tmp_path / "a", seed=0, **{**WHOLE, "task": task})
+    found = tune({"lr": [0.5, 1e-6], "clipping_norm": [1.0]}, out=tmp_path / "a", seed=0, **{**WHOLE, "task": task})
     assert (found.runs, found.size, found.records) == (2, 180, 200)
-    assert found.best == {"lr": 0.5, "clip": 1.0}
+    assert found.best == {"lr": 0.5, "clipping_norm": 1.0}
     assert found.guarantee is None
     assert "chosen by looking at 2 runs on these records, which is not charged" in found.says
     assert "not private" in found.scored
@@ -92,11 +92,11 @@ def test_settings_are_chosen_on_training_records_alone_and_the_look_is_told(tmp_
 
 @pytest.mark.slow
 def test_what_costs_differently_may_be_tuned_at_one_budget(tmp_path):
-    found = tune({"batch": [180, 90], "steps": [2, 4]}, out=tmp_path / "a", trials=3, **GIVEN)
+    found = tune({"batch_size": [180, 90], "steps": [2, 4]}, out=tmp_path / "a", trials=3, **GIVEN)
     assert len({json.dumps(t.candidate) for t in found.trials}) == 3
     plans = [json.loads((t.folder / "plan.json").read_text()) for t in found.trials]
     assert all(2.9 < p["guarantee"]["epsilon"] <= 3.0 for p in plans)
-    assert all(p["recipe"]["size"] == 180 for p in plans)
+    assert all(p["recipe"]["dataset_size"] == 180 for p in plans)
 
 
 # --- the charge, by another library -----------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_random_number_is_charged_by_the_theorem(tmp_path, monkeypatch, law):
 
 @pytest.mark.slow
 def test_disjoint_parts_cost_the_dearest_and_their_choice_no_more(tmp_path):
-    found = tune({"lr": [0.5], "batch": [10, 20]}, out=tmp_path / "a", charge="disjoint", **GIVEN)
+    found = tune({"lr": [0.5], "batch_size": [10, 20]}, out=tmp_path / "a", charge="disjoint", **GIVEN)
     assert found.size == 200 // 3
     others = [PLDAccountant(value_discretization_interval=1e-3) for _ in found.trials]
     events = [event_of(read_ledger(t.folder).ledger) for t in found.trials]
@@ -161,7 +161,7 @@ def test_disjoint_parts_cost_the_dearest_and_their_choice_no_more(tmp_path):
 def test_what_nobody_may_see_is_readable_by_its_owner_alone(tmp_path, charge):
     stop = Stop(trial=1, at=1)
     with pytest.raises(RuntimeError):
-        tune(RATES, out=tmp_path / "a", charge=charge, trials=2, watch=stop.watch, **{**GIVEN, "batch": 66})
+        tune(RATES, out=tmp_path / "a", charge=charge, trials=2, watch=stop.watch, **{**GIVEN, "batch_size": 66})
     assert (tmp_path / "a" / "secret").stat().st_mode & 0o077 == 0
 
 
@@ -220,7 +220,7 @@ def test_no_run_at_all_is_an_outcome_too(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("charge", "by_signal"), [(None, True), ("fixed", True), ("fixed", False)])
 def test_a_stopped_tuning_goes_on_and_spends_no_more(tmp_path, charge, by_signal):
     out = tmp_path / "a"
-    given = {**WHOLE, "charge": charge, "out": out, "training": {"reserve": 1}}
+    given = {**WHOLE, "charge": charge, "out": out, "training": {"steps_per_line": 1}}
     stop = Stop(trial=2, at=2, by_signal=by_signal)
     with pytest.raises(KeyboardInterrupt if by_signal else RuntimeError):
         tune(RATES, watch=stop.watch, **given)
@@ -239,7 +239,7 @@ def test_a_stopped_tuning_goes_on_and_spends_no_more(tmp_path, charge, by_signal
 def test_a_secret_number_is_drawn_once_and_its_runs_are_alike(tmp_path, monkeypatch, by_signal):
     numbered(monkeypatch, 3)
     out = tmp_path / "a"
-    given = {**WHOLE, "charge": "geometric", "trials": 4, "out": out, "training": {"reserve": 1}}
+    given = {**WHOLE, "charge": "geometric", "trials": 4, "out": out, "training": {"steps_per_line": 1}}
     stop = Stop(trial=2, at=2, by_signal=by_signal)
     with pytest.raises(KeyboardInterrupt if by_signal else RuntimeError):
         tune(RATES, watch=stop.watch, **given)
@@ -341,7 +341,7 @@ def other_points() -> Task:
 
 
 def test_public_records_judge_for_nothing_and_all_records_train(tmp_path):
-    found = tune(RATES, out=tmp_path / "a", charge="fixed", public=other_points(), **{**GIVEN, "batch": 200})
+    found = tune(RATES, out=tmp_path / "a", charge="fixed", public=other_points(), **{**GIVEN, "batch_size": 200})
     assert (found.size, found.spread) == (200, None)
     assert found.scored == "60 public records of others"
     assert (found.score * 60) == pytest.approx(round(found.score * 60))  # exact
@@ -362,7 +362,7 @@ def test_private_judges_have_noise_on_their_count(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"charge": "fixed", "space": {"batch": [10, 20]}}, "is for trials that cost the same"),
+        ({"charge": "fixed", "space": {"batch_size": [10, 20]}}, "is for trials that cost the same"),
         ({"charge": "geometric", "trials": 3, "space": {"rho_noise": [1, 2]}, "method": "growing-mu"}, "cost the same"),
         ({"charge": "fixed", "training": {"stop_at": "accuracy=0.9"}}, "decides on the held-out set"),
         ({"charge": "fixed", "training": {"keep": "best"}}, "decides on the held-out set"),
@@ -374,10 +374,10 @@ def test_private_judges_have_noise_on_their_count(tmp_path):
         ({"charge": "disjoint", "public": other_points()}, "chooses on a part of the examples"),
         ({"charge": "fixed", "trials": 1.5}, "trials=1.5"),
         ({"trials": 3}, "more than the 2 candidates"),
-        ({"trials_law": "fixed"}, "set by the tuning itself"),
-        ({"as_published": True}, "cannot be tuned"),
+        ({"trial_count_distribution": "fixed"}, "set by the tuning itself"),
+        ({"uncertified": True}, "cannot be tuned"),
         ({"solve": "steps"}, "compared at one budget"),
-        ({"size": 60000}, "is not that of task='tiny', 200"),
+        ({"dataset_size": 60000}, "is not that of task='tiny', 200"),
         ({"public": "tiny_task:task"}, "is the task itself"),
         ({"public": replace(other_points(), measure=RMSE)}, "is judged by rmse"),
         (
@@ -402,9 +402,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_spent(tmp_path, given, 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"relation": "add-remove"}, "their number is public"),
+        ({"adjacency": "add-remove"}, "their number is public"),
         ({"unit": "user"}, "belongs to another person"),
-        ({"charge": "fixed", "relation": "replace"}, "relation='replace'"),
+        ({"charge": "fixed", "adjacency": "replace-one"}, "adjacency='replace-one'"),
         ({"charge": "fixed", "sampling": "fixed-size"}, "with Poisson sampling only"),
         ({"charge": "fixed", "task": replace(tiny_task.task(), measure=RMSE)}, "can move by any amount"),
         ({"charge": "fixed", "task": replace(tiny_task.task(), measure=EACH_PLACE)}, "one value for each example"),

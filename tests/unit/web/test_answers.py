@@ -31,9 +31,9 @@ def test_the_answer_is_the_plan(planned: Plan) -> None:
     found = plan_answer(planned, 0.1)
     assert found["guarantee"]["epsilon"] == planned.guarantee.epsilon
     assert found["steps"] == 40
-    assert found["schedule"]["noise"][0] == planned.steps[0].noise
-    assert found["schedule"]["noise"][-1] == planned.steps[-1].noise
-    assert float(found["schedule"]["ends"]["noise"][1]) >= planned.steps[-1].noise
+    assert found["schedule"]["noise_multiplier"][0] == planned.steps[0].noise
+    assert found["schedule"]["noise_multiplier"][-1] == planned.steps[-1].noise
+    assert float(found["schedule"]["ends"]["noise_multiplier"][1]) >= planned.steps[-1].noise
     assert found["hash"] == planned.hash
     for name, accountant in (("clt", "gdp"), ("renyi", "rdp")):
         assert found["beside"][name]["epsilon"] == spent(planned.ledger(), 1e-5, accountant=accountant).epsilon
@@ -43,7 +43,7 @@ def test_the_answer_is_the_plan(planned: Plan) -> None:
 @pytest.mark.parametrize("method", ["noisy-sgd", "auto-linear", "dynamic"])
 @pytest.mark.parametrize("published", [True, False])
 def test_every_epsilon_has_its_label_and_is_rounded_outward(method: str, published: bool) -> None:
-    asked = {**CONTROLS, "method": method, "rho_noise": 2, "rho_clip": 2, "as_published": published}
+    asked = {**CONTROLS, "method": method, "rho_noise": 2, "rho_clip": 2, "uncertified": published}
     found = labelled(plan_answer(plan(recipe_from_controls(asked)), 0.0))
     assert found
     for one in found:
@@ -53,7 +53,7 @@ def test_every_epsilon_has_its_label_and_is_rounded_outward(method: str, publish
 
 
 def test_an_unsound_rule_has_a_claim_and_no_curve() -> None:
-    claimed = plan(recipe_from_controls({**CONTROLS, "method": "auto-linear", "as_published": True}))
+    claimed = plan(recipe_from_controls({**CONTROLS, "method": "auto-linear", "uncertified": True}))
     found = plan_answer(claimed, 0.0)
     assert found["unsound"]
     assert found["certified"] is None
@@ -77,7 +77,7 @@ def test_the_curves_end_at_the_guarantee_and_never_fall(planned: Plan) -> None:
 
 def test_the_attacker_can_do_no_more_than_is_said() -> None:
     """One full-batch release, of which the trade-off is known exactly: G_mu with mu = 1 / noise."""
-    one = plan(recipe_from_controls({**CONTROLS, "batch": 6000, "steps": 1}))
+    one = plan(recipe_from_controls({**CONTROLS, "batch_size": 6000, "steps": 1}))
     exact = Gaussian(mu=1 / one.scale)
     found = attacker_answer(one)
     assert found["best"]["label"] == "certified"
@@ -94,7 +94,7 @@ def test_the_view_ahead_has_the_plan_itself_in_its_midst() -> None:
     found = ahead_answer(recipe)
     assert found["batches"] == [150, 600, 2400]
     assert found["steps"] == [12, 40, 120]
-    own = next(cell for cell in found["cells"] if (cell["batch"], cell["steps"]) == (600, 40))
-    assert float(own["noise"]) == pytest.approx(plan(recipe).scale, rel=1e-3)
+    own = next(cell for cell in found["cells"] if (cell["batch_size"], cell["steps"]) == (600, 40))
+    assert float(own["noise_multiplier"]) == pytest.approx(plan(recipe).scale, rel=1e-3)
     assert {cell["label"] for cell in found["cells"]} == {"certified"}
     assert any(cell["frontier"] for cell in found["cells"])

@@ -63,8 +63,8 @@ def test_curves_and_attacker_answer(client: Client) -> None:
         (b"[" * 60_000, "application/json", 400),
         (b"\xff\xfe", "application/json", 400),
         (b"[1]", "application/json", 400),
-        (b'{"epsilon": 1e999, "size": 10}', "application/json", 400),
-        (b'{"epsilon": 1, "size": 1' + b"0" * 5000 + b"}", "application/json", 400),
+        (b'{"epsilon": 1e999, "dataset_size": 10}', "application/json", 400),
+        (b'{"epsilon": 1, "dataset_size": 1' + b"0" * 5000 + b"}", "application/json", 400),
         (json.dumps({**CONTROLS, "steps": 10**9}).encode(), "application/json", 400),
         (json.dumps(CONTROLS).encode(), "text/plain", 415),  # what a form of another site can send
         (json.dumps(CONTROLS).encode(), "", 415),
@@ -199,9 +199,9 @@ def test_a_question_has_a_limit_and_the_way_out_is_told(
 
 
 def test_a_user_s_mistake_comes_back_from_the_other_process(client: Client) -> None:
-    answer = client.post("/api/ahead", {**CONTROLS, "as_published": True})
+    answer = client.post("/api/ahead", {**CONTROLS, "uncertified": True})
     assert answer.status == 400
-    assert "as_published cannot be explored" in answer.json()["error"]
+    assert "uncertified cannot be explored" in answer.json()["error"]
 
 
 def _wait(true: Callable[[], bool]) -> None:

@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "secret").mkdir()
     (root / "secret" / "report.html").write_bytes(SECRET)
     (root / "secret" / "run.json").write_text("{}")
-    made = plan(epsilon=3.0, delta=1e-3, size=SIZE, batch=20, steps=10)
+    made = plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=10)
     train(made, "tiny_task:task", out=runs / "a")
     train(made, "tiny_task:task", out=runs / "seeded", seed=1)
     (runs / "a" / "report.html").write_text("<p>the report</p>")
@@ -86,7 +86,7 @@ def test_what_runs_cost_together_is_told_only_if_every_run_can_be_counted(client
 
 
 def test_each_dataset_has_the_cost_of_its_runs_together(tmp_path: Path) -> None:
-    made = plan(epsilon=1.0, delta=1e-3, size=SIZE, batch=20, steps=5)
+    made = plan(epsilon=1.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=5)
     given = {"dataset_name": "people", "total_epsilon": 3.0, "ledger_dir": tmp_path}
     train(made, "tiny_task:task", out=tmp_path / "a", **given)
     gallery = Gallery(tmp_path)

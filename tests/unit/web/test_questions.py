@@ -19,7 +19,14 @@ def test_text_from_an_address_is_the_same_question() -> None:
 @pytest.mark.parametrize("method", ["dynamic", "noisy-sgd", "auto-linear"])
 @pytest.mark.parametrize("published", [True, False])
 def test_the_toml_and_the_command_make_the_same_plan(method: str, published: bool) -> None:
-    asked = {**CONTROLS, "method": method, "rho_noise": 2.5, "rho_clip": 1.7, "clip": 0.3, "as_published": published}
+    asked = {
+        **CONTROLS,
+        "method": method,
+        "rho_noise": 2.5,
+        "rho_clip": 1.7,
+        "clipping_norm": 0.3,
+        "uncertified": published,
+    }
     recipe = recipe_from_controls(asked)
     assert Recipe.of(**tomllib.loads(recipe_to_toml(recipe))) == recipe
     line = recipe_to_command(recipe).removeprefix("privet ").removesuffix(" --out plan.json")
@@ -40,23 +47,23 @@ def test_a_rho_that_the_method_does_not_need_is_left_aside() -> None:
         ({"epsilon": "nan"}, "must be a finite number"),
         ({"epsilon": -1}, "epsilon=-1 must be from 0.01 to 50"),
         ({"delta": 1e-300}, "delta=1e-300 must be from 1e-12"),
-        ({"clip": 1e300}, "clip=1e+300 must be from"),
+        ({"clipping_norm": 1e300}, "clipping_norm=1e+300 must be from"),
         ({"method": "dynamic", "rho_noise": 1e6, "rho_clip": 2}, "rho_noise=1e+06 must be from 1 to 100"),
         ({"epsilon": [1]}, "must be a finite number"),
         ({"epsilon": "9" * 10_000}, "must be a finite number"),
-        ({"size": 1.5}, "size=1.5 must be a whole number"),
-        ({"size": None}, "size is missing"),
-        ({"batch": 1e6}, "must be at most size"),
+        ({"dataset_size": 1.5}, "dataset_size=1.5 must be a whole number"),
+        ({"dataset_size": None}, "size is missing"),
+        ({"batch_size": 1e6}, "must be at most size"),
         ({"steps": MOST_STEPS + 1}, f"must be at most {MOST_STEPS}"),
         ({"steps": None, "epochs": 1e5}, f"must be at most {MOST_STEPS}"),
         ({"delta": 0.01}, "must be below 1/size"),
         ({"method": "no-such"}, "is not known"),
         ({"method": ["dynamic"]}, "is not known"),
-        ({"relation": {}}, "is not known"),
-        ({"as_published": "perhaps"}, "must be true or false"),
+        ({"adjacency": {}}, "is not known"),
+        ({"uncertified": "perhaps"}, "must be true or false"),
         ({"<script>": 1}, "is not a control"),
-        ({"noise": "table:/etc/passwd"}, "'noise' is not a control"),
-        ({"clip": "os:system"}, "must be a finite number"),
+        ({"noise_multiplier": "table:/etc/passwd"}, "'noise' is not a control"),
+        ({"clipping_norm": "os:system"}, "must be a finite number"),
         ({"accountant": "os:system"}, "'accountant' is not a control"),
         ({"rule": "os:system"}, "'rule' is not a control"),
         ({"training": {"task": "x"}}, "'training' is not a control"),

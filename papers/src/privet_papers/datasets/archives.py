@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from privet._text import shorten
-from privet.data.files import File, Where, candidate_paths, damage_error, find, gunzip, read, read_content
+from privet.data.files import DataFolders, File, candidate_paths, damage_error, find, gunzip, read, read_content
 from privet.errors import InvalidValue
 
 LONGEST = 2**16  # bytes of a header that names a member; such are read whole
@@ -97,12 +97,12 @@ class _Limited(io.RawIOBase):
 PACKED = (".gz", ".xz")
 
 
-def has_plain_file(where: Where, file: File) -> bool:
+def has_plain_file(where: DataFolders, file: File) -> bool:
     """Whether the folder of the dataset has the file, plain or packed. Beside those folders, names say too little."""
     return find(where, file.dataset, *(file.name + suffix for suffix in ("", *PACKED)), beside=False) is not None
 
 
-def read_plain(where: Where, file: File) -> bytes:
+def read_plain(where: DataFolders, file: File) -> bytes:
     """What a public file holds, found as `name`, `name.gz` or `name.xz`, or fetched; `file` describes the plain one.
 
     Raises:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from privet import _check
 from privet._text import one_line, shorten
-from privet.data.files import File, Where, find, read, read_content, unzip_arrays
+from privet.data.files import DataFolders, File, find, read, read_content, unzip_arrays
 from privet.data.images import decode_picture
 from privet.data.task import Task, first, register, tensors
 from privet.errors import InvalidValue
@@ -110,7 +110,7 @@ CIFAR100 = Cifar(
 
 
 @register("cifar10")
-def cifar10(*, where: Where, size: int | None = None, features: str = "pixels") -> Task:
+def cifar10(*, where: DataFolders, size: int | None = None, features: str = "pixels") -> Task:
     """60,000 colour pictures of ten kinds, 32 x 32: 50,000 to train on (or the first `size`), 10,000 to judge by.
 
     Accepted: `cifar-10-batches-bin` or `cifar-10-batches-py` (a folder of batches, or its tar.gz), or each batch as one
@@ -122,7 +122,7 @@ def cifar10(*, where: Where, size: int | None = None, features: str = "pixels") 
 
 
 @register("cifar100")
-def cifar100(*, where: Where, size: int | None = None, features: str = "pixels", labels: str = "fine") -> Task:
+def cifar100(*, where: DataFolders, size: int | None = None, features: str = "pixels", labels: str = "fine") -> Task:
     """60,000 colour pictures of a hundred kinds, 32 x 32: 50,000 to train on (or the first `size`), 10,000 to judge by.
 
     Accepted: `cifar-100-binary` or `cifar-100-python` (a folder with `train` and `test`, or its tar.gz).
@@ -132,7 +132,7 @@ def cifar100(*, where: Where, size: int | None = None, features: str = "pixels",
     return image_features(_make_task(CIFAR100, f"{labels}_labels", where=where, size=size), features, where)
 
 
-def _make_task(data: Cifar, labels: str, *, where: Where, size: int | None) -> Task:
+def _make_task(data: Cifar, labels: str, *, where: DataFolders, size: int | None) -> Task:
     *training, test = data.batches
     taken = first(size, sum(batch.count for batch in training))
     starts = accumulate((batch.count for batch in training), initial=0)
@@ -155,7 +155,7 @@ def _image_tensors(rows: Rows, column: int) -> tuple[object, object]:
     return tensors(rows[:, -PIXELS:].reshape(-1, 3, 32, 32), rows[:, column])
 
 
-def _read_batches(data: Cifar, batches: list[Batch], where: Where) -> Iterator[tuple[Rows, str]]:
+def _read_batches(data: Cifar, batches: list[Batch], where: DataFolders) -> Iterator[tuple[Rows, str]]:
     """These batches, whichever form each is found in, each with its name and SHA-256."""
     archive: dict[str, bytes] = {}
     is_public = False
@@ -176,14 +176,14 @@ def _read_batches(data: Cifar, batches: list[Batch], where: Where) -> Iterator[t
         yield rows, f"{batch.name} {_verify_batch(data, batch, path, content, rows, known=known)}"
 
 
-def _find_batch(data: Cifar, batch: Batch, where: Where) -> Path | None:
+def _find_batch(data: Cifar, batch: Batch, where: DataFolders) -> Path | None:
     """The batch as a file of its own."""
     names = [f"{data.binary}/{batch.name}.bin", f"{batch.name}.bin", f"{data.python}/{batch.name}", batch.name]
     names += [f"{batch.name}.webp"] if data.tiled else []
     return find(where, data.archive.dataset, *names, beside=batch.name not in _COMMON)
 
 
-def _read_archive(data: Cifar, where: Where) -> tuple[dict[str, bytes], bool]:
+def _read_archive(data: Cifar, where: DataFolders) -> tuple[dict[str, bytes], bool]:
     """The files of whichever archive is there, by name, and whether it is the public one; that is fetched if needed."""
     path = find(where, data.archive.dataset, data.archive.name, data.pickles)
     content, name = (read(where, data.archive), str(data.archive)) if path is None else (read_content(path), str(path))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from privet import _check
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet_papers.datasets.scattering import GROUP, VERSION, Scattering, normalise_channels
@@ -31,7 +31,7 @@ _PART = 4096  # images between two calls of what is computed
 Made = Callable[[Tensor], Tensor]
 
 
-def image_features(task: Task, kind: str, where: Where | None, *, directions: int | None = None) -> Task:
+def image_features(task: Task, kind: str, where: DataFolders | None, *, directions: int | None = None) -> Task:
     """The task with its images as `kind`: `pixels` as they are, or `scattering`, normalised for each image alone.
 
     `mirrored` are the same for a picture and its mirror image, and half as many. `whitened` are seen from the middle
@@ -52,7 +52,7 @@ def image_features(task: Task, kind: str, where: Where | None, *, directions: in
     said = f"{VERSION}, side {side}, {transform.scales} scales, {transform.directions} directions, groups of {GROUP}"
     if kind == "mirrored":
         said += f", {MIRRORED}, floor {MIRRORED_FLOOR}"
-    folder = (Where() if where is None else where).download_folder() / FOLDER
+    folder = (DataFolders() if where is None else where).download_folder() / FOLDER
 
     def scattered(images: Tensor) -> Tensor:
         return (

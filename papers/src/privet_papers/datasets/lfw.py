@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from privet import _check
-from privet.data.files import File, Where, candidate_paths, find, read, read_content
+from privet.data.files import DataFolders, File, candidate_paths, find, read, read_content
 from privet.data.images import decode_picture
 from privet.data.task import Task, register, tensors
 from privet.errors import InvalidValue
@@ -23,7 +23,7 @@ FACE = (78, 70, 172, 195)  # of 250 x 250 pixels, the box that holds the face
 
 
 @register("lfw")
-def lfw(*, where: Where, least: int = 20, side: int = 32) -> Task:
+def lfw(*, where: DataFolders, least: int = 20, side: int = 32) -> Task:
     """Faces to be named: everyone with at least `least` pictures, cut to the face, `side` x `side`, in colour.
 
     With 20 these are 3,023 pictures of 62 people, of which every fourth judges: 2,267 and 756, the sizes in Table II of
@@ -48,7 +48,7 @@ def lfw(*, where: Where, least: int = 20, side: int = 32) -> Task:
     )
 
 
-def _read_pictures(where: Where, least: int) -> tuple[list[tuple[str, str, bytes]], str]:
+def _read_pictures(where: DataFolders, least: int) -> tuple[list[tuple[str, str, bytes]], str]:
     """(person, name, content), in the order of names, of those with enough pictures; and what they were read from."""
     folder = None if find(where, "lfw", ARCHIVE.name) else _find_folder(where)
     files: dict[str, Path | bytes] = {}
@@ -69,11 +69,11 @@ def _read_pictures(where: Where, least: int) -> tuple[list[tuple[str, str, bytes
     ], source
 
 
-def _read_archive(where: Where) -> dict[str, bytes]:
+def _read_archive(where: DataFolders) -> dict[str, bytes]:
     members = untar(read(where, ARCHIVE), limit=2**29, name=str(ARCHIVE))
     return {name: held for name, held in members if name.endswith(".jpg")}
 
 
-def _find_folder(where: Where) -> Path | None:
+def _find_folder(where: DataFolders) -> Path | None:
     """The folder that has a folder for each person."""
     return next((path for path in candidate_paths(where, "lfw", "lfw") if next(path.glob("*/*_0001.jpg"), None)), None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from privet import _check
-from privet.data.files import File, Where, find, gunzip, missing_file_message, read, read_content
+from privet.data.files import DataFolders, File, find, gunzip, missing_file_message, read, read_content
 from privet.data.task import Pixels, Task, first, register, tensors
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import unpack
@@ -61,7 +61,7 @@ FASHION = _pairs(
 
 @register("mnist")
 def mnist(
-    *, where: Where, size: int | None = None, features: str = "pixels", enlarged: int | None = None,
+    *, where: DataFolders, size: int | None = None, features: str = "pixels", enlarged: int | None = None,
     directions: int | None = None,
 ) -> Task:  # fmt: skip
     """70,000 handwritten digits, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by.
@@ -77,14 +77,14 @@ def mnist(
 
 @register("fashion-mnist")
 def fashion_mnist(
-    *, where: Where, size: int | None = None, features: str = "pixels", directions: int | None = None
+    *, where: DataFolders, size: int | None = None, features: str = "pixels", directions: int | None = None
 ) -> Task:
     """70,000 pictures of clothes, ten kinds, 28 x 28: 60,000 to train on (or the first `size`), 10,000 to judge by."""
     made = _idx_task(FASHION, where=where, size=size, source="Fashion-MNIST (Zalando)")
     return image_features(made, features, where, directions=directions)
 
 
-def _idx_task(pairs: tuple[IdxPair, IdxPair], *, where: Where, size: int | None, source: str) -> Task:
+def _idx_task(pairs: tuple[IdxPair, IdxPair], *, where: DataFolders, size: int | None, source: str) -> Task:
     train, test = pairs
     taken = first(size, train.count)
     hashes = ", ".join(f"{file.name} {file.sha256}" for pair in pairs for file in (pair.images, pair.labels))
@@ -99,7 +99,7 @@ def _idx_task(pairs: tuple[IdxPair, IdxPair], *, where: Where, size: int | None,
     )
 
 
-def read_pair(pair: IdxPair, where: Where) -> tuple[Pixels, Pixels]:
+def read_pair(pair: IdxPair, where: DataFolders) -> tuple[Pixels, Pixels]:
     """Images (N, 1, 28, 28) and labels of two public files."""
     images = _unpacked(pair.images, where, (pair.count, 28, 28))
     labels = _unpacked(pair.labels, where, (pair.count,))
@@ -116,7 +116,7 @@ def check_digits(labels: Pixels, name: str) -> None:
         )
 
 
-def _unpacked(file: File, where: Where, shape: tuple[int, ...]) -> Pixels:
+def _unpacked(file: File, where: DataFolders, shape: tuple[int, ...]) -> Pixels:
     head = 4 + 4 * len(shape)
     return idx(gunzip(read(where, file), limit=head + int(np.prod(shape)), name=str(file)), shape=shape, name=str(file))
 
@@ -154,7 +154,7 @@ PLACES = {"train": "10000 69999", "t10k": "0 9999"}  # where MNIST's records are
 
 @register(NAME)
 def infinite_mnist(
-    *, where: Where, size: int | None = None, features: str = "pixels", directions: int | None = None
+    *, where: DataFolders, size: int | None = None, features: str = "pixels", directions: int | None = None
 ) -> Task:
     """Digits that infimnist made, 28 x 28: as many as the files have (or the first `size`), judged by MNIST's test set.
 
@@ -183,7 +183,7 @@ def infinite_mnist(
     return image_features(made, features, where, directions=directions)
 
 
-def _read_held_out(where: Where) -> tuple[tuple[Pixels, Pixels], str, str]:
+def _read_held_out(where: DataFolders) -> tuple[tuple[Pixels, Pixels], str, str]:
     """What judges, what to say of it, and its SHA-256."""
     test = MNIST[1]
     theirs = all(find(where, file.dataset, file.name, beside=False) for file in (test.images, test.labels))
@@ -197,7 +197,7 @@ def _read_held_out(where: Where) -> tuple[tuple[Pixels, Pixels], str, str]:
     return pair, f"{len(pair[1]):,} digits of t10k-images-idx3-ubyte, whose content was not checked", hashes
 
 
-def _read_generated(where: Where, part: str) -> tuple[tuple[Pixels, Pixels], str]:
+def _read_generated(where: DataFolders, part: str) -> tuple[tuple[Pixels, Pixels], str]:
     """Images (N, 1, 28, 28) and labels of two files that were made, and their SHA-256, unpacked."""
     named, content = _read_generated_file(where, part, "labels", limit=8 + MOST)
     count = int.from_bytes(content[4:8], "big")
@@ -213,7 +213,7 @@ def _read_generated(where: Where, part: str) -> tuple[tuple[Pixels, Pixels], str
     )
 
 
-def _read_generated_file(where: Where, part: str, kind: str, *, limit: int) -> tuple[str, bytes]:
+def _read_generated_file(where: DataFolders, part: str, kind: str, *, limit: int) -> tuple[str, bytes]:
     """The path of a file that was made, and what it holds, unpacked to at most `limit` bytes."""
     path = _find_generated_file(where, part, kind)
     if path is None:
@@ -222,7 +222,7 @@ def _read_generated_file(where: Where, part: str, kind: str, *, limit: int) -> t
     return str(path), unpack(read_content(path), limit=limit, name=str(path))
 
 
-def _find_generated_file(where: Where, part: str, kind: str) -> Path | None:
+def _find_generated_file(where: DataFolders, part: str, kind: str) -> Path | None:
     """The file, plain or packed, in the folder of this task: beside it MNIST's own has the same name."""
     name = _generated_file_name(part, kind)
     return find(where, NAME, name, name + ".gz", beside=False)

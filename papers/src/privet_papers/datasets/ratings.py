@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.data.files import File, Where, find, missing_file_message, read, read_content, unzip_arrays
+from privet.data.files import DataFolders, File, find, missing_file_message, read, read_content, unzip_arrays
 from privet.data.task import Measure, Task, first, register, split
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import unzip
@@ -37,7 +37,7 @@ EXPECTED_STARS = Measure(
 
 
 @register("movielens-1m")
-def movielens_1m(*, where: Where, size: int | None = None) -> Task:
+def movielens_1m(*, where: DataFolders, size: int | None = None) -> Task:
     """1,000,209 ratings by 6,040 users, 1 to 5 stars: 800,167 to train on, 200,042 (a fifth) to judge by.
 
     Bu et al. 2019, Section 4.1: a classification into five kinds whose measure is the root of the mean squared error;
@@ -62,7 +62,7 @@ def movielens_1m(*, where: Where, size: int | None = None) -> Task:
     )  # fmt: skip
 
 
-def _read(where: Where) -> tuple[Ratings, str]:
+def _read(where: DataFolders) -> tuple[Ratings, str]:
     """The ratings and the form they were found in: ratings.dat, ratings.npz, ml-1m.zip, else fetched."""
     path = find(where, "movielens-1m", "ratings.dat", "ml-1m/ratings.dat", "ratings.npz")
     if path is not None:

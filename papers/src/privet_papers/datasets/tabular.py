@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privet import _check
-from privet.data.files import File, Where, find, missing_file_message, read, read_content
+from privet.data.files import DataFolders, File, find, missing_file_message, read, read_content
 from privet.data.task import Task, first, register, split
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import decode_text, read_plain, untar
@@ -87,7 +87,7 @@ CUTS = {
 
 
 @register("adult")
-def adult(*, where: Where, bins: str = "paper", judge: str = "paper", size: int | None = None) -> Task:
+def adult(*, where: DataFolders, bins: str = "paper", judge: str = "paper", size: int | None = None) -> Task:
     """Income above $50,000 from a census record (UCI Adult), as 0/1 columns: 123 of them, as in Bu et al. 2019.
 
     Bu et al., Section 4.1, split the 32,561 records of adult.data at random into 29,305 and 3,256; here by the fixed
@@ -195,7 +195,7 @@ PURCHASE = Attributes(  # its SHA-256 is not published and we have no copy: shap
 
 
 @register("location30")
-def location30(*, where: Where, size: int | None = None) -> Task:
+def location30(*, where: DataFolders, size: int | None = None) -> Task:
     """30 kinds of people from the places they checked in at, 446 of them, 0 or 1 (Shokri et al. 2017).
 
     5,010 records, split 4:1 by the fixed shuffle, as Wei and Liu 2021 split Purchase, for which it stands in.
@@ -204,7 +204,7 @@ def location30(*, where: Where, size: int | None = None) -> Task:
 
 
 @register("purchase")
-def purchase(*, where: Where, size: int | None = None) -> Task:
+def purchase(*, where: DataFolders, size: int | None = None) -> Task:
     """100 kinds of shoppers from 600 products they bought or not (Shokri et al. 2017): 197,324 records, split 4:1.
 
     Wei and Liu 2021, Section VI, cluster the records into 10 and 50 classes of their own; these are the 100 published.

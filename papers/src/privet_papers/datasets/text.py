@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from privet import _check
-from privet.data.files import File, Where, find, missing_file_message, read, read_content
+from privet.data.files import DataFolders, File, find, missing_file_message, read, read_content
 from privet.data.task import Task, first, register, shuffled, split
 from privet.errors import InvalidValue
 from privet_papers.datasets.archives import decode_text, has_plain_file, read_plain, untar, unzip
@@ -66,7 +66,7 @@ def _words_task(
         held_out=(judged, torch.tensor([label for _, label in test])),
         evaluation=f"the public test set, {len(test):,} texts that are never trained on",
         model=model, facts=facts | {"classes": classes}, source=f"{source}; {said}",
-        not_private="vocabulary=counted, the most frequent words" if vocabulary == "counted" else "",
+        non_private_preprocessing="vocabulary=counted, the most frequent words" if vocabulary == "counted" else "",
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ _REVIEW = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/(\d+)_(\d+)\.txt")
 
 @register("imdb")
 def imdb(
-    *, where: Where, words: int = 10_000, length: int = 256, vocabulary: str = "hashed", size: int | None = None,
+    *, where: DataFolders, words: int = 10_000, length: int = 256, vocabulary: str = "hashed", size: int | None = None,
     features: str = "sequence", order: "str | int" = 1, common: str = "kept",
 ) -> Task:  # fmt: skip
     """50,000 film reviews, liked or not (Maas et al. 2011): 25,000 to train on, 25,000 to judge by.
@@ -114,7 +114,7 @@ def imdb(
     )  # fmt: skip
 
 
-def _read_imdb_parts(where: Where) -> tuple[dict[str, list[Text]], str]:
+def _read_imdb_parts(where: DataFolders) -> tuple[dict[str, list[Text]], str]:
     """The reviews of both parts and the form they were found in: tables, the folder, the archive; else fetched."""
     if has_plain_file(where, IMDB_TABLES["train"]):
         tables = {part: parse_imdb(decode_text(read_plain(where, file), file.name), file.name)
@@ -179,7 +179,7 @@ AG_SAMPLE = File(  # 10,000 of the training texts, title and description joined
 
 @register("ag-news")
 def ag_news(
-    *, where: Where, words: int = 10_000, length: int = 64, vocabulary: str = "hashed", size: int | None = None
+    *, where: DataFolders, words: int = 10_000, length: int = 64, vocabulary: str = "hashed", size: int | None = None
 ) -> Task:
     """Short news of four kinds (Zhang et al. 2015): 120,000 to train on, 7,600 to judge by; title and description.
 
@@ -224,7 +224,12 @@ _NAMES_LIMIT = 2**24
 
 @register("names")
 def names(
-    *, where: Where, size: int | None = None, features: str = "sequence", order: "str | int" = "1-3", words: int = 2048
+    *,
+    where: DataFolders,
+    size: int | None = None,
+    features: str = "sequence",
+    order: "str | int" = "1-3",
+    words: int = 2048,
 ) -> Task:
     """Surnames of 18 languages, by their characters; a fifth judges, by a fixed shuffle.
 
@@ -257,7 +262,7 @@ def names(
     )  # fmt: skip
 
 
-def _read_names_files(where: Where) -> tuple[dict[str, bytes], str]:
+def _read_names_files(where: DataFolders) -> tuple[dict[str, bytes], str]:
     """The content of each language's file, and the form it was found in: the files, or the zip."""
     paths = {language: find(where, "names", f"{language}.txt", f"names/{language}.txt") for language in LANGUAGES}
     if any(paths.values()):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from privet._files import write_new
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.errors import InvalidValue
@@ -42,7 +42,12 @@ class Choice:
 
 
 def choice(
-    row: Row, *, file: Path, train: Train, where: Where | None = None, tell: Callable[[str], None] = lambda _: None
+    row: Row,
+    *,
+    file: Path,
+    train: Train,
+    where: DataFolders | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Choice:
     """The best candidate of a row's choices; looked up in `file` if it was found before, else found now.
 
@@ -162,12 +167,12 @@ def _candidate(row: Row, number: int) -> dict[str, Any]:
 def _tried(row: Row, candidate: dict[str, Any], size: int) -> Row:
     """The row with a candidate's settings, on the smaller part; one evaluation, at the end, is enough."""
     training = {**row.training, **candidate, "evaluate_every": row.steps}
-    counted = {} if row.kind == "federates" else {"size": size}  # clients stay as many, with fewer records each
+    counted = {} if row.kind == "federates" else {"dataset_size": size}  # clients stay as many, with fewer records each
     return replace(row, recipe={**row.recipe, **counted}, training=training, choices={}, name=f"{row.name}-split")
 
 
 def apart(task: Task) -> Task:
     """The training records of a task alone: nine tenths to train on, a tenth to judge by, by a fixed shuffle."""
-    rest, judges = train_validation_split(task)
-    said = f"{count_records(judges):,} of the training records, by a fixed shuffle: to choose settings by"
-    return replace(rest, held_out=judges, evaluation=said)
+    rest, validation_fraction = train_validation_split(task)
+    said = f"{count_records(validation_fraction):,} of the training records, by a fixed shuffle: to choose settings by"
+    return replace(rest, held_out=validation_fraction, evaluation=said)

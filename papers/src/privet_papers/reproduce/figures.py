@@ -34,8 +34,8 @@ def spending(row: Row, accountant: str = "pld", unit: Literal["step", "epoch"] =
     """
     plan = row.plan()
     budget = plan.recipe.budget
-    found = epsilon_curve(plan.ledger(), budget.delta, accountant=accountant, points=POINTS, relation=budget.relation)
-    places = found.steps * (plan.steps[0].rate if unit == "epoch" else 1.0)
+    found = epsilon_curve(plan.ledger(), budget.delta, accountant=accountant, points=POINTS, adjacency=budget.adjacency)
+    places = found.steps * (plan.steps[0].sample_rate if unit == "epoch" else 1.0)
     return Curve(x=tuple(places.tolist()), y=tuple(found.upper.tolist()), label=found.label)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from privet.accounting import Ledger, gdp, spent
 from privet.attacks.attack import REFERENCE, attack
 from privet.attacks.outcome import Outcome
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
 from privet.federated import federate, resume_federation
@@ -53,7 +53,7 @@ class Trace:
     seconds: float
 
 
-def gradient_norms(row: Row, *, seed: int, where: Where | None = None) -> Trace:
+def gradient_norms(row: Row, *, seed: int, where: DataFolders | None = None) -> Trace:
     """The row trained once, with a look at the gradient at every hundredth of its steps."""
     every, points = max(1, (row.steps or 1) // LOOKS), []
 
@@ -71,7 +71,7 @@ def gradient_norms(row: Row, *, seed: int, where: Where | None = None) -> Trace:
 
 
 def _privately(
-    row: Row, seed: int, where: Where | None, look: Look
+    row: Row, seed: int, where: DataFolders | None, look: Look
 ) -> tuple[int, tuple[float | None, float] | None]:  # fmt: skip
     """Train as the plan says, `look` before each step; (steps, what is proven of them)."""
     plan = row.plan()
@@ -81,10 +81,10 @@ def _privately(
         model, twin = build_network(task, settings), build_network(task, settings)
         load_first_weights(model, settings)
         optimizer = build_optimizer(settings, plan, model)
-        pace, published = learning_rate_schedule(settings, plan, optimizer), plan.recipe.as_published
+        pace, published = learning_rate_schedule(settings, plan, optimizer), plan.recipe.uncertified
         with Training(
-            model, optimizer, task.train, plan, generator=seeded(seed), as_published=published,
-            not_private=task.not_private,
+            model, optimizer, task.train, plan, randomness=seeded(seed), uncertified=published,
+            non_private_preprocessing=task.non_private_preprocessing,
         ) as training:  # fmt: skip
             for inputs, targets in training:
                 twin.load_state_dict(model.state_dict())  # the model itself is watched: its gradients are clipped
@@ -93,7 +93,7 @@ def _privately(
                 pace.follow(training.steps_done)
                 if pace.reads_scores and training.steps_done % steps_per_epoch(plan) == 0:
                     pace.observe_loss(evaluate(model, task).loss)
-    found = None if plan.is_unsound or task.not_private else guarantee_of(plan.ledger(), plan)
+    found = None if plan.is_unsound or task.non_private_preprocessing else guarantee_of(plan.ledger(), plan)
     return len(plan.steps), proven(found)
 
 
@@ -113,14 +113,16 @@ INVERTS, CHOOSES = "invert-l2", "prior"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class AttackEvidence:
     """The figures of a row, and how long its attacks took."""
 
     figures: dict[str, Figure]
     seconds: float
 
 
-def attacked(row: Row, *, seed: int, folder: Path, where: Where | None = None, is_quick: bool = False) -> Tried:
+def attacked(
+    row: Row, *, seed: int, folder: Path, where: DataFolders | None = None, is_quick: bool = False
+) -> AttackEvidence:
     """The first step of a row's plan, attacked; of a row called non-private, the same step without privacy.
 
     Outcomes are kept in `folder`, and shared by the rows of a table: training without privacy is attacked once.
@@ -132,7 +134,7 @@ def attacked(row: Row, *, seed: int, folder: Path, where: Where | None = None, i
     )  # fmt: skip
     name = REFERENCE if row.name.endswith(REFERENCE) else "plan"
     figures = _figures(found.outcome(name, INVERTS), found.outcome(name, CHOOSES))
-    return Tried(figures=figures, seconds=time.monotonic() - begun)
+    return AttackEvidence(figures=figures, seconds=time.monotonic() - begun)
 
 
 def _figures(inverted: Outcome, chosen: Outcome) -> dict[str, Figure]:
@@ -149,7 +151,7 @@ def _figures(inverted: Outcome, chosen: Outcome) -> dict[str, Figure]:
 # --- federating -------------------------------------------------------------------------------------
 
 
-def federated(row: Row, task: Task | None, folder: Path, *, seed: int, where: Where | None) -> Federated:
+def federated(row: Row, task: Task | None, folder: Path, *, seed: int, where: DataFolders | None) -> Federated:
     """The row's federation in a folder of its own, begun or gone on with.
 
     Raises:
@@ -160,7 +162,7 @@ def federated(row: Row, task: Task | None, folder: Path, *, seed: int, where: Wh
     else:
         found = federate(
             row.plan(), row.task if task is None else task, out=folder, seed=seed, where=where, model=row.model,
-            clients=row.recipe["size"], **row.training,
+            clients=row.recipe["dataset_size"], **row.training,
         )  # fmt: skip
     if not found.is_over:
         raise KeyboardInterrupt
@@ -208,11 +210,15 @@ def _accounted(plan: Plan, name: str) -> Figure:
     if accountant == "gdp":
         mu = gdp.extended_clt_mu(ledger)
         if plan.steps.is_constant and recipe.epochs is not None and recipe.base_rate is not None:
-            mu = gdp.clt_mu(noise=plan.steps[0].noise, rate=recipe.base_rate, steps=recipe.epochs / recipe.base_rate)
+            mu = gdp.clt_mu(
+                noise_multiplier=plan.steps[0].noise_multiplier,
+                sample_rate=recipe.base_rate,
+                steps=recipe.epochs / recipe.base_rate,
+            )
         if what == "mu":
             return Figure(value=mu)
         return Figure(value=gdp.epsilon_of_mu(mu, recipe.budget.delta), label="approximate")
-    found = spent(ledger, recipe.budget.delta, accountant=accountant, relation=recipe.budget.relation)
+    found = spent(ledger, recipe.budget.delta, accountant=accountant, adjacency=recipe.budget.adjacency)
     return Figure(value=found.epsilon, label=found.label)
 
 
@@ -239,7 +245,7 @@ def _at_the_stop(_: Row, result: Result, run: Run | None, *, accountants: Sequen
     delta = run.plan.recipe.budget.delta
     found = {"iterations": Figure(value=float(run.steps))}
     for name in accountants:
-        epsilon = spent(run.ledger, delta, accountant=name, relation=run.plan.recipe.budget.relation).epsilon
+        epsilon = spent(run.ledger, delta, accountant=name, adjacency=run.plan.recipe.budget.adjacency).epsilon
         found[f"{name} epsilon"] = Figure(value=epsilon, label="claimed")
     return replace(result, figures=result.figures | found)
 
@@ -265,7 +271,7 @@ def noise_over_steps(_: Row, result: Result, run: Run | None) -> Result:
     raw = [line for line in run.metrics if line.get("raw_sensitivity") is not None]
     if not raw:
         return replace(result, curve=noise_of(run.ledger))
-    noises = run.plan.steps.noises
+    noises = run.plan.steps.noise_multipliers
     points = [(float(line["step"]), line["raw_sensitivity"] * float(noises[line["step"] - 1])) for line in raw]
     return replace(result, curve=Curve(x=tuple(x for x, _ in points), y=tuple(y for _, y in points)))
 
@@ -275,13 +281,16 @@ def noise_of(ledger: Ledger) -> Curve:
 
     >>> from privet.accounting import Step
     >>> ledger = Ledger()
-    >>> ledger.add(Step(noise=6.0, clip=4.0), 3)
+    >>> ledger.add(Step(noise_multiplier=6.0, clipping_norm=4.0), 3)
     >>> noise_of(ledger).y
     (24.0, 24.0)
     """
     points, total = [], 0
     for step, count in ledger:
-        points += [(float(total + 1), step.noise * step.clip), (float(total + count), step.noise * step.clip)]
+        points += [
+            (float(total + 1), step.noise_multiplier * step.clipping_norm),
+            (float(total + count), step.noise_multiplier * step.clipping_norm),
+        ]
         total += count
     kept = points[:: max(1, len(points) // POINTS)]
     kept = kept if kept[-1] == points[-1] else [*kept, points[-1]]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import privet
 from privet import _check
-from privet.data.files import Where
+from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.errors import InvalidValue, PrivetError
 from privet.federated.federate import Federated
@@ -79,7 +79,7 @@ def jobs(rows: Iterable[Row], *, mode: Mode, seeds: int, steps: int | None = Non
 
 
 def reproduce(
-    asked: Iterable[Job], *, out: Path, where: Where | None = None, watch: Callable[[], Progress] | None = None,
+    asked: Iterable[Job], *, out: Path, where: DataFolders | None = None, watch: Callable[[], Progress] | None = None,
     tell: Told = lambda _: None,
 ) -> Iterator[Result]:  # fmt: skip
     """The result of each job, from the folder or by running it now. A row that cannot run is told of, and left out.
@@ -114,7 +114,7 @@ def reproduce(
         yield found
 
 
-def _as_chosen(kept: Result, job: Job, *, out: Path, where: Where | None, tell: Told) -> Result | None:
+def _as_chosen(kept: Result, job: Job, *, out: Path, where: DataFolders | None, tell: Told) -> Result | None:
     """A result if it has the settings that are chosen by now, with what was tried for them: all seeds have the same.
 
     A search that could not leave its list goes on beyond it first. Without a file of it, the result stands.
@@ -133,7 +133,7 @@ def _said(result: Result) -> str:
     return ", ".join(said) or "done"
 
 
-def _run(job: Job, *, out: Path, where: Where | None, watcher: Progress | None, tell: Told) -> Result:
+def _run(job: Job, *, out: Path, where: DataFolders | None, watcher: Progress | None, tell: Told) -> Result:
     row = job.row
     if row.kind == "accounts":
         start = time.monotonic()
@@ -162,7 +162,7 @@ def _run(job: Job, *, out: Path, where: Where | None, watcher: Progress | None, 
     return found if row.after is None else row.after(settled, found, run)
 
 
-def _choice(job: Job, *, out: Path, where: Where | None, tell: Told) -> choosing.Choice:
+def _choice(job: Job, *, out: Path, where: DataFolders | None, tell: Told) -> choosing.Choice:
     """What the row leaves to be chosen, chosen; each candidate runs in a folder of its own."""
     row = job.row
 
@@ -194,7 +194,7 @@ def _blank(job: Job) -> Result:
 
 
 def _trained(
-    row: Row, task: Task | None, folder: Path, *, seed: int, where: Where | None, watcher: Progress | None = None
+    row: Row, task: Task | None, folder: Path, *, seed: int, where: DataFolders | None, watcher: Progress | None = None
 ) -> Run:
     """The row's run in a folder of its own, begun or gone on with.
 
@@ -207,7 +207,7 @@ def _trained(
         run = resume_run(place, task=task, where=where, watcher=watcher)
     else:
         run = train(
-            plan, task, out=place, seed=seed, as_published=plan.recipe.as_published, where=where, watcher=watcher,
+            plan, task, out=place, seed=seed, uncertified=plan.recipe.uncertified, where=where, watcher=watcher,
             show_private=plan.is_unsound,  # what it read off the data: there is nothing left to protect
         )  # fmt: skip
     if not run.is_over:
@@ -238,7 +238,7 @@ def _result(job: Job, row: Row, run: Run) -> Result:
         claimed_label="claimed" if claimed is None else str(claimed.label), delta=plan.recipe.budget.delta,
         figures={name: Figure(value=_shown(name, scores[f"held_out_{name}"]))} | accounted(job.original)
         | _reached(row, curve), steps=run.steps, planned=len(plan.steps), seconds=round(_seconds(lines), 1),
-        about=_about(row, run.evaluation) | {"noise": [plan.steps[0].noise, plan.steps[-1].noise], "stopped": run.end},
+        about=_about(row, run.evaluation) | {"noise": [plan.steps[0].noise_multiplier, plan.steps[-1].noise_multiplier], "stopped": run.end},
     )  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, Fi
     """(what is proven of the mechanism that ran, what its method says instead, with its label)."""
     said = plan.guarantee
     claimed = Figure(value=said.epsilon, label=said.label) if said.label != "certified" else None
-    if plan.is_unsound or run.not_private:
+    if plan.is_unsound or run.non_private_preprocessing:
         return None, claimed or Figure(value=said.epsilon, label="claimed")
     # Outputs that decide the stop leave the plan's epsilon as what holds; the ledger's reading is then a claim.
     stopped = run.steps < len(plan.steps)
@@ -275,7 +275,7 @@ def _proven(plan: Plan, run: Run) -> tuple[tuple[float | None, float] | None, Fi
     return results.proven(proven), claimed
 
 
-def _baseline(job: Job, row: Row, *, where: Where | None) -> Result:
+def _baseline(job: Job, row: Row, *, where: DataFolders | None) -> Result:
     found = train_plainly(row.plan(), seed=job.seed or 0, where=where)
     name = found.scores.name
     _check_finite(row.key, name, [measure for _, measure in found.points])
@@ -287,7 +287,7 @@ def _baseline(job: Job, row: Row, *, where: Where | None) -> Result:
     )  # fmt: skip
 
 
-def _federated(job: Job, row: Row, *, out: Path, where: Where | None) -> Result:
+def _federated(job: Job, row: Row, *, out: Path, where: DataFolders | None) -> Result:
     folder = _free(results.place(out, job.row, job.scale, job.seed, ""), row.fingerprint)
     found = kinds.federated(row, None, folder, seed=job.seed or 0, where=where)
     lines = metrics.evaluation_lines(found.metrics)
@@ -300,7 +300,7 @@ def _federated(job: Job, row: Row, *, out: Path, where: Where | None) -> Result:
     )  # fmt: skip
 
 
-def _attacked(job: Job, *, out: Path, where: Where | None) -> Result:
+def _attacked(job: Job, *, out: Path, where: DataFolders | None) -> Result:
     row, folder = job.row, results.place(out, job.row, job.scale, None).parent / f"outcomes.{job.scale}"
     is_quick = job.scale.startswith("quick")
     found = kinds.attacked(row, seed=job.seed or 0, folder=folder, where=where, is_quick=is_quick)
@@ -310,7 +310,7 @@ def _attacked(job: Job, *, out: Path, where: Where | None) -> Result:
     )  # fmt: skip
 
 
-def _traced(job: Job, row: Row, *, where: Where | None) -> Result:
+def _traced(job: Job, row: Row, *, where: DataFolders | None) -> Result:
     found = kinds.gradient_norms(row, seed=job.seed or 0, where=where)
     _check_finite(row.key, "the gradient", found.curve.y)
     return replace(

@@ -69,7 +69,7 @@ class Row:
 
     >>> row = Row(paper="bu2019", table="table1", name="sigma-1.3", place="Table 1, row 1", kind="trains", task="mnist",
     ...           published={"accuracy": 95.0}, label="approximate",
-    ...           recipe={"size": 60000, "batch": 256, "epochs": 15, "noise": 1.3, "delta": 1e-5})
+    ...           recipe={"dataset_size": 60000, "batch_size": 256, "epochs": 15, "noise_multiplier": 1.3, "delta": 1e-5})
     >>> row.key, row.steps, quick(row).task, quick(row).steps
     ('bu2019:table1:sigma-1.3', 3516, 'digits', 100)
     """
@@ -133,8 +133,12 @@ class Row:
         """
         given = dict(self.recipe)
         if self.kind == "baseline":
-            given = {key: given[key] for key in ("size", "batch", "rate", "epochs", "steps", "delta") if key in given}
-            given["noise"] = 1.0
+            given = {
+                key: given[key]
+                for key in ("dataset_size", "batch_size", "sample_rate", "epochs", "steps", "delta")
+                if key in given
+            }
+            given["noise_multiplier"] = 1.0
         if "epsilon" not in given and "solve" not in given:
             given["solve"] = "epsilon"
         settings = {"task": self.task, "model": self.model, **self.training}
@@ -172,9 +176,17 @@ def quick(row: Row) -> Row:
     if not row.is_trained:
         return row
     full = row.as_recipe()
-    batch = min(QUICK_BATCH, max(1, round((full.base_rate or 1.0) * full.size)))
-    kept = {key: value for key, value in row.recipe.items() if key not in ("size", "batch", "rate", "epochs", "steps")}
-    recipe = kept | {"size": QUICK_SIZE, "batch": batch, "steps": min(QUICK_STEPS, full.count or QUICK_STEPS)}
+    batch = min(QUICK_BATCH, max(1, round((full.base_rate or 1.0) * full.dataset_size)))
+    kept = {
+        key: value
+        for key, value in row.recipe.items()
+        if key not in ("dataset_size", "batch_size", "sample_rate", "epochs", "steps")
+    }
+    recipe = kept | {
+        "dataset_size": QUICK_SIZE,
+        "batch_size": batch,
+        "steps": min(QUICK_STEPS, full.count or QUICK_STEPS),
+    }
     middle = {key: values[len(values) // 2] for key, values in row.choices.items()}
     name = (row.model or "cnn").partition(":")[0]
     model = row.model if name in READS_IMAGES else "mlp"

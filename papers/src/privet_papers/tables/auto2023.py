@@ -23,8 +23,8 @@ from privet_papers.tables.auto2023_printed import BUDGETS, NOISES, TABLE2, TABLE
 
 NAME = "auto2023"
 DELTA = 1e-5
-MNIST: dict[str, Any] = {"size": 60000, "batch": 64, "epochs": 100, "delta": DELTA}
-NEWS: dict[str, Any] = {"size": 120_000, "batch": 256, "epochs": 40, "delta": DELTA}
+MNIST: dict[str, Any] = {"dataset_size": 60000, "batch_size": 64, "epochs": 100, "delta": DELTA}
+NEWS: dict[str, Any] = {"dataset_size": 120_000, "batch_size": 256, "epochs": 40, "delta": DELTA}
 DATA = {"mnist": ("mnist", "pool-cnn", MNIST), "ag-news": ("ag-news", "bilstm", NEWS)}
 CLIPS = {"mnist": 50.0, "cifar10": 10.0, "cifar100": 20.0, "ag-news": 10.0}  # of DP-SGD and adaptive DP-SGD
 VARIANTS = {"L": "auto-linear", "T": "auto-time", "S": "auto-step", "E": "auto-exp"}
@@ -55,11 +55,11 @@ def absent(table: str, name: str, place: str, published: dict[str, float], why: 
     )
 
 
-def as_published(table: str, name: str, place: str, data: str, variant: str, noise: float, **rest: Any) -> Row:
+def uncertified(table: str, name: str, place: str, data: str, variant: str, noise: float, **rest: Any) -> Row:
     """A variant as published, with what it claims at the mean norm of its run; `scale` is the paper's W."""
     scale = rest.pop("scale", 1.0)
     rule = {} if scale == 1.0 else {"rule": f"own_norm:scale={scale:g}"}
-    recipe = {"method": VARIANTS[variant], "noise": noise, "as_published": True, **rule}
+    recipe = {"method": VARIANTS[variant], "noise_multiplier": noise, "uncertified": True, **rule}
     is_news = data == "ag-news" and BY_TABLE_8 in rest.get("published", {})
     return trains(
         table,
@@ -89,7 +89,7 @@ def _claimed(row: Row, result: Result, run: Run | None, epochs: int | None) -> R
 def by_table_8(row: Row, *, clip: float, epochs: int | None = None) -> float:
     """Epsilon by the closed form of a row's decay, `clip` being the mean sensitivity C.
 
-    >>> recipe = {**MNIST, "method": "auto-time", "noise": 1.0}
+    >>> recipe = {**MNIST, "method": "auto-time", "noise_multiplier": 1.0}
     >>> row = Row(paper=NAME, table="table8", name="time", place="Table 8", kind="accounts", recipe=recipe)
     >>> round(by_table_8(row, clip=1.0), 2)
     0.23
@@ -98,9 +98,11 @@ def by_table_8(row: Row, *, clip: float, epochs: int | None = None) -> float:
     assert recipe.base_rate is not None
     assert recipe.count is not None
     epochs = epochs or max(1, round(recipe.count * recipe.base_rate))
-    noise, rate = float(recipe.noise), recipe.base_rate
+    noise, rate = float(recipe.noise_multiplier), recipe.base_rate
     form = {"auto-step": auto_step, "auto-exp": auto_exponential, "auto-time": auto_time}
-    rho = form.get(str(recipe.method), auto_linear)(noise=noise, rate=rate, epochs=epochs, clip=clip)[0]
+    rho = form.get(str(recipe.method), auto_linear)(
+        noise_multiplier=noise, sample_rate=rate, epochs=epochs, clipping_norm=clip
+    )[0]
     return epsilon_of_rho(rho, recipe.budget.delta)
 
 
@@ -139,7 +141,7 @@ def _decays(table: str, place: str, printed: Mapping[str, float] | None = None, 
     return [
         Row(
             paper=NAME, table=table, name=name, place=place, kind="accounts", label="claimed",
-            recipe={**MNIST, "method": VARIANTS[letter], "noise": 1.0, "as_published": True},
+            recipe={**MNIST, "method": VARIANTS[letter], "noise_multiplier": 1.0, "uncertified": True},
             published={} if printed is None else {BY_TABLE_8: printed[name]}, **rest,
         )
         for letter, name in zip(VARIANTS, ("linear", "time", "step", "exponential"), strict=True)
@@ -152,7 +154,7 @@ def _table1() -> list[Row]:
 
 @keyed("_falls")
 def _falls(row: Row) -> dict[str, Figure]:
-    noises = row.plan().steps.noises
+    noises = row.plan().steps.noise_multipliers
     return {"noise last / first": Figure(value=float(noises[-1] / noises[0]))}
 
 
@@ -174,8 +176,12 @@ def _figure1() -> list[Row]:
 @keyed("_noise_an_epoch")
 def _noise_an_epoch(row: Row) -> Curve:
     steps = row.plan().steps
-    at = [math.ceil(epoch / steps.rate - 1e-6) for epoch in range(round(len(steps) * steps.rate))]  # their first steps
-    return Curve(x=tuple(float(epoch) for epoch in range(len(at))), y=tuple(float(steps.noises[i]) for i in at))
+    at = [
+        math.ceil(epoch / steps.sample_rate - 1e-6) for epoch in range(round(len(steps) * steps.sample_rate))
+    ]  # their first steps
+    return Curve(
+        x=tuple(float(epoch) for epoch in range(len(at))), y=tuple(float(steps.noise_multipliers[i]) for i in at)
+    )
 
 
 # --- against other methods --------------------------------------------------------------------------
@@ -185,17 +191,17 @@ def _table2() -> list[Row]:
     found = []
     for noise, (dp, dynamic, (adp_epsilon, adp), (auto_epsilon, auto)) in TABLE2.items():
         epsilon, place = BUDGETS[NOISES["mnist"].index(noise)], f"Table 2, sigma {noise:g}"
-        clip = {"clip": CLIPS["mnist"]}
+        clip = {"clipping_norm": CLIPS["mnist"]}
         found += [
-            trains("table2", f"dp-{noise:g}", f"{place}, DP", "mnist", {"method": "noisy-sgd", "noise": noise, **clip},
+            trains("table2", f"dp-{noise:g}", f"{place}, DP", "mnist", {"method": "noisy-sgd", "noise_multiplier": noise, **clip},
                     label="certified", published={"accuracy": dp, "rdp epsilon": epsilon}),
             trains("table2", f"dynamic-{noise:g}", f"{place}, Dynamic DP", "mnist", label="approximate", notes=(_RHO,),
                     recipe={"method": "dynamic", "rho_noise": _growth(noise, epsilon), "rho_clip": RHO,
-                            "epsilon": epsilon, "as_published": True, **clip},
+                            "epsilon": epsilon, "uncertified": True, **clip},
                     published={"accuracy": dynamic, "gdp epsilon": epsilon}),
             _adaptive("table2", f"adaptive-{noise:g}", f"{place}, ADP", "mnist", noise,
                       {"accuracy": adp, BY_TABLE_8: adp_epsilon}),
-            as_published("table2", f"auto-s-{noise:g}", f"{place}, Auto DP-S", "mnist", "S", noise, figures=if_clipped,
+            uncertified("table2", f"auto-s-{noise:g}", f"{place}, Auto DP-S", "mnist", "S", noise, figures=if_clipped,
                   published={"accuracy": auto, BY_TABLE_8: auto_epsilon}),
         ]  # fmt: skip
     return found
@@ -204,7 +210,7 @@ def _table2() -> list[Row]:
 @cache
 def _growth(noise: float, epsilon: float) -> float:
     """rho_mu with which mu_t = rho_mu^(t/T) / noise costs epsilon by the extended CLT (Du et al. 2021, eq. 9, 12)."""
-    rate, goal = MNIST["batch"] / MNIST["size"], gdp.mu_of(epsilon, DELTA)
+    rate, goal = MNIST["batch_size"] / MNIST["dataset_size"], gdp.mu_of(epsilon, DELTA)
     times = (np.arange(1000) + 0.5) / 1000
 
     def excess(rho: float) -> float:
@@ -216,7 +222,7 @@ def _growth(noise: float, epsilon: float) -> float:
 
 def _adaptive(table: str, name: str, place: str, data: str, noise: float, published: dict[str, float]) -> Row:
     """Zhang et al. 2021: linear decay at a constant clip, which the closed form takes for the sensitivity."""
-    recipe = {"method": "noise-decay-tcdp", "noise": noise, "clip": CLIPS[data]}
+    recipe = {"method": "noise-decay-tcdp", "noise_multiplier": noise, "clipping_norm": CLIPS[data]}
     figures = partial(_at_the_clip, clip=CLIPS[data], epochs=100)
     notes: tuple[str, ...] = (OF_100,) if data == "ag-news" else ()
     notes += ("16.86 is printed; the closed form gives 16.06",) if published.get(BY_TABLE_8) == 16.86 else ()
@@ -239,7 +245,7 @@ def _tables_3_4() -> list[Row]:
             found.append(Row(
                 paper=NAME, table=table, name=f"adaptive-{noise:g}-epsilon", kind="accounts", label="claimed",
                 place=f"Table {table[-1]}, sigma {noise:g}, adaptive", published={BY_TABLE_8: columns[2][0]},
-                recipe={**MNIST, "size": 50000, "method": "noise-decay-tcdp", "noise": noise},
+                recipe={**MNIST, "dataset_size": 50000, "method": "noise-decay-tcdp", "noise_multiplier": noise},
                 figures=partial(_at_the_clip, clip=CLIPS[data], epochs=100),
             ))  # fmt: skip
     return found
@@ -249,14 +255,14 @@ def _table5() -> list[Row]:
     found = []
     for noise, (dp, (adp_epsilon, adp), (auto_epsilon, auto)) in TABLE5.items():
         place = f"Table 5, sigma {noise:g}"
-        recipe = {"method": "noisy-sgd", "noise": noise, "clip": CLIPS["ag-news"]}
+        recipe = {"method": "noisy-sgd", "noise_multiplier": noise, "clipping_norm": CLIPS["ag-news"]}
         epsilon = BUDGETS[NOISES["ag-news"].index(noise)]
         found += [
             trains("table5", f"dp-{noise:g}", f"{place}, DP", "ag-news", recipe, label="certified",
                     published={"accuracy": dp, "rdp epsilon": epsilon}),
             _adaptive("table5", f"adaptive-{noise:g}", f"{place}, ADP", "ag-news", noise,
                       {"accuracy": adp, BY_TABLE_8: adp_epsilon}),
-            as_published("table5", f"auto-s-{noise:g}", f"{place}, Auto DP-S", "ag-news", "S", noise,
+            uncertified("table5", f"auto-s-{noise:g}", f"{place}, Auto DP-S", "ag-news", "S", noise,
                   published={"accuracy": auto, BY_TABLE_8: auto_epsilon}),
         ]  # fmt: skip
     return found
@@ -289,7 +295,7 @@ def _tables_14_17() -> list[Row]:
                     found.append(absent(table, name, place, published))
                     continue
                 found.append(
-                    as_published(table, name, place, data, letter, noise, published=published, figures=if_clipped)
+                    uncertified(table, name, place, data, letter, noise, published=published, figures=if_clipped)
                 )
                 found.append(trains(
                     table, f"{name}-sound", f"{place}, made sound", data,
@@ -305,12 +311,12 @@ def _figure2() -> list[Row]:
         "raw: shown on a public dataset; the paper does not define its average norm, this is the mean coordinate",
         "noise 2.8 and the linear decay: not in the paper; AdamW and one cycle: what its B.1 has for the tables",
     )}  # fmt: skip
-    clip = {"noise": 2.8, "clip": CLIPS["mnist"]}
+    clip = {"noise_multiplier": 2.8, "clipping_norm": CLIPS["mnist"]}
     return [
         replace(trains("fig2", "sgd", "Figure 2", "mnist", {}, **common), kind="baseline"),
         trains("fig2", "dp-sgd", "Figure 2", "mnist", {"method": "noisy-sgd", **clip}, **common),
         trains("fig2", "adaptive", "Figure 2", "mnist", {"method": "noise-decay-tcdp", **clip}, **common),
-        as_published("fig2", "auto-l", "Figure 2", "mnist", "L", 2.8, **common),
+        uncertified("fig2", "auto-l", "Figure 2", "mnist", "L", 2.8, **common),
     ]
 
 

@@ -1,7 +1,7 @@
 """Auto DP-SGD, hyper-parameters: clips (Tables 9 and 10), schedulers (11), the scale factor W (12), decays (13)."""
 
 from privet_papers.reproduce.table_row import Row
-from privet_papers.tables.auto2023 import DATA, absent, as_published, trains
+from privet_papers.tables.auto2023 import DATA, absent, trains, uncertified
 from privet_papers.tables.auto2023_printed import TABLE9, TABLE10, TABLE11, TABLE12, TABLE13
 
 # Table 11: what torch's schedulers need and the paper does not state is ours; they move once an epoch, or once a step
@@ -39,7 +39,8 @@ def _clips(table: str, printed: dict[str, dict[float, float]]) -> list[Row]:
                 continue
             notes = ("momentum 0: not in the paper", *((_SAME_CLIPS,) if table == "table10" else ()))
             found.append(trains(
-                table, name, place, data, {"method": method, "noise": 2.8, "clip": clip}, label="claimed", notes=notes,
+                table, name, place, data, {"method": method, "noise_multiplier": 2.8, "clipping_norm": clip},
+                label="claimed", notes=notes,
                 published={"accuracy": accuracy}, training={"optimizer": "sgd", "momentum": 0.0, "lr": 1e-4},
             ))  # fmt: skip
     return found
@@ -50,7 +51,7 @@ def _table11() -> list[Row]:
     for name, (accuracy, norm) in TABLE11.items():
         rate = {"lr": float(name[3:])} if name.startswith("lr-") else {"lr": 1e-3, "scheduler": SCHEDULERS[name]}
         notes = () if name.startswith("lr-") else ("what the scheduler needs is not in the paper: torch's, else ours",)
-        found.append(as_published(
+        found.append(uncertified(
             "table11", name, f"Table 11, {name}", "mnist", "L", 2.8, notes=notes,
             published={"accuracy": accuracy, "sensitivity": norm},
             training={"optimizer": "adamw", "weight_decay": 1e-3, **rate},
@@ -65,7 +66,7 @@ def _table12() -> list[Row]:
             name, place = f"{data}-w{scale:g}", f"Table 12, {data}, W = {scale:g}"
             published = {"accuracy": accuracy, "sensitivity": norm}
             if data in DATA:
-                found.append(as_published("table12", name, place, data, "L", 2.8, scale=scale, published=published))
+                found.append(uncertified("table12", name, place, data, "L", 2.8, scale=scale, published=published))
             else:
                 found.append(absent("table12", name, place, published))
     return found
@@ -78,7 +79,7 @@ def _table13() -> list[Row]:
             name, place = f"{data}-{letter.lower()}", f"Table 13, {data}, Auto DP-{letter}"
             published = {"accuracy": accuracy, "sensitivity": norm}
             if data in DATA:
-                found.append(as_published("table13", name, place, data, letter, 2.8, published=published,
+                found.append(uncertified("table13", name, place, data, letter, 2.8, published=published,
                                           notes=(_NOISE_13,)))  # fmt: skip
             else:
                 found.append(absent("table13", name, place, published))

@@ -19,7 +19,7 @@ from privet_papers.reproduce.table_row import Curve, Figure, Paper, Row, Table, 
 
 NAME = "bu2019"
 DELTA = 1e-5
-MNIST = {"size": 60000, "batch": 256, "delta": DELTA, "method": "noisy-sgd"}
+MNIST = {"dataset_size": 60000, "batch_size": 256, "delta": DELTA, "method": "noisy-sgd"}
 PLAIN_SGD = {"optimizer": "sgd", "momentum": 0.0}  # Algorithm 1 has no momentum
 
 # Table 1: learning rate, clip R, noise, epochs; accuracy, CLT mu, CLT epsilon, MA epsilon
@@ -48,25 +48,26 @@ def _table1() -> list[Row]:
         _trains(
             "table1", f"sigma-{noise}", f"Table 1, row {number}", task="mnist", model="cnn",
             published={"accuracy": accuracy} | _privacy(mu, clt, ma),
-            recipe={**MNIST, "noise": noise, "clip": clip, "epochs": epochs}, training={**PLAIN_SGD, "lr": lr},
+            recipe={**MNIST, "noise_multiplier": noise, "clipping_norm": clip, "epochs": epochs},
+            training={**PLAIN_SGD, "lr": lr},
         )
         for number, (lr, clip, noise, epochs, accuracy, mu, clt, ma) in enumerate(_TABLE1, start=1)
     ]  # fmt: skip
     plain = Row(
         paper=NAME, table="table1", name="non-private", place="not in the paper", kind="baseline", task="mnist",
-        model="cnn", recipe={"size": 60000, "batch": 256, "epochs": 15}, training={**PLAIN_SGD, "lr": 0.1},
+        model="cnn", recipe={"dataset_size": 60000, "batch_size": 256, "epochs": 15}, training={**PLAIN_SGD, "lr": 0.1},
         notes=("no published figure; epochs of the first row, learning rate 0.1",),
     )  # fmt: skip
     return [*found, plain]
 
 
 def _table2() -> list[Row]:
-    adult = {"size": 29305, "batch": 256}
+    adult = {"dataset_size": 29305, "batch_size": 256}
     return [
         _trains(
             "table2", "private", "Table 2, private networks", task="adult", model="mlp",
             published={"accuracy": 84.0} | _privacy(2.03, 10.20, 14.70),
-            recipe={**adult, "noise": 0.55, "clip": 1.0, "epochs": 18, "delta": DELTA, "method": "noisy-sgd"},
+            recipe={**adult, "noise_multiplier": 0.55, "clipping_norm": 1.0, "epochs": 18, "delta": DELTA, "method": "noisy-sgd"},
             training={**PLAIN_SGD, "lr": 0.15}, notes=("numbers are cut at round values, not at quantiles",),
         ),
         _baseline("table2", "adult", "mlp", 84.5, adult, {**PLAIN_SGD, "lr": 0.15}),
@@ -75,8 +76,15 @@ def _table2() -> list[Row]:
 
 
 def _table3() -> list[Row]:
-    imdb, adam = {"size": 25000, "batch": 512}, {"optimizer": "adam", "lr": 0.02}
-    recipe = {**imdb, "noise": 0.56, "clip": 1.0, "epochs": 9, "delta": DELTA, "method": "noisy-adam"}
+    imdb, adam = {"dataset_size": 25000, "batch_size": 512}, {"optimizer": "adam", "lr": 0.02}
+    recipe = {
+        **imdb,
+        "noise_multiplier": 0.56,
+        "clipping_norm": 1.0,
+        "epochs": 9,
+        "delta": DELTA,
+        "method": "noisy-adam",
+    }
     start = "Adam's constants: not in the paper, those of PyTorch; the embedding starts as one of Keras does"
     private = _trains(
         "table3", "private", "Table 3, private networks", task="imdb", model="embedding-mlp", training=adam,
@@ -88,7 +96,7 @@ def _table3() -> list[Row]:
     return [
         private,
         replace(
-            private, name="private-counted", task="imdb:vocabulary=counted", recipe={**recipe, "as_published": True},
+            private, name="private-counted", task="imdb:vocabulary=counted", recipe={**recipe, "uncertified": True},
             published={"accuracy": 83.8}, label="claimed", notes=(counted, start),
         ),
         plain,
@@ -98,14 +106,14 @@ def _table3() -> list[Row]:
 
 
 def _table4() -> list[Row]:
-    ratings = {"size": 800167, "rate": 1 / 80}
+    ratings = {"dataset_size": 800167, "sample_rate": 1 / 80}
     baselines = {"svd": 0.873, "nmf": 0.916, "user-based-cf": 0.923, "global-average": 1.117}
     return [
         _trains(
             "table4", "private", "Table 4, private networks", task="movielens-1m", model="ncf",
             published={"rmse": 0.915} | _privacy(1.94, 10.61, 15.39),
-            recipe={**ratings, "noise": 0.6, "clip": 5.0, "epochs": 20, "delta": 1e-6, "method": "noisy-adam"},
-            training={"optimizer": "adam", "lr": 0.01, "max_physical_batch": 2048},
+            recipe={**ratings, "noise_multiplier": 0.6, "clipping_norm": 5.0, "epochs": 20, "delta": 1e-6, "method": "noisy-adam"},
+            training={"optimizer": "adam", "lr": 0.01, "max_physical_batch_size": 2048},
             notes=("epsilon is for one rating: a user has 132 of those trained on in the mean",),
         ),
         _baseline("table4", "movielens-1m", "ncf", 0.893, ratings, {"optimizer": "adam", "lr": 0.01}, measure="rmse"),
@@ -144,7 +152,7 @@ def _quoted(table: str, values: Mapping[str, float], measure: str, source: str) 
 
 # --- figures ----------------------------------------------------------------------------------------
 
-_FIGURE2 = {**MNIST, "noise": 0.7, "clip": 1.5, "epochs": 45}
+_FIGURE2 = {**MNIST, "noise_multiplier": 0.7, "clipping_norm": 1.5, "epochs": 45}
 _BY = {"clt": "gdp", "ma": "moments", "tight": "pld"}
 
 
@@ -178,11 +186,11 @@ def _over_delta(row: Row, accountant: str) -> Curve:
 def _enough_noise(row: Row, accountant: str) -> Curve:
     """The noise with which `accountant` finds the epsilon that MA finds at each noise: Figure 1 of the paper."""
     noises = (0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4)
-    given = {key: value for key, value in row.recipe.items() if key not in ("noise", "method")}
+    given = {key: value for key, value in row.recipe.items() if key not in ("noise_multiplier", "method")}
     enough = []
     for noise in noises:
         epsilon = spent(_ledger(row, noise), DELTA, accountant="moments").epsilon
-        enough.append(plan(**given, epsilon=epsilon, accountant=accountant).steps[0].noise)
+        enough.append(plan(**given, epsilon=epsilon, accountant=accountant).steps[0].noise_multiplier)
     return Curve(x=noises, y=tuple(enough))
 
 
@@ -190,7 +198,7 @@ def _ledger(row: Row, noise: float) -> Ledger:
     recipe, ledger = row.as_recipe(), Ledger()
     assert recipe.base_rate is not None
     assert recipe.count is not None
-    ledger.add(Step(noise=noise, rate=recipe.base_rate), recipe.count)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=recipe.base_rate), recipe.count)
     return ledger
 
 
@@ -203,7 +211,7 @@ def _figure3() -> list[Row]:
             found.append(_accounts(
                 "fig3", f"sigma-{noise}-{kind}", f"Figure 3 and Section 4.1, setting {number}",
                 label={"clt": "approximate", "ma-pair": "certified", "ma-all": "certified"}.get(kind),
-                recipe={**MNIST, "noise": noise, "clip": clip, "epochs": epochs},
+                recipe={**MNIST, "noise_multiplier": noise, "clipping_norm": clip, "epochs": epochs},
                 panel=f"noise {noise}, {epochs} epochs",
                 published={} if printed is None else {"least error sum": printed}, curve=partial(_errors, kind=kind),
                 figures=partial(_least_error_sum, kind=kind),
@@ -218,7 +226,11 @@ def _error_curve(row: Row, kind: str) -> Tradeoff | Gaussian:
     if kind == "clt":
         assert recipe.base_rate is not None
         assert recipe.epochs is not None
-        mu = gdp.clt_mu(noise=recipe.noise, rate=recipe.base_rate, steps=recipe.epochs / recipe.base_rate)
+        mu = gdp.clt_mu(
+            noise_multiplier=recipe.noise_multiplier,
+            sample_rate=recipe.base_rate,
+            steps=recipe.epochs / recipe.base_rate,
+        )
         return Gaussian(mu=mu, label="approximate")
     deltas = (DELTA,) if kind == "ma-pair" else tuple(np.logspace(-12, -0.01, 60).tolist())
     return from_deltas([spent(ledger, d, accountant="moments").epsilon for d in deltas], deltas, method="moments")
@@ -252,7 +264,7 @@ def _figure4() -> list[Row]:
             ("clt", by_clt, {"gdp epsilon": epsilon, "gdp mu": mu}, clt_epochs),
         ):
             reached = {f"epochs to {goal} %": float(at) for goal, at in zip((95, 96, 97), until, strict=False)}
-            recipe = {**MNIST, "noise": noise, "clip": 1.5, "epochs": epochs}
+            recipe = {**MNIST, "noise_multiplier": noise, "clipping_norm": 1.5, "epochs": epochs}
             place, panel = f"Figure 4 and Section 4.2, epoch {epochs}", f"{epochs} epochs"
             found.append(_trains(
                 "fig4", f"{name}-sigma-{noise}", place, task="mnist", model="cnn", panel=panel, recipe=recipe,
@@ -269,7 +281,14 @@ def _figure5() -> list[Row]:
     """How near the CLT is after one epoch's number of steps, at a rate that leaves its mu as it was: 234 steps."""
     steps = 234
     rate = 256 / 60000 * math.sqrt(60 * 60000 / 256 / steps)
-    recipe = {"size": 60000, "rate": rate, "steps": steps, "noise": 1.1, "delta": DELTA, "method": "noisy-sgd"}
+    recipe = {
+        "dataset_size": 60000,
+        "sample_rate": rate,
+        "steps": steps,
+        "noise_multiplier": 1.1,
+        "delta": DELTA,
+        "method": "noisy-sgd",
+    }
     return [
         _accounts(
             "fig5", name, "Figure 5, Appendix A", recipe=recipe, curve=partial(attacker, accountant=accountant),

@@ -24,7 +24,7 @@ METHODS: dict[str, dict[str, Any]] = {
 # The methods compared with. Yu et al. have no amplification: each record once an epoch. Zhang et al. as published.
 OTHERS: dict[str, dict[str, Any]] = {
     "noise-decay-zcdp": {"method": "noise-decay-zcdp", "sampling": "shuffled"},
-    "noise-decay-tcdp": {"method": "noise-decay-tcdp", "as_published": True},
+    "noise-decay-tcdp": {"method": "noise-decay-tcdp", "uncertified": True},
 }
 _SGD = {"optimizer": "sgd", "momentum": 0.0}  # equation (4)
 _PLAIN_SGD = {**_SGD, "lr": 0.1}  # without clipping, larger rates kill the CNN
@@ -65,13 +65,13 @@ _FEDERATED = {
     500_000: {0.1: (94.82, 95.65, 95.75, 95.88), 0.4: (96.55, 96.76, 96.83, 96.95), 1.0: (96.89, 97.05, 97.06, 97.22)},
 }
 
-IMAGES = {"batch": 256, "steps": 5000, "clip": 1.0, "size": 60000}
+IMAGES = {"batch_size": 256, "steps": 5000, "clipping_norm": 1.0, "dataset_size": 60000}
 _IMAGES_NOTE = "batch 256, clip 1: not in the table; 5,000 steps are those of Figure 1"
-IMDB = {"batch": 512, "epochs": 9, "clip": 1.0, "size": 25000}
+IMDB = {"batch_size": 512, "epochs": 9, "clipping_norm": 1.0, "dataset_size": 25000}
 _IMDB_NOTE = "batch 512, 9 epochs, clip 1: those of Bu et al. 2019, which the table compares with"
-NAMES = {"batch": 256, "epochs": 20, "clip": 1.0, "size": 16040}
+NAMES = {"batch_size": 256, "epochs": 20, "clipping_norm": 1.0, "dataset_size": 16040}
 _NAMES_NOTE = "batch 256, 20 epochs, clip 1, and 16,040 names to train: not in the text we have"
-FEDERATED: dict[str, Any] = {"batch": 250, "steps": 100, "clip": 0.1, "unit": "client"}
+FEDERATED: dict[str, Any] = {"batch_size": 250, "steps": 100, "clipping_norm": 0.1, "unit": "client"}
 _FEDERATED_NOTE = (
     "that one client is protected, ten images a client, 250 clients expected in each of 100 rounds, a CNN of 7,934 "
     "weights, momentum 0.9, clip 0.1: not in the text we have. delta is 1/(10 clients), a reading of the paper's "
@@ -143,7 +143,7 @@ def _plain(
     table: str, task: str, accuracy: float, recipe: Mapping[str, Any], common: Mapping[str, Any],
     training: Mapping[str, Any], *, choices: Mapping[str, Any] | None = None,
 ) -> Row:  # fmt: skip
-    batches = {key: value for key, value in recipe.items() if key != "clip"}
+    batches = {key: value for key, value in recipe.items() if key != "clipping_norm"}
     return Row(
         paper=NAME, table=table, name=f"{task}-non-private", place=f"Table {table[-1]}, {task}, non-private",
         kind="baseline", published={"accuracy": accuracy}, recipe=batches,
@@ -160,7 +160,7 @@ def _table4() -> list[Row]:
             paper=NAME, table="table4", name=f"{images // 1000}k-{epsilon:g}-{name}", kind="federates",
             label="approximate", place=f"Table 4, MNIST-{images // 1000}K, epsilon {epsilon:g}, {name}",
             published={"accuracy": accuracy}, task=f"mnist:enlarged={images}", model="tanh-cnn", training=training,
-            recipe={**FEDERATED, **METHODS[name], "size": images // 10, "delta": 1 / images, "epsilon": epsilon},
+            recipe={**FEDERATED, **METHODS[name], "dataset_size": images // 10, "delta": 1 / images, "epsilon": epsilon},
             notes=(_FEDERATED_NOTE, _FEDERATED_RATE, *filter(None, (_RHO_NOTE if name != "constant" else "",))),
         )
         for images, budgets in _FEDERATED.items()
@@ -176,7 +176,7 @@ def _federated_plainly(images: int) -> Row:
         place=f"Table 4, MNIST-{images // 1000}K, non-private", published={"accuracy": _FEDERATED_PLAIN[images]},
         task=f"mnist:enlarged={images}", training={"optimizer": "sgd", "momentum": 0.9},
         choices={"lr": (0.02, 0.05, 0.1, 0.2, 0.4)}, notes=(_FEDERATED_NOTE,),
-        recipe={"size": images, "batch": 10 * FEDERATED["batch"], "steps": FEDERATED["steps"]},
+        recipe={"dataset_size": images, "batch_size": 10 * FEDERATED["batch_size"], "steps": FEDERATED["steps"]},
     )  # fmt: skip
 
 
@@ -192,7 +192,12 @@ def _figure1() -> list[Row]:
         "training": _PLAIN_SGD, "trace": "raw_gradient_norm",
         "notes": ("raw: it is shown on a public dataset", _IMAGES_NOTE, _RHO_NOTE, "lr 0.1: not in the paper"),
     }  # fmt: skip
-    plain = Row(name="sgd", kind="baseline", recipe={key: IMAGES[key] for key in ("size", "batch", "steps")}, **common)
+    plain = Row(
+        name="sgd",
+        kind="baseline",
+        recipe={key: IMAGES[key] for key in ("dataset_size", "batch_size", "steps")},
+        **common,
+    )
     return [
         plain,
         *(
@@ -236,7 +241,7 @@ def _figure4() -> list[Row]:
         Row(
             paper=NAME, table="fig4", name=f"{budget:g}-{name}", place="Figure 4", kind="accounts",
             label="approximate" if accountant == "gdp" else "certified",
-            recipe={**IMAGES, **METHODS["dynamic"], "epsilon": budget, "as_published": True},
+            recipe={**IMAGES, **METHODS["dynamic"], "epsilon": budget, "uncertified": True},
             panel=f"epsilon {budget:g}",
             curve=over_steps(accountant), figures=partial(_at_the_end, accountant=accountant),
             notes=(_IMAGES_NOTE, _RHO_NOTE, "the epsilons 0.4 and 1.2: not in the text"),

@@ -36,8 +36,8 @@ def _closed_form() -> list[Row]:
             paper=NAME, table="closed-form", name=f"epsilon-{epsilon:g}-n-{size}-batch-{batch}-rounds-{rounds}",
             place=PLACE, kind="accounts", label="claimed",
             recipe={
-                "size": size, "batch": batch, "steps": rounds, "delta": delta, "clip": 1.0,
-                "noise": proactive_noise(epsilon=epsilon, delta=delta),
+                "dataset_size": size, "batch_size": batch, "steps": rounds, "delta": delta, "clipping_norm": 1.0,
+                "noise_multiplier": proactive_noise(epsilon=epsilon, delta=delta),
             },
             figures=partial(_view, epsilon=epsilon),
         )
@@ -51,26 +51,30 @@ def _view(row: Row, epsilon: float) -> dict[str, Figure]:
     recipe, ledger = row.recipe, row.plan().ledger()
     readings = {name: spent(ledger, recipe["delta"], accountant=name) for name in ("proactive", "pld")}
     view = ahead(
-        epsilon=epsilon, delta=recipe["delta"], size=recipe["size"], batches=[recipe["batch"]], steps=[recipe["steps"]]
+        epsilon=epsilon,
+        delta=recipe["delta"],
+        dataset_size=recipe["dataset_size"],
+        batches=[recipe["batch_size"]],
+        steps=[recipe["steps"]],
     )
-    needed = view.cells[0].noise
+    needed = view.cells[0].noise_multiplier
     found = {f"{name} epsilon": Figure(value=read.epsilon, label=read.label) for name, read in readings.items()}
-    found["noise of the closed form"] = Figure(value=recipe["noise"])
+    found["noise of the closed form"] = Figure(value=recipe["noise_multiplier"])
     return found if needed is None else found | {"noise that is enough": Figure(value=needed)}
 
 
 def _rounds() -> list[Row]:
-    budget = {"size": 60000, "delta": 1e-5, "epsilon": 2.0, "steps": 60000}
+    budget = {"dataset_size": 60000, "delta": 1e-5, "epsilon": 2.0, "steps": 60000}
     batches = (64, 256, 1024)
     return [
         Row(
             paper=NAME, table="rounds", name="closed-form", place=PLACE, kind="accounts", label="claimed",
-            recipe={**budget, "batch": 256}, curve=_claimed,
+            recipe={**budget, "batch_size": 256}, curve=_claimed,
         ),
         *(
             Row(
                 paper=NAME, table="rounds", name=f"batch-{batch}", place="recomputed", kind="accounts",
-                recipe={**budget, "batch": batch}, curve=_needed,
+                recipe={**budget, "batch_size": batch}, curve=_needed,
             )
             for batch in batches
         ),
@@ -87,10 +91,11 @@ def _claimed(row: Row) -> Curve:
 def _needed(row: Row) -> Curve:
     recipe = row.recipe
     view = ahead(
-        epsilon=recipe["epsilon"], delta=recipe["delta"], size=recipe["size"], batches=[recipe["batch"]],
+        epsilon=recipe["epsilon"], delta=recipe["delta"], dataset_size=recipe["dataset_size"],
+        batches=[recipe["batch_size"]],
         steps=list(_ROUNDS),
     )  # fmt: skip
-    cells = sorted((cell.steps, cell.noise) for cell in view.cells if cell.noise is not None)
+    cells = sorted((cell.steps, cell.noise_multiplier) for cell in view.cells if cell.noise_multiplier is not None)
     return Curve(x=tuple(float(t) for t, _ in cells), y=tuple(noise for _, noise in cells), label="certified")
 
 

@@ -64,11 +64,11 @@ def recipe_of(
     size, batch, most = data_of(data)
     steps, free = steps or most, METHODS[method].free
     given = {
-        "size": size, "batch": batch, "steps": steps, "delta": DELTA, "method": method,
-        "clip": _falling(clip, steps / most) if "clip" in free and not isinstance(clip, str) else clip,
-        "noise": noise or (DECAYS["exponential"] if "noise" in free else NOISE),
+        "dataset_size": size, "batch_size": batch, "steps": steps, "delta": DELTA, "method": method,
+        "clipping_norm": _falling(clip, steps / most) if "clipping_norm" in free and not isinstance(clip, str) else clip,
+        "noise_multiplier": noise or (DECAYS["exponential"] if "noise" in free else NOISE),
     }  # fmt: skip
-    return given if METHODS[method].sound else given | {"as_published": True}
+    return given if METHODS[method].is_certified else given | {"uncertified": True}
 
 
 def _falling(clip: float, part: float) -> str:
@@ -79,9 +79,9 @@ def _falling(clip: float, part: float) -> str:
 def trains(table: str, name: str, place: str, data: str, recipe: dict[str, Any], **rest: Any) -> Row:
     """A row that trains; `-sound` in its name says that it is the sibling with a guarantee."""
     method, notes = METHODS[recipe["method"]], list(rest.pop("notes", ()))
-    notes += [_C_DECAY] * str(recipe["clip"]).startswith("linear")
-    notes += _on_decay(recipe["noise"])
-    notes += [_SOUND] * (not method.sound and "as_published" not in recipe and bool(rest.get("published")))
+    notes += [_C_DECAY] * str(recipe["clipping_norm"]).startswith("linear")
+    notes += _on_decay(recipe["noise_multiplier"])
+    notes += [_SOUND] * (not method.is_certified and "uncertified" not in recipe and bool(rest.get("published")))
     notes += [_RATE_NOTE, *([_STANDS_IN] if data == STAND_IN else [])]
     training = SGD | {"lr": LR} | rest.pop("training", {})
     label = method.label if recipe["method"] in EIGHT else None  # it has no epsilon of the others
@@ -128,10 +128,10 @@ def pair(
     """A method as published, and its sound sibling; one row where they are the same."""
     made = recipe_of(data, method, **(recipe or {}))
     found = [trains(table, name, place, data, made, published=published, **rest)]
-    if not METHODS[method].sound:
+    if not METHODS[method].is_certified:
         rest.pop("figures", None)
         kept = {key: value for key, value in published.items() if not key.endswith("epsilon")}
-        sibling = {key: value for key, value in made.items() if key != "as_published"}
+        sibling = {key: value for key, value in made.items() if key != "uncertified"}
         found.append(trains(table, f"{name}-sound", f"{place}, made sound", data, sibling, published=kept, **rest))
     return found
 
@@ -139,7 +139,7 @@ def pair(
 def plain(table: str, name: str, place: str, data: str, published: dict[str, float], **rest: Any) -> Row:
     """The same network without clipping and noise."""
     size, batch, steps = data_of(data)
-    recipe = {"size": size, "batch": batch, "steps": rest.pop("steps", steps)}
+    recipe = {"dataset_size": size, "batch_size": batch, "steps": rest.pop("steps", steps)}
     notes = (_RATE_NOTE, *([_STANDS_IN] if data == STAND_IN else []), *rest.pop("notes", ()))
     return Row(
         paper=NAME, table=table, name=name, place=place, kind="baseline", task=data, published=published,
@@ -182,7 +182,7 @@ def figure3() -> list[Row]:
     """
     settings: dict[str, tuple[str, dict[str, Any]]] = {
         REFERENCE: (REFERENCE, {}),
-        "c1-sigma1": ("dp-baseline", {"clip": 1.0, "noise": 1.0}),
+        "c1-sigma1": ("dp-baseline", {"clipping_norm": 1.0, "noise_multiplier": 1.0}),
         "c4-sigma6": ("dp-baseline", {}),
     }
     return [
@@ -235,8 +235,8 @@ def _table1() -> list[Row]:
 def _moves(row: Row) -> dict[str, Figure]:
     steps = row.plan().steps
     return {
-        "clip last / first": Figure(value=float(steps.clips[-1] / steps.clips[0])),
-        "noise last / first": Figure(value=float(steps.noises[-1] / steps.noises[0])),
+        "clip last / first": Figure(value=float(steps.clipping_norms[-1] / steps.clipping_norms[0])),
+        "noise last / first": Figure(value=float(steps.noise_multipliers[-1] / steps.noise_multipliers[0])),
     }
 
 
@@ -249,7 +249,9 @@ def _figure4() -> list[Row]:
     """The standard deviation S sigma of the noise over the training: read off the batches as published."""
     found = []
     for method, noise in (("dp-baseline", None), ("dyn-s", None), ("dyn-s-sigma", FROM_15["exponential"])):
-        found += pair("fig4", method, "Figure 4", "mnist", method, {}, {"noise": noise}, after=noise_over_steps)
+        found += pair(
+            "fig4", method, "Figure 4", "mnist", method, {}, {"noise_multiplier": noise}, after=noise_over_steps
+        )
     return [row for row in found if row.name != "dp-baseline-sound"]  # the same line
 
 
@@ -307,7 +309,7 @@ def _table8() -> list[Row]:
             for number, accountant in enumerate(ACCOUNTANTS[: len(iterations)]):
                 place = f"Table VIII, {decay}, {method}, {accountant}"
                 name = f"{decay}-{accountant}-{method}" if decay in DECAYS else f"{decay}-{method}"
-                given = {"steps": int(iterations[number]), "noise": DECAYS.get(decay)}
+                given = {"steps": int(iterations[number]), "noise_multiplier": DECAYS.get(decay)}
                 published = {"accuracy": printed[method][number]}
                 made = pair("table8", name, place, "mnist", method, published, given)
                 found += made if accountant == "moments" or decay == "fixed" else made[:1]

@@ -41,7 +41,7 @@ def table6() -> list[Row]:
             read.append(Row(
                 paper=NAME, table="table6-epsilon", name=name, place=place, kind="accounts", label="claimed",
                 published=epsilons_of(tuple(epsilons)), figures=by_five,
-                recipe={**recipe_of(data, method, steps=int(iteration)), "batch": None, "rate": 0.01},
+                recipe={**recipe_of(data, method, steps=int(iteration)), "batch_size": None, "sample_rate": 0.01},
             ))  # fmt: skip
             if data in MISSING:
                 found.append(unavailable("table6", name, place, published, MISSING[data]))
@@ -71,14 +71,26 @@ def table7() -> list[Row]:
     for scenario, printed in TABLE7.items():
         data, _, rest = scenario.partition("-c")
         clip, stated = float(rest.partition("-")[0]), "-" not in rest
-        rising = {"clip": f"exponential:start={clip:g},end={clip / 2:g}", "noise": "exponential:start=6,end=12"}
+        rising = {
+            "clipping_norm": f"exponential:start={clip:g},end={clip / 2:g}",
+            "noise_multiplier": "exponential:start=6,end=12",
+        }
         for method, (*epsilons, goal) in printed.items():
             name, place = f"{scenario}-{method}", f"Table VII, {scenario}, {method}"
             published = epsilons_of(tuple(epsilons))
             if not stated and published["moments epsilon"] > TABLE6["mnist"]["dp-baseline"][4]:
                 found.append(unavailable("table7", name, place, {"accuracy": goal} | published, _NOT_STATED))
             elif method == "dp-baseline":
-                found += _until("table7", name, place, data, method, published, goal, {"clip": clip, "noise": NOISE})
+                found += _until(
+                    "table7",
+                    name,
+                    place,
+                    data,
+                    method,
+                    published,
+                    goal,
+                    {"clipping_norm": clip, "noise_multiplier": NOISE},
+                )
             elif method == "dyn-s-cdecay":
                 found += _until("table7", name, place, data, f"{method}-sigma", published, goal, rising,
                                 (_EXPONENTIAL,))  # fmt: skip
@@ -95,6 +107,6 @@ def table9() -> list[Row]:
         found += _until("table9", method, f"Table IX, {method}", "mnist", method, published, goal)
     for decay, (*epsilons, iteration) in TABLE9.items():
         published, place = {"iterations": iteration} | epsilons_of(tuple(epsilons)), f"Table IX, dyn-s-sigma, {decay}"
-        given = {"noise": FROM_15[decay]}
+        given = {"noise_multiplier": FROM_15[decay]}
         found += _until("table9", f"dyn-s-sigma-{decay}", place, "mnist", "dyn-s-sigma", published, goal, given)
     return found

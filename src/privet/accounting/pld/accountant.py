@@ -14,7 +14,7 @@ from privet.accounting.accountant import (
     representative_steps,
     truncated_deltas,
 )
-from privet.accounting.guarantee import Relation
+from privet.accounting.guarantee import Adjacency
 from privet.accounting.ledger import Floats, Ledger
 from privet.accounting.pld.fourier import spectrum
 from privet.accounting.pld.frequencies import EFFORTS
@@ -96,7 +96,7 @@ class Pld(GaussianAccountant):
 
 def is_hidden(ledger: Ledger) -> bool:
     """Whether there are shuffled batches: taken without amplification they are a bound from above only."""
-    return any(step.rate < 1 and step.sampling.name == "shuffled" for step in representative_steps(ledger))
+    return any(step.sample_rate < 1 and step.sampling.name == "shuffled" for step in representative_steps(ledger))
 
 
 def epsilon_bounds(levels: LossLevels, delta: float, *, quick: bool = False) -> tuple[float, float]:
@@ -126,11 +126,11 @@ def _as_one_release(levels: LossLevels) -> tuple[float, float] | None:
     return float(only.rate[0]), float(only.mu[0])
 
 
-def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") -> tuple[float, float]:
+def delta_at(ledger: Ledger, epsilon: float, adjacency: Adjacency = "zero-out") -> tuple[float, float]:
     """(lower, upper) for the delta of `ledger` at `epsilon`, certified.
 
     >>> ledger = Ledger()
-    >>> ledger.extend(noise=[1.1] * 14063, rate=256 / 60000)
+    >>> ledger.extend(noise_multiplier=[1.1] * 14063, sample_rate=256 / 60000)
     >>> lower, upper = delta_at(ledger, 2.0)
     >>> f"{lower:.4g} {upper:.4g}"
     '0.0001191 0.0001191'
@@ -139,7 +139,7 @@ def delta_at(ledger: Ledger, epsilon: float, relation: Relation = "zero-out") ->
         Unsupported: no theorem covers a step, or batches are cut so often that nothing is left to prove.
     """
     _check.non_negative(epsilon=epsilon)
-    refuse_unsupported(Pld(), ledger, relation=relation, accountant="pld")
+    refuse_unsupported(Pld(), ledger, adjacency=adjacency, accountant="pld")
     levels = loss_levels(ledger)
     with np.errstate(over="ignore", under="ignore"):
         found = [directed_delta(levels, direction, epsilon) for direction in DIRECTIONS]

@@ -40,14 +40,14 @@ def loss_levels(ledger: Ledger, without: Bools | None = None) -> LossLevels:
     """
     columns = ledger.columns()
     shuffled = columns.uses("shuffled")
-    full = (columns.rate == 1) & ~shuffled
-    gaussian = float((columns.count[full] / columns.noise[full] ** 2).sum())
+    full = (columns.sample_rate == 1) & ~shuffled
+    gaussian = float((columns.count[full] / columns.noise_multiplier[full] ** 2).sum())
     # A shuffled record takes part once in each epoch, at worst where the noise is least: exact GDP, zero-out.
     gaussian += sum(1 / least**2 for least in epoch_noises(ledger)) if shuffled.any() else 0.0
     sampled = ~full & ~shuffled
     if without is not None:
         sampled &= ~without
-    rate, mu, where = _distinct_levels(columns.rate[sampled], 1 / columns.noise[sampled])
+    rate, mu, where = _distinct_levels(columns.sample_rate[sampled], 1 / columns.noise_multiplier[sampled])
     return LossLevels(rate, mu, sum_by_index(where, columns.count[sampled], len(mu)), gaussian)
 
 
@@ -58,13 +58,13 @@ def prefix_levels(ledger: Ledger, steps: Ints) -> list[LossLevels]:
         whole = loss_levels(ledger)
         parts = [loss_levels(ledger.first(int(n))) for n in steps]
         return parts if not len(whole.mu) else [_align_levels(part, whole) for part in parts]
-    sampled = columns.rate < 1
-    rate, mu, where = _distinct_levels(columns.rate[sampled], 1 / columns.noise[sampled])
+    sampled = columns.sample_rate < 1
+    rate, mu, where = _distinct_levels(columns.sample_rate[sampled], 1 / columns.noise_multiplier[sampled])
     ends = np.cumsum(columns.count)
     found = []
     for n in steps:
         taken = np.clip(n - (ends - columns.count), 0, columns.count).astype(np.float64)
-        gaussian = float((taken[~sampled] / columns.noise[~sampled] ** 2).sum())
+        gaussian = float((taken[~sampled] / columns.noise_multiplier[~sampled] ** 2).sum())
         found.append(LossLevels(rate, mu, sum_by_index(where, taken[sampled], len(mu)), gaussian))
     return found
 

@@ -33,7 +33,7 @@ class LayerRule(Protocol):
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         """Call the function, and say which tensors' gradients are wanted."""
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         """(tracked tensor, share) for each tracked argument, given the gradients of the tensors that were wanted."""
 
 
@@ -98,7 +98,7 @@ class PerFunction:
             raise NoLayerRule(f"{name} of parameters and data gives {type(out).__name__}, not one tensor")
         return out, [out], None
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         data = [use.put_examples_first(t, w) if w else t for t, w in zip(use.plain, use.fact.inputs, strict=True)]
         axes = tuple(0 if w else None for w in use.fact.inputs)
         parameters = [t.detach() for t in use.tracked]

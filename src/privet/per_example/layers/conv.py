@@ -119,7 +119,7 @@ class Convolution(PlainRun):
         x, weight, *_ = bind_arguments(_CONV, args, kwargs)  # the first names of both kinds
         return not is_tracked(x) and x.dim() == weight.dim()
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, weight, bias, stride, padding, dilation, groups = bind_arguments(_CONV, use.args, use.kwargs)
         kernel, dims = weight.shape[2:], weight.dim() - 2
         steps, spread = _to_sizes(stride, dims, 1), _to_sizes(dilation, dims, 1)
@@ -174,7 +174,7 @@ class TransposedConvolution(Convolution):
 
     name = "transposed convolution"
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, weight, bias, stride, padding, _, groups, dilation = bind_arguments(_TRANSPOSED, use.args, use.kwargs)
         kernel, dims = weight.shape[2:], weight.dim() - 2
         g, a = widen(grads[0]), widen(x.detach())

@@ -37,7 +37,7 @@ class Sum(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and len(args) == 2
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         minus = use.func in (torch.sub, Tensor.sub, Tensor.__sub__)
         for place, value in enumerate(use.args):
             if use.is_tracked(value):
@@ -54,7 +54,7 @@ class Scale(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and len(args) == 2 and sum(map(is_tracked, args)) == 1
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, w = use.args if use.is_tracked(use.args[1]) else use.args[::-1]
         yield w, Dense(sum_to_shape(use, widen(grads[0]) * x, w.shape))
 
@@ -68,7 +68,7 @@ class Spread(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return is_tracked(args[0]) and not kwargs
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         value = use.args[0]
         summed = _sum_repeats if use.func is Tensor.repeat else sum_to_shape
         yield value, Dense(summed(use, grads[0], value.shape))

@@ -45,7 +45,7 @@ class Embedding(PlainRun):
         _check(max_norm, by_frequency)
         return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         index, weight, padding, *_ = bind_arguments(_EMBEDDING, use.args, use.kwargs)
         g = widen(use.output(grads[0])).flatten(1, -2)
         if padding is not None and padding < 0:
@@ -64,7 +64,7 @@ class Indexed(PlainRun):
             return False
         return isinstance(args[-1], Tensor) and args[-1].dtype in (torch.int64, torch.int32)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         table, *_, index = use.args
         rows = use.input(index).flatten(1)
         g = widen(use.output(grads[0])).reshape(use.batch, rows.shape[1], -1)
@@ -86,7 +86,7 @@ class EmbeddingBag(PlainRun):
         _check(given["max_norm"], given["scale_grad_by_freq"])
         return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         given = dict(zip(_BAG, bind_arguments(_BAG, use.args, use.kwargs), strict=True))
         weight, mode = given["weight"], given["mode"] or "mean"
         index = given["input"]  # (B rows, T): one bag each

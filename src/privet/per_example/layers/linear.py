@@ -31,7 +31,7 @@ class Linear(PlainRun):
         x, weight, _ = bind_arguments(_LINEAR, args, kwargs)
         return not is_tracked(x) and weight.dim() == 2
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         found: list[tuple[Tensor, PerExampleGradient]] = []
         x, weight, bias = use.args if len(use.args) == 3 else bind_arguments(_LINEAR, use.args, use.kwargs)
         if grads[0].dim() == 2 and use.is_plain:  # one row for each example
@@ -58,7 +58,7 @@ class Product(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and not is_tracked(args[0]) and args[1].dim() <= 2 and args[0].dim() >= 2
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, weight = use.args
         a, g = flatten_positions(use.input(x)), use.output(grads[0])
         if weight.dim() == 1:
@@ -76,7 +76,7 @@ class AddProduct(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and not is_tracked(args[1]) and args[2].dim() == 2 and args[0].dim() == 1
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         bias, x, weight = use.args
         g = flatten_positions(use.output(grads[0]))
         if use.is_tracked(weight):

@@ -39,7 +39,7 @@ class LayerNorm(PlainRun):
         out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, 1e-5 if eps is None else eps)
         return out, [out], (mean, scale)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, shape, weight, bias, _ = bind_arguments(_LAYER, use.args, use.kwargs)
         mean, scale = use.kept
         g = widen(use.output(grads[0])).flatten(1, -len(shape) - 1)
@@ -55,7 +55,7 @@ class RmsNorm(PlainRun):
 
     name = "rms norm"
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, shape, weight, eps = bind_arguments(("input", "normalized_shape", "weight", "eps"), use.args, use.kwargs)
         xhat = use.put_examples_first(F.rms_norm(widen(x).detach(), shape, eps=eps), use.fact.inputs[0])
         g = widen(use.output(grads[0])).flatten(1, -len(shape) - 1)
@@ -76,7 +76,7 @@ class GroupNorm(PlainRun):
         )
         return out, [out], (mean, scale)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         x, groups, weight, bias, _ = bind_arguments(_GROUP, use.args, use.kwargs)
         mean, scale = (widen(t) for t in use.kept)  # (N, G)
         n, c = x.shape[:2]
@@ -121,7 +121,7 @@ class InstanceNorm(PlainRun):
             )
         return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         given = dict(zip(_INSTANCE, bind_arguments(_INSTANCE, use.args, use.kwargs), strict=True))
         eps = given["eps"]
         xhat = F.instance_norm(widen(given["input"]).detach(), eps=1e-5 if eps is None else eps)
@@ -142,7 +142,7 @@ class BatchNorm(PlainRun):
             )
         return super().run(func, args, kwargs)
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         given = dict(zip(_BATCH, bind_arguments(_BATCH, use.args, use.kwargs), strict=True))
         x, mean, var, eps = given["input"], given["running_mean"], given["running_var"], given["eps"]
         xhat = F.batch_norm(widen(x).detach(), mean, var, eps=1e-5 if eps is None else eps)

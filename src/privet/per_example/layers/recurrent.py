@@ -99,7 +99,7 @@ class Recurrent(PlainRun):
         out = x.transpose(0, 1) if batch_first else x
         return (out, *(torch.stack(states) for states in zip(*last, strict=True))), anchors, sweeps
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         *_, batch_first = bind_arguments(_SEQUENCE, use.args, use.kwargs)
         yield from _layer_gradients(use, grads, 0 if batch_first else 1)
 
@@ -133,7 +133,7 @@ class Cell(PlainRun):
         (_, *states), anchor = run_recurrent(sweep, x[None], h, c)
         return (tuple(states) if len(states) == 2 else states[0]), [anchor], [sweep]
 
-    def shares(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
         yield from _layer_gradients(use, grads, 0)
 
 

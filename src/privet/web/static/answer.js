@@ -12,7 +12,7 @@ function promise(title, found, { main = false, none = "no theorem covers this" }
   const head = make("p", { class: "head" }, make("span", {}, title), found ? tag(found.label) : null);
   if (!found) return make("div", { class: classes }, head, make("p", { class: "quiet" }, none));
   const interval = found.shown_lower == null ? SIGNS[found.label] : `true value ≥ ${found.shown_lower}`;
-  const about = main ? `${interval}; at δ = ${figure(found.delta)}, ${found.sampling} sampling, ${found.relation}, per ${found.unit}`
+  const about = main ? `${interval}; at δ = ${figure(found.delta)}, ${found.sampling} sampling, ${found.adjacency}, per ${found.unit}`
     : interval;
   return make("div", { class: classes }, head, make("p", { class: "number" }, epsilon(found)), make("p", { class: "quiet" }, about));
 }

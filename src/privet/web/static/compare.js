@@ -11,7 +11,7 @@ let kept = [];
 export function keep(controls, found) {
   const free = COLOURS.find((colour) => !kept.some((plan) => plan.colour === colour));
   if (!free || kept.some((plan) => plan.found.hash === found.hash)) return false;
-  const stem = controls.as_published ? `${controls.method} as published` : controls.method;
+  const stem = controls.uncertified ? `${controls.method} as published` : controls.method;
   const same = kept.filter((plan) => plan.stem === stem).length;
   kept.push({ colour: free, found, stem, name: same ? `${stem} (${same + 1})` : stem });
   show();

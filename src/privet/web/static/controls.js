@@ -36,7 +36,7 @@ function follow(row) {
 /** What the controls say. A control that the method does not use is left out. */
 export function read() {
   const said = Object.fromEntries(rows().filter((row) => !row.hidden).map((row) => [row.dataset.name, numberOf(row).value.trim()]));
-  return { ...said, relation: byId("relation").value, method: byId("method").value, as_published: byId("as_published").checked };
+  return { ...said, relation: byId("relation").value, method: byId("method").value, uncertified: byId("uncertified").checked };
 }
 
 /** Set some of the controls. */
@@ -49,7 +49,7 @@ export function write(values) {
     const offered = [...byId(name).options].some((option) => option.value === values[name]);
     if (offered) byId(name).value = values[name];
   }
-  if (values.as_published != null) byId("as_published").checked = String(values.as_published) === "true";
+  if (values.uncertified != null) byId("uncertified").checked = String(values.uncertified) === "true";
   showMethod();
 }
 
@@ -58,7 +58,7 @@ function showMethod() {
   for (const control of rows()) {
     if (control.dataset.name.startsWith("rho_")) control.hidden = !row.needs.includes(control.dataset.name);
   }
-  const published = byId("as_published").checked;
+  const published = byId("uncertified").checked;
   fill("method-hint", `${row.paper}. ${published ? row.wrong || "As in the paper." : `Noise: ${row.noise}; clip: ${row.clip}.`}`);
 }
 
@@ -77,7 +77,7 @@ export function start(found, changed) {
     });
     numberOf(row).addEventListener("input", () => { follow(row); changed(); });
   }
-  for (const name of ["relation", "method", "as_published"]) {
+  for (const name of ["relation", "method", "uncertified"]) {
     byId(name).addEventListener("change", () => { showMethod(); changed(); });
   }
   byId("controls").addEventListener("submit", (event) => event.preventDefault());

@@ -55,7 +55,7 @@ async function follow(kind, said, show, place) {
 }
 
 function lookAhead(said) {
-  if (said.as_published) { showNone(new Error("Only certified noise is explored. Untick “as published” to see it.")); return; }
+  if (said.uncertified) { showNone(new Error("Only certified noise is explored. Untick “as published” to see it.")); return; }
   showWaiting();
   later = setTimeout(() => ahead(said), LATER);
 }

@@ -30,7 +30,7 @@ def constant(noise: float, rate: float, count: int) -> Ledger:
 
 def varying(noise, rate) -> Ledger:
     ledger = Ledger()
-    ledger.extend(noise=noise, rate=rate)
+    ledger.extend(noise_multiplier=noise, sample_rate=rate)
     return ledger
 
 
@@ -303,7 +303,7 @@ def test_hard_cases_give_an_interval(name):
     assert math.isfinite(high)
     assert 0 <= low <= high
     plain = Ledger()  # never more than without sampling
-    plain.extend(noise=ledger.columns().noise, rate=1.0)
+    plain.extend(noise_multiplier=ledger.columns().noise, sample_rate=1.0)
     if len(plain) == len(ledger):
         assert high <= interval(plain, delta)[1] * (1 + 1e-9)
 
@@ -386,12 +386,12 @@ def test_delta_falls_with_epsilon():
 def test_delta_refuses_what_epsilon_refuses():
     with pytest.raises(InvalidValue, match="epsilon"):
         delta_at(constant(1.0, 0.1, 2), -1.0)
-    with pytest.raises(Unsupported, match="replace"):
-        delta_at(constant(1.0, 0.1, 2), 1.0, relation="replace")
+    with pytest.raises(Unsupported, match="replace-one"):
+        delta_at(constant(1.0, 0.1, 2), 1.0, adjacency="replace-one")
 
 
 def test_shuffled_batches_cost_one_gaussian_per_epoch():
     shuffled = Ledger()
-    shuffled.extend(noise=[2.0, 3.0, 5.0, 4.0], rate=0.5, sampling="shuffled")
+    shuffled.extend(noise_multiplier=[2.0, 3.0, 5.0, 4.0], sample_rate=0.5, sampling="shuffled")
     whole = varying([2.0, 4.0], 1.0)
     assert spent(shuffled, DELTA).epsilon == pytest.approx(interval(whole)[1], rel=1e-12)

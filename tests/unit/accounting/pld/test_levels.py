@@ -18,8 +18,8 @@ def many(seed: int = 0, size: int = 700) -> LossLevels:
 def test_equal_steps_meet_whatever_their_order():
     there, back = Ledger(), Ledger()
     noise, rate = np.array([1.0, 2.0, 1.0, 3.0, 2.0]), np.array([0.1, 0.1, 0.1, 0.2, 0.3])
-    there.extend(noise=noise, rate=rate)
-    back.extend(noise=noise[::-1], rate=rate[::-1])
+    there.extend(noise_multiplier=noise, sample_rate=rate)
+    back.extend(noise_multiplier=noise[::-1], sample_rate=rate[::-1])
     first, second = loss_levels(there), loss_levels(back)
     for name in ("rate", "mu", "count"):
         assert getattr(first, name).tolist() == getattr(second, name).tolist()
@@ -40,7 +40,7 @@ def test_whole_dataset_steps_are_one_gaussian():
 
 def test_shuffled_epochs_count_their_least_noise_once():
     ledger = Ledger()
-    ledger.extend(noise=[4.0, 2.0, 3.0, 5.0, 5.0, 5.0], rate=1 / 3, sampling="shuffled")
+    ledger.extend(noise_multiplier=[4.0, 2.0, 3.0, 5.0, 5.0, 5.0], sample_rate=1 / 3, sampling="shuffled")
     levels = loss_levels(ledger)
     assert levels.gaussian == pytest.approx(1 / 4 + 1 / 25)
     assert not len(levels.mu)
@@ -48,7 +48,7 @@ def test_shuffled_epochs_count_their_least_noise_once():
 
 def test_marked_rows_are_left_out():
     ledger = Ledger()
-    ledger.extend(noise=[1.0, 2.0, 3.0], rate=0.1)
+    ledger.extend(noise_multiplier=[1.0, 2.0, 3.0], sample_rate=0.1)
     assert loss_levels(ledger, without=np.array([False, True, False])).mu.tolist() == [1 / 3, 1.0]
 
 

@@ -38,10 +38,10 @@ def loop(losses, *, model=None, **options):
     generator = torch.Generator().manual_seed(1)
     x, y = torch.randn(SIZE, 5, generator=generator), torch.randint(CLASSES, (SIZE,), generator=generator)
     model = network() if model is None else model
-    planned = plan(delta=1e-3, size=SIZE, batch=30, steps=STEPS, noise=2.0, solve="epsilon")
+    planned = plan(delta=1e-3, dataset_size=SIZE, batch_size=30, steps=STEPS, noise_multiplier=2.0, solve="epsilon")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        with Training(model, optimizer, (x, y), planned, generator=seeded(1), **options) as training:
+        with Training(model, optimizer, (x, y), planned, randomness=seeded(1), **options) as training:
             for inputs, targets in training:
                 given = losses(model, inputs, targets)
                 training.step(*given) if isinstance(given, tuple) else training.step(given)
@@ -343,13 +343,13 @@ def test_a_model_that_moves_its_buffers_is_as_without_a_shadow(monkeypatch):
 
 def test_views_of_a_record_may_be_alike():
     """The rows of a record are exchanged together: what they share is not another's."""
-    loop(lambda m, x, y: each(m(x - x.view(-1, 2, 5).mean(1).repeat_interleave(2, 0)), y), views=2)
+    loop(lambda m, x, y: each(m(x - x.view(-1, 2, 5).mean(1).repeat_interleave(2, 0)), y), augmentations=2)
 
 
 def test_a_step_inside_of_a_mode_leaves_that_mode():
     model = network()
     x, y = torch.randn(SIZE, 5), torch.randint(CLASSES, (SIZE,))
-    planned = plan(delta=1e-3, size=SIZE, batch=30, steps=2, noise=2.0, solve="epsilon")
+    planned = plan(delta=1e-3, dataset_size=SIZE, batch_size=30, steps=2, noise_multiplier=2.0, solve="epsilon")
     with Training(model, torch.optim.SGD(model.parameters(), lr=0.1), (x, y), planned) as training:
         for inputs, targets in training:
             with TorchDispatchModeOfOnesOwn() as mine:
@@ -377,7 +377,7 @@ def test_a_step_in_another_thread_is_refused_and_leaves_nothing_behind():
                 pool.submit(lambda x=x, y=y: training.step(each(model(x), y))).result()
 
     model = network()
-    planned = plan(delta=1e-3, size=60, batch=20, steps=3, noise=2.0, solve="epsilon")
+    planned = plan(delta=1e-3, dataset_size=60, batch_size=20, steps=3, noise_multiplier=2.0, solve="epsilon")
     data = torch.randn(60, 5), torch.randint(CLASSES, (60,))
     training = Training(model, torch.optim.SGD(model.parameters(), lr=0.1), data, planned)
     with pytest.raises(InvalidValue, match="in another thread"):

@@ -77,7 +77,7 @@ def check(model: nn.Module, x: Any, y: Tensor, *, fast: bool = True) -> None:
     clip = float(norms.median())
     factors = (clip / norms).clamp(max=1)
     with watching(len(y)) as calls:
-        found = clipped_sum(model, loss_fn, (x, y), clip=clip)
+        found = clipped_sum(model, loss_fn, (x, y), clipping_norm=clip)
     tolerance = TOLERANCE[norms.dtype]
     torch.testing.assert_close(found.raw_norms, norms, rtol=tolerance, atol=0)
     for name in each[0]:
@@ -133,7 +133,7 @@ def test_single_precision_at_any_batch_size(kind, size):
 def test_no_example_gives_zero():
     model = Reader("gru")
     found = clipped_sum(model, loss_fn, batch(0, torch.float32))
-    assert found.raw_batch == 0
+    assert found.raw_batch_size == 0
     assert all(not bool(grad.any()) for grad in found.grads.values())
 
 
@@ -161,14 +161,14 @@ def test_dropout_between_layers_uses_pytorchs_random_numbers(kind):
     """With one seed the masks are PyTorch's own, so without clipping the sum is the gradient of the whole batch."""
     torch.manual_seed(0)
     model, (x, y) = Reader(kind, num_layers=3, dropout=0.4, bidirectional=True).double(), batch(6)
-    clipped_sum(model, loss_fn, (x, y), clip=1e9)  # what is found out of the model draws numbers of its own
+    clipped_sum(model, loss_fn, (x, y), clipping_norm=1e9)  # what is found out of the model draws numbers of its own
     torch.manual_seed(5)
-    found = clipped_sum(model, loss_fn, (x, y), clip=1e9)
+    found = clipped_sum(model, loss_fn, (x, y), clipping_norm=1e9)
     torch.manual_seed(5)
     wanted = torch.autograd.grad(loss_fn(model(x), y).sum(), list(model.parameters()))
     for grad, true in zip(found.grads.values(), wanted, strict=True):
         torch.testing.assert_close(grad, true, rtol=1e-9, atol=1e-12)
-    other = clipped_sum(model, loss_fn, (x, y), clip=1e9)  # a fresh mask
+    other = clipped_sum(model, loss_fn, (x, y), clipping_norm=1e9)  # a fresh mask
     assert not torch.allclose(other.grads["head.weight"], found.grads["head.weight"], rtol=1e-4)
     model.eval()
     check(model, x, y)
@@ -353,7 +353,7 @@ def test_sequences_that_run_over_the_examples_are_refused():
 def test_half_precision_is_summed_in_single():
     torch.manual_seed(0)
     model, (x, y) = Reader("lstm", num_layers=2).bfloat16(), batch(6, torch.bfloat16)
-    found = clipped_sum(model, loss_fn, (x, y), clip=1e9)
+    found = clipped_sum(model, loss_fn, (x, y), clipping_norm=1e9)
     each = one_at_a_time(model.double(), x.double(), y)
     for name, grad in found.grads.items():
         exact = torch.stack([grads[name] for grads in each]).sum(0)
