@@ -250,11 +250,11 @@ class Bench:
     def calibration(self) -> list[Row]:
         return [
             Row(
-                part="calibration", setting=f"{s.name.partition(':')[0]}, T={len(s.noise)}, epsilon {s.target:g}",
+                part="calibration", setting=f"{s.name.partition(':')[0]}, T={len(s.noise_multiplier)}, epsilon {s.target:g}",
                 method="privet", dynamic=s.dynamic,
                 measured=self.run(
                     f"calibration, {s.name.partition(':')[0]}", calibration,
-                    shape=s.shape, sample_rate=s.rate, delta=DELTA, target=s.target,
+                    shape=s.shape, sample_rate=s.sample_rate, delta=DELTA, target=s.target,
                 ),
             )
             for s in settings()

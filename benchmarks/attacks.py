@@ -42,7 +42,7 @@ def main() -> None:
     rows = []
     for count, name in ((1, "invert-l2"), (given.victims, "invert-l2"), (given.victims, "prior")):
         victims = choose_targets(digits, examples=count)
-        rows.append(timed(name, observe(moment, digits, victims, generator=seeded(0)), victims))
+        rows.append(timed(name, observe(moment, digits, victims, randomness=seeded(0)), victims))
         print(json.dumps(rows[-1]) if given.json else "  ".join(f"{key} {value}" for key, value in rows[-1].items()))
 
 

@@ -44,7 +44,7 @@ def planned(steps: int) -> Plan:
 def charging(folder: Path, p: Plan, steps: int, reserved: int) -> float:
     """Seconds to charge `steps` steps, `reserved` with each line."""
     wanted = p.steps[:steps]
-    with LedgerFile.create(folder, p, reserve=reserved) as ledger:
+    with LedgerFile.create(folder, p, steps_per_line=reserved) as ledger:
         start = time.perf_counter()
         for number, step in enumerate(wanted):
             if number % reserved == 0 and reserved > 1:
@@ -79,7 +79,11 @@ def long_ledger(folder: Path, p: Plan, reserved: int) -> int:
     """A finished run, written without syncs; gives its number of lines."""
     line, digest = header_line(make_header(p, run="0" * 32, reserve=reserved, seeded=False))
     lines, steps = [line], p.steps
-    noises, rates, clips = steps.noises, steps.rates, np.linspace(1, 2, len(steps))  # a clip that moves, too
+    noises, rates, clips = (
+        steps.noise_multipliers,
+        steps.sample_rates,
+        np.linspace(1, 2, len(steps)),
+    )  # a clip that moves, too
     for first in range(0, len(steps), reserved):
         here = slice(first, first + reserved)
         row = charge_row(first, noises=noises[here], rates=rates[here], clips=clips[here], kind="poisson")

@@ -66,7 +66,7 @@ def privet() -> Function:
     def calibrate(**given: Any) -> Result:
         found = plan(**given)
         proven = None if found.certified is None else found.certified.epsilon
-        return {"noise_multiplier": found.scale, "certified": proven, "label": found.guarantee.label}
+        return {"noise_multiplier": found.peak_noise_multiplier, "certified": proven, "label": found.guarantee.label}
 
     return calibrate
 

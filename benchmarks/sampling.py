@@ -43,7 +43,7 @@ def skips() -> Function:
     from privet.sampling.samplers import Sampler
 
     def run(*, size: int, batch: int, steps: int) -> Result:
-        chosen = Sampler(size=size, steps=PlannedSteps(length=steps, rate=batch / size))
+        chosen = Sampler(dataset_size=size, steps=PlannedSteps(length=steps, sample_rate=batch / size))
         return {"drawn": sum(len(indices) for indices in chosen)}
 
     return run
@@ -79,7 +79,7 @@ def our_batches() -> Function:
     from privet.sampling.samplers import Sampler
 
     def run(*, size: int, batch: int, steps: int) -> Result:
-        chosen = Sampler(size=size, steps=PlannedSteps(length=steps, rate=batch / size))
+        chosen = Sampler(dataset_size=size, steps=PlannedSteps(length=steps, sample_rate=batch / size))
         return {"drawn": sum(len(piece.data[1]) for piece in physical_batches(data, chosen))}
 
     data = torch.rand(60_000, FEATURES), torch.zeros(60_000, dtype=torch.int64)
@@ -138,7 +138,7 @@ def secure_noise() -> Function:
     grid = choose_grid(sums, std=1.0, noise=1.0, batch=256)
 
     def run(*, steps: int, **_: int) -> Result:
-        drawn = [add_secure_noise(sums, grid=grid, generator=source)["w"] for _ in range(steps)]
+        drawn = [add_secure_noise(sums, grid=grid, randomness=source)["w"] for _ in range(steps)]
         return {"last": float(drawn[-1][0])}
 
     return run

@@ -26,7 +26,7 @@ class OpacusStep:
     """The noisy average gradient of one step, as Opacus leaves it for the optimizer."""
 
     claim = mechanism_claim(
-        Step(noise=NOISE, rate=BATCH / RECORDS), l2_bound=CLIP, divisor=BATCH, adjacency="add-remove"
+        Step(noise_multiplier=NOISE, sample_rate=BATCH / RECORDS), l2_bound=CLIP, divisor=BATCH, adjacency="add-remove"
     )
 
     def __call__(self, records: tuple[torch.Tensor, torch.Tensor], generator: Randomness) -> dict[str, torch.Tensor]:

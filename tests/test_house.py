@@ -116,7 +116,7 @@ def test_the_house_is_no_larger(root):
 
 def test_a_trace_sees_calls_files_and_changes_of_file():
     trace = Trace()
-    trace(lambda: Step(noise=1.0))
+    trace(lambda: Step(noise_multiplier=1.0))
     calls, files, changes = trace.counts
     assert calls > 3
     assert files == 3  # the ledger, its checks, its samplings

@@ -61,7 +61,7 @@ def test_the_example_of_the_readme() -> None:
     from privet import Ledger, Step, spent
 
     ledger = Ledger()
-    ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), count=14063)
     guarantee = spent(ledger, delta=1e-5)
     assert guarantee.epsilon_lower is not None
     assert guarantee.epsilon_lower <= guarantee.epsilon
@@ -126,4 +126,4 @@ def test_the_plan_of_the_design() -> None:
         )
     )  # fmt: skip
     assert p.guarantee.epsilon <= 1.2
-    assert p.steps[0].noise > p.steps[-1].noise
+    assert p.steps[0].noise_multiplier > p.steps[-1].noise_multiplier

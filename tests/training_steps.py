@@ -29,7 +29,7 @@ class TrainingSteps:
     _model: Sliced = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._model = Sliced(self.plan.steps[0].clip)
+        self._model = Sliced(self.plan.steps[0].clipping_norm)
 
     @property
     def claim(self) -> MechanismClaim:
@@ -37,7 +37,9 @@ class TrainingSteps:
         names = [name for name, _ in Sliced().named_parameters()]
         stds: dict[str, float] = {}
         for number, step in enumerate(steps):
-            std = noise_std(step, l2_bound=step.clip, adjacency=self._relation) / (step.rate * self.plan.recipe.size)
+            std = noise_std(step, l2_bound=step.clipping_norm, adjacency=self._relation) / (
+                step.sample_rate * self.plan.recipe.dataset_size
+            )
             stds |= {f"{number}/{name}": std for name in names}
         return MechanismClaim(
             steps=steps, std=stds, adjacency=self._relation,

@@ -25,24 +25,24 @@ SAME_MEANING = (
     ("dataset_size", "size", "num_examples", "num_samples", "number_of_examples", "n"),
     ("steps", "num_steps", "iterations", "num_iterations", "max_steps"),
     ("epochs", "num_epochs", "n_epochs"),
-    ("adjacency", "adjacency", "neighboring_relation", "neighbouring_relation"),
-    ("max_physical_batch_size", "max_physical_batch_size", "physical_batch_size", "microbatch_size", "max_batch_size"),
+    ("adjacency", "relation", "neighboring_relation", "neighbouring_relation"),
+    ("max_physical_batch_size", "max_physical_batch", "physical_batch_size", "microbatch_size", "max_batch_size"),
     ("clipping_rule", "rule", "clipping"),
-    ("uncertified", "uncertified"),
+    ("uncertified", "as_published"),
     ("secure_noise", "secure", "secure_mode", "secure_rng"),
     ("ema_decay", "average"),
     ("augmentations", "views", "augmult", "augmentation_multiplicity"),
     ("steps_per_line", "reserve"),
     ("randomness", "generator", "noise_generator"),
-    ("significance", "significance", "alpha"),
-    ("validation_fraction", "validation_fraction"),
+    ("significance", "alarm", "alpha"),
+    ("validation_fraction", "judges"),
     ("lr", "learning_rate"),
     ("model", "module"),
     ("dataset", "data_loader", "dataloader", "train_loader"),
 )
 PLAN_WORDS = (
-    "clip", "noise", "epsilon", "delta", "rate", "batch", "size", "steps", "epochs", "adjacency", "rule",
-    "accountant", "sampling", "method",
+    "clipping_norm", "noise_multiplier", "epsilon", "delta", "sample_rate", "batch_size", "dataset_size", "steps",
+    "epochs", "adjacency", "rule", "accountant", "sampling", "method",
 )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def one_of(allowed: Iterable[str], **values: str) -> None:
 def known_word(word: object, known: Iterable[str]) -> str | None:
     """The one of `known` that means what `word` means in this or another library; None if there is none.
 
-    >>> known_word("max_grad_norm", ["noise", "clip"])
+    >>> known_word("max_grad_norm", ["noise_multiplier", "clipping_norm"])
     'clip'
     """
     plain = str(word).strip("-").replace("-", "_").lower()

@@ -221,8 +221,8 @@ class Bare:
     def _indices(self) -> Iterator[Tensor]:
         n = len(self.dataset[0]) if isinstance(self.dataset, tuple) else len(self.dataset)
         chosen = (
-            sampler(self.plan, records=n, start=self.steps_done, generator=self._coins) if self._users is None
-            else user_sampler(self.plan, users=self._users, start=self.steps_done, generator=self._coins)
+            sampler(self.plan, records=n, start=self.steps_done, randomness=self._coins) if self._users is None
+            else user_sampler(self.plan, users=self._users, start=self.steps_done, randomness=self._coins)
         )  # fmt: skip
         for indices in chosen:
             own = indices == self._record

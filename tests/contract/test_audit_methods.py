@@ -33,11 +33,11 @@ def verdicts(mechanism: EngineStep) -> tuple[str, str]:
     """What replay and step say of one step, with as many samples as tell 1.5 times its mu."""
     key = (mechanism.rule, mechanism.step)
     if key not in _SEEN:
-        given, mu = neighbouring_pairs(clip=mechanism.step.clip), 1 / mechanism.step.noise
+        given, mu = neighbouring_pairs(clip=mechanism.step.clipping_norm), 1 / mechanism.step.noise_multiplier
         enough = samples_to_detect(mu, 1.5 * mu, least=samples_to_distinguish(mu, 1.5 * mu), significance=ALARM)
         assert enough is not None
         by_samples = distinguish(
-            mechanism, most_unlike_pairs(mechanism, given[:10], 1), samples=enough, generator=seeded(11)
+            mechanism, most_unlike_pairs(mechanism, given[:10], 1), samples=enough, randomness=seeded(11)
         )
         _SEEN[key] = replay(mechanism, given).verdict, by_samples.verdict
     return _SEEN[key]
@@ -46,7 +46,7 @@ def verdicts(mechanism: EngineStep) -> tuple[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_sound_method_passes(name: str) -> None:
-    planned = method_plan(name, noise=0.5)
+    planned = method_plan(name, noise_multiplier=0.5)
     assert not planned.is_unsound
     last = list(plan_mechanisms(planned).values())[-1]
     assert verdicts(last) == ("consistent", "consistent")

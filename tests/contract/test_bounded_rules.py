@@ -210,7 +210,9 @@ def test_it_is_released_and_an_empty_batch_too():
         data = torch.randn(size, 3), torch.randint(2, (size,))
         whole = clipped_sum(model, nn.CrossEntropyLoss(reduction="none"), data, rule=rule, clipping_norm=CLIP)
         assert whole.raw_statistics.shape == (2,)
-        found = release(whole, rule, step=Step(noise=1.0, clip=CLIP), batch=5, generator=seeded(0))
+        found = release(
+            whole, rule, step=Step(noise_multiplier=1.0, clipping_norm=CLIP), batch_size=5, randomness=seeded(0)
+        )
         assert all(grad.isfinite().all() for grad in found.grads.values())
     assert [len(statistics) for statistics in rule.heard] == [2, 2]
 

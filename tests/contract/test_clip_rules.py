@@ -15,7 +15,7 @@ from privet.noise.randomness import seeded
 from privet.noise.release import release
 from privet.planning.clipping_rules import SOUND_RULES, UNSOUND_RULES, registry
 
-STEP = Step(noise=1.0, rate=0.1, clip=0.3)
+STEP = Step(noise_multiplier=1.0, sample_rate=0.1, clipping_norm=0.3)
 LOSS = nn.CrossEntropyLoss(reduction="none")
 SIZE = 9
 
@@ -24,12 +24,12 @@ sound_rules = pytest.mark.parametrize("name", SOUND_RULES)
 
 
 def summed(model, rule, data):
-    return clipped_sum(model, LOSS, data, rule=rule, clipping_norm=STEP.clip, uncertified=True)
+    return clipped_sum(model, LOSS, data, rule=rule, clipping_norm=STEP.clipping_norm, uncertified=True)
 
 
 def released(model, rule, data, seed=0):
     return release(
-        summed(model, rule, data), rule, step=STEP, batch=SIZE, generator=seeded(seed), uncertified=True
+        summed(model, rule, data), rule, step=STEP, batch_size=SIZE, randomness=seeded(seed), uncertified=True
     )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_a_neighbour_is_within_the_bound(name):
         model.last.weight.mul_(50)
     x, y = batch()
     whole = summed(model, rule, (x, y))
-    assert float(whole.raw_norms.max()) > 3 * STEP.clip, "nothing was clipped"
+    assert float(whole.raw_norms.max()) > 3 * STEP.clipping_norm, "nothing was clipped"
     for out in range(SIZE):
         keep = torch.arange(SIZE) != out
         without = summed(model, rule, (x[keep], y[keep]))
@@ -100,10 +100,10 @@ def test_pieces_make_the_whole(name):
     if whole.raw_statistics is not None:
         assert torch.equal(parts.raw_statistics, whole.raw_statistics)
     kept = rule.state_dict() if is_adaptive(rule) else None
-    both = [release(c, rule, step=STEP, batch=SIZE, generator=seeded(5), uncertified=True) for c in (whole,)]
+    both = [release(c, rule, step=STEP, batch_size=SIZE, randomness=seeded(5), uncertified=True) for c in (whole,)]
     if kept is not None:
         rule.load_state_dict(kept)
-    both.append(release(parts, rule, step=STEP, batch=SIZE, generator=seeded(5), uncertified=True))
+    both.append(release(parts, rule, step=STEP, batch_size=SIZE, randomness=seeded(5), uncertified=True))
     torch.testing.assert_close(flat(both[0].grads), flat(both[1].grads), rtol=1e-4, atol=1e-5)
 
 
@@ -130,7 +130,7 @@ def test_an_example_that_is_not_finite_changes_nothing_that_matters(name):
     assert 0 < int(hit.sum()) < SIZE
     clean = summed(model, rule, (x[~hit], y[~hit]))
     torch.testing.assert_close(flat(c.grads), flat(clean.grads), rtol=1e-4, atol=1e-6)
-    assert flat(release(c, rule, step=STEP, batch=SIZE, generator=seeded(0)).grads).isfinite().all()
+    assert flat(release(c, rule, step=STEP, batch_size=SIZE, randomness=seeded(0)).grads).isfinite().all()
 
 
 @every_rule
@@ -144,9 +144,9 @@ def test_nothing_raw_is_in_what_is_released(name):
 def test_an_unsound_rule_is_refused_at_both_doors(name):
     model, rule = network(), clipping_rule(name, uncertified=True)
     with pytest.raises(Unsupported, match="has no guarantee"):
-        clipped_sum(model, LOSS, batch(), rule=rule, clipping_norm=STEP.clip)
+        clipped_sum(model, LOSS, batch(), rule=rule, clipping_norm=STEP.clipping_norm)
     with pytest.raises(Unsupported, match="has no guarantee"):
-        release(summed(model, rule, batch()), rule, step=STEP, batch=SIZE, generator=seeded(0))
+        release(summed(model, rule, batch()), rule, step=STEP, batch_size=SIZE, randomness=seeded(0))
 
 
 @sound_rules
@@ -163,7 +163,7 @@ def test_a_rule_goes_on_where_its_state_was_saved(name):
     other.load_state_dict(rule.state_dict())
     for seed in (3, 4):
         one, two = (released(model, r, batch(seed=seed), seed) for r in (rule, other))
-        assert one.clip == two.clip
+        assert one.clipping_norm == two.clip
         assert torch.equal(flat(one.grads), flat(two.grads))
     kept = rule.state_dict()
     released(model, rule, batch(), 6)

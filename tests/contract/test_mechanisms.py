@@ -37,7 +37,7 @@ def noised(mechanism, sums, randomness, *, std=STD):
     state, found = mechanism.init({"w": sums[0]}), []
     for number, total in enumerate(sums):
         job = [Sums(values={"w": total.clone()}, std=std, noise=2.0)]
-        charge = issue_uncharged(Step(noise=2.0, clip=std / 2.0))
+        charge = issue_uncharged(Step(noise_multiplier=2.0, clipping_norm=std / 2.0))
         noisy, state = mechanism.privatize(job, charge, state, randomness, divisor=DIVISOR)
         assert len(noisy) == 1, number
         found.append(noisy[0].values["w"].double())
@@ -53,7 +53,7 @@ def on_the_grid(shape, seed):
 def test_with_one_randomness_outputs_differ_by_the_difference_of_the_sums(kind, secure):
     """To the last digits of a double: noise does not look at what it hides."""
     one, other = (on_the_grid((STEPS, 50), seed) for seed in (1, 2))
-    first, second = (noised(resolve_mechanism(SPECS[kind], secure=secure), s, seeded(5)) for s in (one, other))
+    first, second = (noised(resolve_mechanism(SPECS[kind], secure_noise=secure), s, seeded(5)) for s in (one, other))
     torch.testing.assert_close(first - second, (one - other) / DIVISOR, rtol=0, atol=1e-14)
 
 
@@ -72,7 +72,7 @@ def covariance_is(noise, declared):
 @every_mechanism
 def test_on_zero_sums_the_noise_has_the_declared_covariance_over_steps(kind, secure):
     """Fails less than once in 60,000: fifteen statistics, each once in a million. Wrong ones are caught."""
-    mechanism = resolve_mechanism(SPECS[kind], secure=secure)
+    mechanism = resolve_mechanism(SPECS[kind], secure_noise=secure)
     drawn = noised(mechanism, [torch.zeros(ENTRIES)] * STEPS, seeded(6)).numpy() * DIVISOR / STD
     assert covariance_is(drawn, mechanism.covariance(STEPS))
     assert not covariance_is(drawn * 0.9, mechanism.covariance(STEPS))
@@ -83,15 +83,15 @@ def test_on_zero_sums_the_noise_has_the_declared_covariance_over_steps(kind, sec
 def test_the_sums_stay_as_they_are(kind, secure):
     total = torch.ones(7)
     job = [Sums(values={"w": total}, std=STD, noise=2.0)]
-    resolve_mechanism(SPECS[kind], secure=secure).privatize(
-        job, issue_uncharged(Step(noise=2.0)), None, seeded(1), divisor=DIVISOR
+    resolve_mechanism(SPECS[kind], secure_noise=secure).privatize(
+        job, issue_uncharged(Step(noise_multiplier=2.0)), None, seeded(1), divisor=DIVISOR
     )
     assert torch.equal(total, torch.ones(7))
 
 
 @every_mechanism
 def test_a_secret_state_is_taken_up_again(kind, secure):
-    mechanism = resolve_mechanism(SPECS[kind], secure=secure)
+    mechanism = resolve_mechanism(SPECS[kind], secure_noise=secure)
     state = mechanism.init({"w": torch.zeros(3)})
     assert str(mechanism.load_secret(mechanism.save_secret(state))) == str(state)
 
@@ -101,7 +101,7 @@ def test_a_secret_state_is_taken_up_again(kind, secure):
 
 @every_mechanism
 def test_a_charge_pays_for_one_release(kind, secure):
-    mechanism, charge = resolve_mechanism(SPECS[kind], secure=secure), issue_uncharged(Step(noise=2.0))
+    mechanism, charge = resolve_mechanism(SPECS[kind], secure_noise=secure), issue_uncharged(Step(noise_multiplier=2.0))
     job = [Sums(values={"w": torch.zeros(3)}, std=STD, noise=2.0)]
     mechanism.privatize(job, charge, None, seeded(1), divisor=DIVISOR)
     with pytest.raises(InvalidValue, match="has had its noise"):
@@ -115,17 +115,17 @@ def test_a_charge_for_another_kind_of_noise_pays_for_none(kind, secure):
 
     job = [Sums(values={"w": torch.zeros(3)}, std=STD, noise=2.0)]
     with pytest.raises(InvalidValue, match="is not that of step=0"):
-        resolve_mechanism(SPECS[kind], secure=secure).privatize(
-            job, issue_uncharged(Step(noise=2.0, mechanism=Other())), None, seeded(1), divisor=DIVISOR
+        resolve_mechanism(SPECS[kind], secure_noise=secure).privatize(
+            job, issue_uncharged(Step(noise_multiplier=2.0, mechanism=Other())), None, seeded(1), divisor=DIVISOR
         )
 
 
 def test_a_charge_comes_from_an_account_alone():
     with pytest.raises(InvalidValue, match="not made by hand"):
-        Charge(object(), 0, Step(noise=1.0), 1.0)
+        Charge(object(), 0, Step(noise_multiplier=1.0), 1.0)
     p = plan(delta=1e-5, dataset_size=100, batch_size=10, steps=2, noise_multiplier=2.0, solve="epsilon")
     charge = InMemory(p).charge(0)
-    assert (charge.number, charge.step, charge.clip) == (0, p.steps[0], p.steps[0].clip)
+    assert (charge.number, charge.step, charge.clip) == (0, p.steps[0], p.steps[0].clipping_norm)
     for copied in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(InvalidValue, match="no copies"):
             copied(charge)
@@ -159,9 +159,9 @@ def test_a_mechanism_that_nobody_draws_or_prices_is_refused():
     with pytest.raises(InvalidValue, match="is drawn already"):
         register(Gaussian)(IndependentGaussian)
     with pytest.raises(Unsupported, match="has no theorem"):
-        Ledger().add(Step(noise=1.0, mechanism=Other()))
+        Ledger().add(Step(noise_multiplier=1.0, mechanism=Other()))
 
 
 def test_the_default_is_not_written():
-    assert repr(Step(noise=1.0)) == repr(Step(noise=1.0, mechanism=Gaussian()))
-    assert "mechanism" not in repr(Step(noise=1.0))
+    assert repr(Step(noise_multiplier=1.0)) == repr(Step(noise_multiplier=1.0, mechanism=Gaussian()))
+    assert "mechanism" not in repr(Step(noise_multiplier=1.0))

@@ -26,8 +26,8 @@ every_sampling = pytest.mark.parametrize("name", registry.names())
 
 
 def batches(name, seed=0, rate=RATE, length=LENGTH, size=SIZE):
-    steps = PlannedSteps(length=length, rate=rate, sampling=sampling(name + OPTIONS.get(name, "")))
-    return [batch.numpy() for batch in Sampler(size=size, steps=steps, generator=seeded(seed))]
+    steps = PlannedSteps(length=length, sample_rate=rate, sampling=sampling(name + OPTIONS.get(name, "")))
+    return [batch.numpy() for batch in Sampler(dataset_size=size, steps=steps, randomness=seeded(seed))]
 
 
 @every_sampling
@@ -118,7 +118,7 @@ def test_a_sampling_of_somebody_else_has_no_theorem_and_no_sampling_is_drawn_twi
         pass
 
     ledger = Ledger()
-    ledger.add(Step(noise=2.0, rate=0.01, sampling=Other()))
+    ledger.add(Step(noise_multiplier=2.0, sample_rate=0.01, sampling=Other()))
     for accountant in ("pld", "rdp", "gdp", "basic"):
         with pytest.raises(Unsupported, match="has no theorem"):
             spent(ledger, 1e-5, accountant=accountant)

@@ -106,7 +106,7 @@ def test_a_plan_and_a_run_are_attacked(tmp_path: Path) -> None:
     short = "--attack prior,analytic --examples 3 --candidates 50"
     found = answer(f"attack --plan {tmp_path / 'plan.json'} {short} --at-steps last")
     assert [row["method"] for row in found["outcomes"]] == ["non-private"] * 2 + ["plan"] * 2
-    assert found["outcomes"][2]["noise_multiplier"] == pytest.approx(made.steps[5].noise)
+    assert found["outcomes"][2]["noise_multiplier"] == pytest.approx(made.steps[5].noise_multiplier)
     train(made, out=tmp_path / "run", seed=1)
     found = answer(f"attack --run {tmp_path / 'run'} {short}")
     assert [(row["method"], row["step"]) for row in found["outcomes"]] == [("run", 6), ("run", 6)]

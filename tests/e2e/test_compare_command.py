@@ -19,7 +19,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     made, recipe = folder / "made.json", folder / "mine.toml"
     assert run(f"plan {RUN}", "--out", str(made)).exit_code == 0
     recipe.write_text(
-        "epsilon = 1.2\ndelta = 1e-5\ndataset_size = 6000\nbatch_size = 6000\nsteps = 300\nnoise = 'cosine:end=0.5'\n"
+        "epsilon = 1.2\ndelta = 1e-5\ndataset_size = 6000\nbatch_size = 6000\nsteps = 300\nnoise_multiplier = "
+        "'cosine:end=0.5'\n"
     )
     return str(made), str(recipe)
 

@@ -157,7 +157,7 @@ def test_an_old_run_is_checked_from_its_file(tmp_path: Path, form: str) -> None:
     from privet.accounting import Ledger, Step, exchange
 
     ledger = Ledger()
-    ledger.add(Step(noise=1.1, rate=256 / 60000), 14063)
+    ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), 14063)
     text = {
         "ledger": json.dumps(exchange.to_json(ledger)),
         "opacus": json.dumps(exchange.to_opacus(ledger)),

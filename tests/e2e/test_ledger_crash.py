@@ -305,7 +305,7 @@ def run(*words: str) -> Result:
 
 @pytest.fixture
 def half(tmp_path: Path) -> Path:
-    with LedgerFile.create(tmp_path / "a", PLAN, reserve=500) as ledger:
+    with LedgerFile.create(tmp_path / "a", PLAN, steps_per_line=500) as ledger:
         for _ in range(4):
             ledger.reserve(500)
     return tmp_path / "a"

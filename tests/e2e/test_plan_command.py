@@ -133,7 +133,7 @@ def test_methods_are_listed_with_what_is_wrong() -> None:
     text = run("list methods").stdout
     for row in METHODS.values():
         assert row.name in text
-        assert row.wrong in text
+        assert row.caveat in text
     assert [row["name"] for row in answer("list methods")["methods"]] == list(METHODS)
     one = run("list methods auto-linear").stdout
     assert "own norm" in one
@@ -265,7 +265,7 @@ RECIPES = {
     "a date": ("[training]\nday = 2020-01-01", "training"),
     "trials in words": ("trials = 'three'", "trials='three' must be a whole number"),
     "a law of no kind": (
-        "trials_mean = 3\ntrials_law = ['geometric']",
+        "trials_mean = 3\ntrial_count_distribution = ['geometric']",
         "trial_count_distribution=['geometric'] must be one of",
     ),
     "a shape of no kind": ("noise = { end = 0.3 }", "needs a kind"),

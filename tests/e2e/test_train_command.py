@@ -64,7 +64,7 @@ def test_a_recipe_is_planned_then_trained_and_flags_win():
     assert found["planned"] == 4
     assert (found["settings"]["lr"], found["settings"]["keep"]) == (0.2, "best")
     assert found["changed"] == {"task": ["digits", "tiny_task:task"], "lr": [0.3, 0.2]}
-    assert Plan.load("runs/a/plan.json").recipe.size == SIZE  # the task's: public under zero-out
+    assert Plan.load("runs/a/plan.json").recipe.dataset_size == SIZE  # the task's: public under zero-out
 
 
 def test_flags_alone_are_enough_and_folders_are_numbered():

@@ -48,7 +48,7 @@ def test_the_chosen_settings_train_on_all_records(tmp_path):
     trained = answer(f"train {tmp_path / 'a' / 'best.toml'} --out {tmp_path / 'b'}")
     assert trained["settings"]["lr"] == found["best"]["lr"]
     assert trained["settings"]["scheduler"] == found["best"]["scheduler"]
-    assert Run.load(tmp_path / "b").plan.recipe.size == 200
+    assert Run.load(tmp_path / "b").plan.recipe.dataset_size == 200
     assert trained["guarantee"]["epsilon"] <= 3
 
 

@@ -35,7 +35,7 @@ def test_at_clip_4_and_noise_6_nothing_is_left(found: AttackReport, name: str) -
     """Success minus that of noise alone is 0 within its interval. Table III has 0.23, by a rule that noise meets."""
     private = found.outcome("noisy-sgd", name)
     low, high = private.limits
-    assert (private.clip, private.noise) == (4.0, 6.0)
+    assert (private.clipping_norm, private.noise_multiplier) == (4.0, 6.0)
     assert private.std == pytest.approx(24.0)
     assert low <= 0 <= high
     assert private.found.ssim < 0.1 or name == "prior"

@@ -86,7 +86,7 @@ def noise_swap(row: Row) -> None:
     target = spent(ledger_of(row), inputs["delta"], accountant="moments").epsilon
 
     def excess(noise: float) -> float:
-        mu = clt_mu(noise=noise, rate=rate_of(row), steps=inputs["epochs"] / rate_of(row))
+        mu = clt_mu(noise_multiplier=noise, sample_rate=rate_of(row), steps=inputs["epochs"] / rate_of(row))
         return epsilon_of_mu(mu, inputs["delta"]) - target
 
     assert_printed(optimize.brentq(excess, 0.4, 2.0), row)
@@ -128,7 +128,9 @@ CHECKS: dict[str, Callable[[Row], None]] = {
 
 def ledger_of(row: Row, noise: float | None = None) -> Ledger:
     inputs, ledger = row["inputs"], Ledger()
-    ledger.add(Step(noise=noise or inputs["noise_multiplier"], rate=rate_of(row)), count=inputs["steps"])
+    ledger.add(
+        Step(noise_multiplier=noise or inputs["noise_multiplier"], sample_rate=rate_of(row)), count=inputs["steps"]
+    )
     return ledger
 
 
@@ -139,7 +141,9 @@ def rate_of(row: Row) -> float:
 def clt(row: Row) -> float:
     """The published tables take epochs / rate steps, unrounded."""
     inputs = row["inputs"]
-    return clt_mu(noise=inputs["noise_multiplier"], rate=rate_of(row), steps=inputs["epochs"] / rate_of(row))
+    return clt_mu(
+        noise_multiplier=inputs["noise_multiplier"], sample_rate=rate_of(row), steps=inputs["epochs"] / rate_of(row)
+    )
 
 
 def half_unit(printed: str) -> float:

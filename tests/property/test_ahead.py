@@ -22,7 +22,7 @@ rounds = st.integers(1000, 20_000)
 def test_an_independent_count_stays_within_the_budget(epsilon, batch, steps):
     """The naive lattice of the oracle shares no code with the library; its bracket is a thousandth wide."""
     for cell in ahead(epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batches=[batch], steps=[steps]).cells:
-        low, high = bracket({(cell.noise, cell.batch / SIZE): steps}, DELTA, 1 << 15)
+        low, high = bracket({(cell.noise_multiplier, cell.batch_size / SIZE): steps}, DELTA, 1 << 15)
         assert low <= epsilon
         assert high <= epsilon * (1 + 1e-3) + 1e-6
         assert high >= cell.guarantee.epsilon_lower
@@ -35,7 +35,7 @@ def test_more_rounds_never_need_less_noise(epsilon, batch, steps, extra):
     few, many = ahead(
         epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batches=[batch], steps=[steps, steps + extra]
     ).cells
-    assert many.noise >= few.noise * (1 - NEAR)
+    assert many.noise_multiplier >= few.noise_multiplier * (1 - NEAR)
     assert many.closed.epsilon >= few.closed.epsilon
 
 
@@ -46,7 +46,7 @@ def test_a_larger_batch_needs_more_noise_and_leaves_less_in_the_average(epsilon,
     small, large = ahead(
         epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batches=[batch, batch * factor], steps=[steps]
     ).cells
-    assert large.noise >= small.noise * (1 - NEAR)
+    assert large.noise_multiplier >= small.noise_multiplier * (1 - NEAR)
     assert large.std <= small.std * (1 + NEAR)
     assert large.signal >= small.signal * (1 - NEAR)
 
@@ -58,5 +58,5 @@ def test_more_rounds_of_a_plan(epsilon, batch, steps, extra, factor):
     p = plan(epsilon=epsilon, delta=DELTA, dataset_size=SIZE, batch_size=batch, steps=steps)
     few, many = extend_rounds(p, [extra, 2 * extra], within=epsilon * factor).rows
     assert p.guarantee.epsilon < few.guarantee.epsilon < many.guarantee.epsilon
-    assert few.noise <= many.noise * (1 + NEAR)
+    assert few.noise_multiplier <= many.noise_multiplier * (1 + NEAR)
     assert max(few.within.epsilon, many.within.epsilon) <= epsilon * factor

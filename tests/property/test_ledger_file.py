@@ -33,7 +33,11 @@ def written(counts: tuple[int, ...]) -> list[bytes]:
             continue
         here = slice(first, first + count)
         row = charge_row(
-            first, noises=steps.noises[here], rates=steps.rates[here], clips=steps.clips[here], kind="poisson"
+            first,
+            noises=steps.noise_multipliers[here],
+            rates=steps.sample_rates[here],
+            clips=steps.clipping_norms[here],
+            kind="poisson",
         )
         line, digest = chain_line(digest, row)
         lines.append(line)

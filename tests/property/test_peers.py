@@ -28,7 +28,7 @@ pytestmark = pytest.mark.parametrize("rows", SCHEDULES.values(), ids=SCHEDULES)
 def ours(rows) -> tuple[float, float]:
     ledger = Ledger()
     for noise, rate, count in rows:
-        ledger.add(Step(noise=noise, rate=rate), count)
+        ledger.add(Step(noise_multiplier=noise, sample_rate=rate), count)
     found = spent(ledger, DELTA)
     assert found.epsilon_lower is not None
     return found.epsilon_lower, found.epsilon

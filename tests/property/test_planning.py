@@ -30,7 +30,7 @@ def planned(shape: str, epsilon: float, rate: float, steps: int, **more) -> Plan
 def test_an_independent_count_stays_within_the_budget(shape, epsilon, rate, steps):
     """The naive lattice of the oracle shares no code with the library; its bracket is some thousandths wide."""
     p = planned(shape, epsilon, rate, steps)
-    low, high = bracket(counted(p.steps.noises.tolist(), p.steps.rates.tolist()), DELTA, 1 << 15)
+    low, high = bracket(counted(p.steps.noise_multipliers.tolist(), p.steps.sample_rates.tolist()), DELTA, 1 << 15)
     assert low <= epsilon
     assert high <= epsilon * (1 + 2e-3) + 1e-6
     assert high >= p.guarantee.epsilon_lower
@@ -56,7 +56,7 @@ def test_the_same_recipe_gives_the_same_plan(shape, epsilon, rate, steps):
 @given(shapes, epsilons, rates, lengths, st.floats(1.001, 3))
 def test_more_budget_never_means_more_noise(shape, epsilon, rate, steps, factor):
     poor, rich = (planned(shape, budget, rate, steps) for budget in (epsilon, epsilon * factor))
-    assert rich.scale < poor.scale
+    assert rich.peak_noise_multiplier < poor.peak_noise_multiplier
 
 
 @settings(max_examples=15)
@@ -91,6 +91,11 @@ def test_steps_that_fit_are_the_most(epsilon, noise, batch):
 def test_solving_back_finds_the_noise(epsilon, rate, steps):
     found = planned("constant", epsilon, rate, steps)
     back = plan(
-        delta=DELTA, dataset_size=1000, sample_rate=rate, steps=steps, noise_multiplier=found.scale, solve="epsilon"
+        delta=DELTA,
+        dataset_size=1000,
+        sample_rate=rate,
+        steps=steps,
+        noise_multiplier=found.peak_noise_multiplier,
+        solve="epsilon",
     )
     assert back.guarantee.epsilon == pytest.approx(found.guarantee.epsilon, rel=1e-9)

@@ -23,7 +23,7 @@ deltas = st.floats(np.log(1e-7), np.log(0.05)).map(np.exp)
 def ledger_of(rows) -> Ledger:
     ledger = Ledger()
     for noise, rate, count in rows:
-        ledger.add(Step(noise=float(noise), rate=float(rate)), count)
+        ledger.add(Step(noise_multiplier=float(noise), sample_rate=float(rate)), count)
     return ledger
 
 

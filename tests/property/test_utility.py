@@ -27,7 +27,7 @@ OWN = 1e-9  # the learning rate is found to 1e-5, and the gap is flat there
 
 @given(run=runs, noise=shapes, profile=profiles)
 def test_it_is_a_share(run: dict, noise: str, profile: Profile) -> None:
-    found = estimate(PlannedSteps(**run, noise=noise), size=SIZE, profile=profile)
+    found = estimate(PlannedSteps(**run, noise_schedule=noise), dataset_size=SIZE, profile=profile)
     assert 0 <= found.gap <= 1
     assert 0 <= found.kept <= 1
     assert found.noise_energy >= 0
@@ -35,16 +35,18 @@ def test_it_is_a_share(run: dict, noise: str, profile: Profile) -> None:
 
 @given(run=runs, noise=shapes, profile=profiles, more=st.floats(1, 10))
 def test_more_noise_never_scores_higher(run: dict, noise: str, profile: Profile, more: float) -> None:
-    quiet = estimate(PlannedSteps(**run, noise=noise), size=SIZE, profile=profile)
-    loud = estimate(PlannedSteps(**run | {"scale": run["scale"] * more}, noise=noise), size=SIZE, profile=profile)
+    quiet = estimate(PlannedSteps(**run, noise_schedule=noise), dataset_size=SIZE, profile=profile)
+    loud = estimate(
+        PlannedSteps(**run | {"scale": run["scale"] * more}, noise_schedule=noise), dataset_size=SIZE, profile=profile
+    )
     assert loud.utility <= quiet.utility + OWN
 
 
 @given(run=runs, profile=profiles, at=st.floats(0, 0.9))
 def test_more_noise_in_a_part_never_scores_higher(run: dict, profile: Profile, at: float) -> None:
-    quiet = estimate(PlannedSteps(**run), size=SIZE, profile=profile)
+    quiet = estimate(PlannedSteps(**run), dataset_size=SIZE, profile=profile)
     part = f"constant until {at + 0.05} then 2"
-    loud = estimate(PlannedSteps(**run, noise=part), size=SIZE, profile=profile)
+    loud = estimate(PlannedSteps(**run, noise_schedule=part), dataset_size=SIZE, profile=profile)
     assert loud.utility <= quiet.utility + OWN
 
 
@@ -54,7 +56,8 @@ def test_a_larger_model_never_scores_higher(run: dict, noise: str, profile: Prof
         norms=profile.norms, alignment=profile.alignment, half_life=profile.half_life,
         dimension=int(profile.dimension * more),
     )  # fmt: skip
-    steps = PlannedSteps(**run, noise=noise)
+    steps = PlannedSteps(**run, noise_schedule=noise)
     assert (
-        estimate(steps, size=SIZE, profile=larger).utility <= estimate(steps, size=SIZE, profile=profile).utility + OWN
+        estimate(steps, dataset_size=SIZE, profile=larger).utility
+        <= estimate(steps, dataset_size=SIZE, profile=profile).utility + OWN
     )

@@ -90,7 +90,7 @@ def test_gaussian_canaries_are_rarely_accused(mu: float, guesses: GuessCount) ->
 def test_a_sampled_step_is_rarely_accused() -> None:
     """One step at rate 0.5 and noise 0.5: the curve is that of `pld`, the scores are likelihood ratios."""
     ledger = Ledger()
-    ledger.add(Step(noise=0.5, rate=0.5))
+    ledger.add(Step(noise_multiplier=0.5, sample_rate=0.5))
     curve, guesses, g, count = tradeoff(ledger), GuessCount(count=60, both=True), np.random.default_rng(8), 0
     worst = least_rejected(curve, canaries=200, guesses=60)
     for _ in range(2000):

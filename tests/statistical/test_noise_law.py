@@ -19,7 +19,7 @@ def drawn_in(flat: torch.Tensor, *, std: float, generator: Randomness, secure: b
     if not secure:
         return draw(flat, std=std, generator=generator).double().numpy().copy()
     grid = Grid(width=2.0**-18, spread=std * 2.0**18)
-    return add_secure_noise({"w": torch.zeros_like(flat)}, grid=grid, generator=generator)["w"].double().numpy()
+    return add_secure_noise({"w": torch.zeros_like(flat)}, grid=grid, randomness=generator)["w"].double().numpy()
 
 
 def noise(count: int, *, std: float = 1.0, seed: int = 0, secure: bool = False, dtype: torch.dtype = torch.float32):
@@ -181,7 +181,7 @@ def right_cells(drawn: np.ndarray, spread: float) -> bool:
 @pytest.mark.parametrize("spread", [0.4, 1.0, 3.7, 25.0])
 def test_each_whole_number_has_its_chance(spread):
     """Fails once in a million; a spread wrong by 2 %, or noise off by a cell, is caught."""
-    drawn = rounded_gaussian(400_000, spread=spread, generator=seeded(6))
+    drawn = rounded_gaussian(400_000, spread=spread, randomness=seeded(6))
     assert right_cells(drawn, spread)
     assert not right_cells(drawn, spread * 1.02)
     assert not right_cells(drawn, spread / 1.02)
@@ -201,7 +201,7 @@ def test_the_discrete_gaussian_is_another_law():
 
 def told(source: Randomness) -> tuple[float, ...]:
     flat = draw(torch.empty(20), std=1.0, generator=source)
-    secure = rounded_gaussian(4, spread=1e9, generator=source)
+    secure = rounded_gaussian(4, spread=1e9, randomness=source)
     return (*flat.tolist(), *secure.tolist(), *source.numpy_generator().random(4).tolist())
 
 

@@ -80,8 +80,8 @@ def failed(batches: Batches, size: int, rate: float) -> set[Callable[..., bool]]
 
 
 def drawn(kind: Sampling, *, size: int, rate: float, length: int, seed: int) -> Batches:
-    steps = PlannedSteps(length=length, rate=rate, sampling=kind)
-    return [batch.numpy() for batch in Sampler(size=size, steps=steps, generator=seeded(seed))]
+    steps = PlannedSteps(length=length, sample_rate=rate, sampling=kind)
+    return [batch.numpy() for batch in Sampler(dataset_size=size, steps=steps, randomness=seeded(seed))]
 
 
 SETTINGS = [(1_000_000, 1e-4), (60_000, 256 / 60_000), (10_000, 0.03), (2_000, 0.3), (500, 0.5), (500, 0.9)]
@@ -178,8 +178,8 @@ PEOPLE = np.repeat(np.arange(40), np.arange(40) % 7 + 1)  # user u has u mod 7 +
 def test_users_are_coins_and_their_records_take_turns():
     """Poisson over users whatever they own, and uniform over a user's records; each fails once in a million."""
     p = plan(delta=1e-2, unit="user", dataset_size=40, sample_rate=1.0, steps=1, noise_multiplier=1.0, solve="epsilon")
-    p = replace(p, steps=PlannedSteps(length=2000, rate=0.5))  # what it costs does not matter here
-    records = np.concatenate([batch.numpy() for batch in user_sampler(p, users=PEOPLE, generator=seeded(5))])
+    p = replace(p, steps=PlannedSteps(length=2000, sample_rate=0.5))  # what it costs does not matter here
+    records = np.concatenate([batch.numpy() for batch in user_sampler(p, users=PEOPLE, randomness=seeded(5))])
     by_user, by_record = np.bincount(PEOPLE[records]), np.bincount(records)
     assert fits(by_user, 1000.0, spread=0.5)
     each = 1000 / np.bincount(PEOPLE)[PEOPLE]
@@ -194,7 +194,7 @@ def test_what_is_kept_of_a_user_is_uniform():
     """2 of 7 records, 1,000 times; fails once in a million. The first two are a wrong choice."""
     ids, numbers = [0] * 7, seeded(6)
     counts = np.bincount(
-        np.concatenate([bound_contributions(ids, most=2, generator=numbers).numpy() for _ in range(1000)])
+        np.concatenate([bound_contributions(ids, most=2, randomness=numbers).numpy() for _ in range(1000)])
     )
     assert fits(counts, 2000 / 7)
     assert not fits(np.array([1000, 1000, 0, 0, 0, 0, 0]), 2000 / 7)

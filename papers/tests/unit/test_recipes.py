@@ -29,7 +29,7 @@ def test_a_recipe_keeps_its_budget_and_asks_the_test_set_once(name):
     one = recipes.best(name)
     recipe = one.recipe()
     settings = Settings.of(recipe.training)
-    assert recipe.budget.delta == pytest.approx(1 / (10 * recipe.size))
+    assert recipe.budget.delta == pytest.approx(1 / (10 * recipe.dataset_size))
     assert settings.evaluate_every == recipe.count
     assert settings.keep == "last"
     assert settings.stop_at is None
@@ -92,7 +92,9 @@ def test_each_row_of_an_ablation_changes_one_part(name):
 
 def test_clt_allows_less_noise_and_renyi_asks_for_more():
     rows = {row.name: row for row in ablation.rows_of("mnist-1.2")}
-    clt, exact, renyi = (rows[name].plan().steps[0].noise for name in ("accountant-clt", "whole", "accountant-renyi"))
+    clt, exact, renyi = (
+        rows[name].plan().steps[0].noise_multiplier for name in ("accountant-clt", "whole", "accountant-renyi")
+    )
     assert clt < exact < renyi
 
 

@@ -126,7 +126,7 @@ def test_the_noises_are_those_of_dp_sgd_at_its_budgets(data):
     size, batch, epochs = SIZES[data]
     for noise, epsilon in zip(NOISES[data], BUDGETS, strict=True):
         ledger = Ledger()
-        ledger.add(Step(noise=noise, rate=batch / size), math.ceil(epochs * size / batch))
+        ledger.add(Step(noise_multiplier=noise, sample_rate=batch / size), math.ceil(epochs * size / batch))
         assert 0.97 * epsilon <= spent(ledger, 1e-5, accountant="rdp").epsilon <= 1.001 * epsilon
 
 
@@ -135,7 +135,7 @@ def test_the_noise_falls_as_table_1_says(letter):
     steps = row_of("table14", f"{letter}-0.663").plan().steps
     wanted = np.sqrt(decayed(letter, 0.663, 100))
     epochs = np.floor(np.arange(93_750) * 64 / 60000 + 1e-9).astype(int)
-    np.testing.assert_allclose(steps.noises, wanted[epochs], rtol=1e-9)
+    np.testing.assert_allclose(steps.noise_multipliers, wanted[epochs], rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["linear", "time", "step", "exponential"])

@@ -111,7 +111,7 @@ def test_a_method_stands_as_published_and_beside_it_made_sound():
     for row in ROWS:
         if row.kind != "trains":
             continue
-        unsound = not METHODS[row.recipe["method"]].sound
+        unsound = not METHODS[row.recipe["method"]].is_certified
         assert bool(row.recipe.get("uncertified")) == (unsound and not row.name.endswith("-sound")), row.key
         if row.name.endswith("-sound"):
             assert not any(name.endswith("epsilon") for name in row.published)  # those are claims of the other
@@ -172,17 +172,17 @@ def test_decays_from_15_have_the_printed_reading_and_from_6_would_not():
 def test_the_clip_falls_from_c_to_half_and_at_fixed_variance_the_noise_makes_up_for_it():
     steps = row_of("table4", "mnist-c8-dyn-s-cdecay").plan().steps
     t = np.arange(10_000)
-    np.testing.assert_allclose(steps.clips, 8 * (1 - t / 20_000))
-    np.testing.assert_array_equal(steps.noises, 6.0)
+    np.testing.assert_allclose(steps.clipping_norms, 8 * (1 - t / 20_000))
+    np.testing.assert_array_equal(steps.noise_multipliers, 6.0)
     stopped = row_of("table8", "cyclic-optimal-wei-dyn-s-cdecay-sigma").plan().steps  # on the same line, and left early
-    np.testing.assert_allclose(stopped.clips, 4 * (1 - t[:7251] / 20_000), rtol=1e-6)
+    np.testing.assert_allclose(stopped.clipping_norms, 4 * (1 - t[:7251] / 20_000), rtol=1e-6)
     for row in PAPER.of("table7"):
         if row.kind == "trains":
             steps = row.plan().steps
             clip = 4.0 if "-c4-" in row.name else 8.0
-            np.testing.assert_allclose(steps.clips * steps.noises, 6 * clip, rtol=1e-12)
-            assert steps.clips[0] == clip
-            assert steps.clips[-1] == pytest.approx(clip if "baseline" in row.name else clip / 2)
+            np.testing.assert_allclose(steps.clipping_norms * steps.noise_multipliers, 6 * clip, rtol=1e-12)
+            assert steps.clipping_norms[0] == clip
+            assert steps.clipping_norms[-1] == pytest.approx(clip if "baseline" in row.name else clip / 2)
 
 
 def test_sound_siblings_cost_what_is_proven_and_less_than_is_claimed():
@@ -203,7 +203,7 @@ def test_a_run_that_its_accuracy_stops_is_certified_at_the_plan_and_read_as_a_cl
     steps = int(found.figures["iterations"].value)
     assert steps == found.steps < found.planned == 60
     ledger = Ledger()
-    ledger.add(Step(noise=0.7, rate=0.25), steps)
+    ledger.add(Step(noise_multiplier=0.7, sample_rate=0.25), steps)
     for name in ACCOUNTANTS:
         figure = found.figures[f"{name} epsilon"]
         assert figure.value == pytest.approx(spent(ledger, 1e-4, accountant=name).epsilon)
@@ -240,8 +240,8 @@ def test_target_rows_stop_by_the_printed_accuracy():
 
 def test_the_noise_is_drawn_as_it_was_added(tmp_path):
     ledger = Ledger()
-    ledger.add(Step(noise=2.0, clip=4.0), 10)
-    ledger.add(Step(noise=1.0, clip=3.0), 5)
+    ledger.add(Step(noise_multiplier=2.0, clipping_norm=4.0), 10)
+    ledger.add(Step(noise_multiplier=1.0, clipping_norm=3.0), 5)
     curve = noise_of(ledger)
     assert (curve.x, curve.y) == ((1.0, 10.0, 11.0, 15.0), (8.0, 8.0, 3.0, 3.0))
     free = {"goal": 2.0, "noise_multiplier": "exponential:start=1,end=0.5", "clipping_norm": "linear:start=4,end=2"}

@@ -15,7 +15,7 @@ from scipy import special
 from privet import _check
 from privet._registry import Registry
 from privet._text import one_line
-from privet.accounting.guarantee import ADJACENCIES, LABELS, UNITS, Adjacency, Guarantee, Label, Unit, adjacency
+from privet.accounting.guarantee import ADJACENCIES, LABELS, UNITS, Adjacency, Guarantee, Label, Unit, parse_adjacency
 from privet.accounting.ledger import Floats, Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.accounting.sampling import registry as samplings
@@ -67,7 +67,7 @@ def spent(
     ('certified', 2.382)
     """
     _check.delta(delta)
-    adjacency = adjacency(adjacency)
+    adjacency = parse_adjacency(adjacency)
     _check.one_of(ADJACENCIES, adjacency=adjacency)
     _check.one_of(UNITS, unit=unit)
     _check.whole(least=0, steps=ledger.steps)
@@ -141,7 +141,7 @@ def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None
 
 def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, adjacency: Adjacency, accountant: str) -> None:
     """Raise Unsupported with the accountant's reason, if it has no theorem for a step of the ledger."""
-    adjacency = adjacency(adjacency)
+    adjacency = parse_adjacency(adjacency)
     _check.one_of(ADJACENCIES, adjacency=adjacency)  # an unknown one must not pass for one with a theorem
     for step in representative_steps(ledger):
         if step.noise_multiplier < LEAST_NOISE:
@@ -186,9 +186,9 @@ def gaussian_unsupported_reason(step: Step, adjacency: Adjacency) -> str | None:
         return "fixed-size sampling has a theorem in 'rdp' only. Use accountant='rdp', or Poisson sampling."
     if step.sampling.name == "shuffled":
         return "shuffled batches are not Poisson-sampled. Use accountant='pld' (no amplification) or Poisson sampling."
-    if adjacency == "replace" and step.sample_rate < 1:
+    if adjacency == "replace-one" and step.sample_rate < 1:
         return (
-            f"adjacency='replace' at sample_rate={step.sample_rate:g} has no theorem here. "
+            f"adjacency='replace-one' at sample_rate={step.sample_rate:g} has no theorem here. "
             "Use adjacency='zero-out', rate 1, or fixed-size sampling with accountant='rdp'."
         )
     return None

@@ -2,11 +2,12 @@
 
 Four kinds of file are read, told apart by what is in them:
 
-    {"format": "privet-ledger", "version": 1, "steps": [{"noise": 1.1, "rate": 0.004, "count": 14063}]}
+    {"format": "privet-ledger", "version": 2,
+     "steps": [{"noise_multiplier": 1.1, "sample_rate": 0.004, "count": 14063}]}
     {"history": [[1.1, 0.004, 14063]], "mechanism": "rdp"}                            Opacus state_dict, as JSON
     {"class_name": "PoissonSampledDpEvent", "sampling_probability": 0.004,
      "event": {"class_name": "GaussianDpEvent", "noise_multiplier": 1.1}}             dp_accounting event, as JSON
-    noise,rate,clip,count                                                             CSV; clip and count optional
+    noise_multiplier,sample_rate,clipping_norm,count                                  CSV; the last two optional
 
 The JSON of events has the names of dp_accounting's own `to_named_tuple`, so neither package need be installed
 to check an old run. Nothing is unpickled.
@@ -28,10 +29,15 @@ from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
 from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
 
-FORMAT, VERSION = "privet-ledger", 1
+FORMAT, VERSION = "privet-ledger", 2
 MOST_BYTES = 64 * 2**20
 MOST_STEPS = 10**12
-KEYS = ("noise", "rate", "clip", "sampling", "count")
+KEYS = ("noise_multiplier", "sample_rate", "clipping_norm", "sampling", "count")
+SHORT = {
+    "noise_multiplier": "noise_multiplier",
+    "sample_rate": "sample_rate",
+    "clipping_norm": "clipping_norm",
+}  # also the names of format 1
 MECHANISMS = ("rdp", "gdp", "prv")
 _CHECKPOINT = "privacy_accountant_state_dict"
 
@@ -91,15 +97,18 @@ def _from_csv(text: str) -> Ledger:
     place = "line 1"
     try:
         header = [name.strip().lower() for name in next(lines)]
+        header = [SHORT.get(name, name) for name in header]
         for column, name in enumerate(header, 1):  # it may be a file of records by mistake: no name is shown
             if name not in KEYS or header.count(name) > 1:
                 raise InvalidValue(
                     f"line 1: column {column} is not known or appears twice.{_check.suggestion(name, KEYS)} "
-                    "The first line names the columns: noise,rate and perhaps clip,count,sampling."
+                    "The first line names the columns: noise_multiplier,sample_rate and perhaps "
+                    "clipping_norm,count,sampling."
                 )
-        if missing := [name for name in ("noise", "rate") if name not in header]:
+        if missing := [name for name in ("noise_multiplier", "sample_rate") if name not in header]:
             raise InvalidValue(
-                f"{place}: there is no column {missing[0]!r}. The first line names the columns: noise,rate."
+                f"{place}: there is no column {missing[0]!r}. The first line names the columns: "
+                "noise_multiplier,sample_rate."
             )
         for cells in lines:
             if not "".join(cells).strip():
@@ -129,7 +138,7 @@ def from_json(value: Mapping[str, Any]) -> Ledger:
     """The ledger in the parsed JSON of `to_json`."""
     if value.get("format") != FORMAT:
         raise InvalidValue(f"format={value.get('format')!r} must be {FORMAT!r}.")
-    if value.get("version") != VERSION:
+    if value.get("version") not in (1, VERSION):
         raise InvalidValue(
             f"version={value.get('version')!r} must be {VERSION}. Read it with the Privet that wrote it."
         )
@@ -145,7 +154,7 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     >>> ledger = Ledger()
     >>> ledger.add(Step(noise_multiplier=1.1, sample_rate=0.01), count=3)
     >>> to_json(ledger)["steps"]
-    [{'noise': 1.1, 'rate': 0.01, 'clip': 1.0, 'sampling': 'poisson', 'count': 3}]
+    [{'noise_multiplier': 1.1, 'sample_rate': 0.01, 'clipping_norm': 1.0, 'sampling': 'poisson', 'count': 3}]
     """
     rows = [
         {
@@ -327,7 +336,7 @@ def from_event_json(event: Mapping[str, Any]) -> Ledger:
     scale = 0.5 if _contains_event(event, "SampledWithoutReplacementDpEvent") else 1.0
     rows = LedgerBuilder()
     for place, count, release in _iter_releases(event, 1, "event"):
-        rows.add(place, count=count, **{**release, "noise": scale * release["noise"]})
+        rows.add(place, count=count, **{**release, "noise_multiplier": scale * release["noise_multiplier"]})
     return rows.ledger
 
 
@@ -357,7 +366,7 @@ def _iter_releases(event: Any, count: int, place: str) -> Iterator[tuple[str, in
 
 def _step_fields(event: Mapping[str, Any], name: str, place: str) -> dict[str, Any]:
     if name == "GaussianDpEvent":
-        return {"noise": _get_number(event, "noise_multiplier", place)}
+        return {"noise_multiplier": _get_number(event, "noise_multiplier", place)}
     if name == "TruncatedSubsampledGaussianDpEvent":
         cap, size = (_get_integer(event, key, place) for key in ("truncated_batch_size", "dataset_size"))
         noise, rate = (_get_number(event, key, place) for key in ("noise_multiplier", "sampling_probability"))
@@ -377,10 +386,10 @@ def _combined_noise(event: Any, place: str) -> float | None:
     """The noise of all Gaussians on one sample taken together, (sum sigma^-2)^(-1/2); None if there is none."""
     found: list[tuple[float, int]] = []
     for here, count, step in _iter_releases(event, 1, place):
-        if set(step) != {"noise"}:
+        if set(step) != {"noise_multiplier"}:
             raise Unsupported(f"{here}: sampling within sampling has no theorem here. Give one rate.")
-        _check.positive(**{f"{here}: noise_multiplier": step["noise"]})
-        found.append((step["noise"], count))
+        _check.positive(**{f"{here}: noise_multiplier": step["noise_multiplier"]})
+        found.append((step["noise_multiplier"], count))
     if not found:
         return None
     least = min(noise for noise, _ in found)  # factored out: squares of tiny and huge noise stay in range
@@ -411,11 +420,12 @@ class LedgerBuilder:
 
     def add_row(self, row: Any, place: str) -> None:
         if not isinstance(row, Mapping):
-            raise InvalidValue(f"{place}: must be an object with noise and rate.")
+            raise InvalidValue(f"{place}: must be an object with noise_multiplier and sample_rate.")
+        row = {SHORT.get(key, key): value for key, value in row.items()}
         for key in row:
             if key not in KEYS:
-                raise InvalidValue(f"{place}: {key!r} is not known.{_check.suggestion(key, KEYS)}")
-        for key in ("noise", "rate"):
+                raise InvalidValue(f"{place}: {key!r} is not known.{_check.suggestion(key, (*KEYS, *SHORT))}")
+        for key in ("noise_multiplier", "sample_rate"):
             if key not in row:
                 raise InvalidValue(f"{place}: {key} is missing.")
         self.add(place, **row)
@@ -433,7 +443,7 @@ class LedgerBuilder:
         try:
             numbers = {
                 k: require_number(k, v)
-                for k, v in (("noise", noise_multiplier), ("rate", sample_rate), ("clip", clipping_norm))
+                for k, v in zip(KEYS, (noise_multiplier, sample_rate, clipping_norm), strict=False)
             }
             step = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]
             self.ledger.add(step, require_integer("count", count))

@@ -8,7 +8,7 @@ from privet._text import format_bound as format_bound
 from privet._text import format_outward as format_outward
 
 Label = Literal["certified", "approximate", "claimed", "empirical"]
-Adjacency = Literal["zero-out", "add-remove", "replace"]
+Adjacency = Literal["zero-out", "add-remove", "replace-one"]
 Unit = Literal["example", "client", "user"]
 
 ADJACENCIES: tuple[str, ...] = get_args(Adjacency)
@@ -36,7 +36,7 @@ class Budget:
         _check.positive(epsilon=self.epsilon)
         _check.delta(self.delta)
         _check.one_of(UNITS, unit=self.unit)
-        object.__setattr__(self, "adjacency", adjacency(self.adjacency))
+        object.__setattr__(self, "adjacency", parse_adjacency(self.adjacency))
         _check.one_of(ADJACENCIES, adjacency=self.adjacency)
 
 
@@ -97,6 +97,6 @@ class Guarantee:
         )
 
 
-def adjacency(name: Any) -> Any:
-    """The name of a neighbouring relation as ledgers and plans have it: `replace-one` is called `replace` there."""
-    return "replace" if name == "replace-one" else name
+def parse_adjacency(name: Any) -> Any:
+    """The name of a neighbouring relation; `replace-one` was called `replace` in files of format 1."""
+    return "replace-one" if name == "replace" else name

@@ -20,9 +20,10 @@ Bools = NDArray[np.bool_]
 class Step:
     """One release: a sum of clipped gradients plus Gaussian noise.
 
-    `noise_multiplier` is the multiplier sigma: standard deviation over sensitivity. `sample_rate` is the chance q that
-    a record takes part. `clipping_norm` is the bound C on one record's share; it does not change the cost. `mechanism`
-    says which noise it is.
+    `noise_multiplier` is sigma: standard deviation over sensitivity. `sample_rate` is the chance q that an example
+    takes
+    part. `clipping_norm` is the bound C on one example's share; it does not change the cost. `mechanism` says which
+    noise it is.
     """
 
     noise_multiplier: float
@@ -96,14 +97,14 @@ class Ledger:
         clipping_norm: ArrayLike = 1.0,
         sampling: "str | Sampling" = POISSON,
     ) -> None:
-        """Charge one release per entry of `noise_multiplier`; `sample_rate` and `clipping_norm` are one value or one per step."""
+        """Charge one release per entry of `noise_multiplier`; the other two are one value or one per step."""
         noises, rates, clips = np.broadcast_arrays(
             *(np.asarray(v, dtype=np.float64) for v in (noise_multiplier, sample_rate, clipping_norm))
         )
         noises, rates, clips = (np.atleast_1d(v).ravel() for v in (noises, rates, clips))
-        _refuse_bad("noise", noises, (noises > 0) & np.isfinite(noises), "must be finite and > 0")
-        _refuse_bad("rate", rates, (rates > 0) & (rates <= 1), "must be > 0 and <= 1")
-        _refuse_bad("clip", clips, (clips > 0) & np.isfinite(clips), "must be finite and > 0")
+        _refuse_bad("noise_multiplier", noises, (noises > 0) & np.isfinite(noises), "must be finite and > 0")
+        _refuse_bad("sample_rate", rates, (rates > 0) & (rates <= 1), "must be > 0 and <= 1")
+        _refuse_bad("clipping_norm", clips, (clips > 0) & np.isfinite(clips), "must be finite and > 0")
         if not len(noises):
             return
         changed = (np.diff(noises) != 0) | (np.diff(rates) != 0) | (np.diff(clips) != 0)

@@ -43,7 +43,7 @@ class Rdp(GaussianAccountant):
             if adjacency == "add-remove" and step.sample_rate < 1:
                 return (
                     "fixed-size sampling has a theorem for neighbours of one size only. "
-                    "Use adjacency='replace' or 'zero-out'."
+                    "Use adjacency='replace-one' or 'zero-out'."
                 )
             return None
         return super().unsupported_reason(step, adjacency)

@@ -87,7 +87,7 @@ def train_shadow_models(
 def to_add_remove(plan: Plan) -> Plan:
     """The same steps, with neighbours that lack a record: the numbers are the same as under zero-out."""
     budget = plan.recipe.budget
-    if budget.adjacency == "replace" or plan.steps[0].sampling.name != "poisson" or budget.unit != "example":
+    if budget.adjacency == "replace-one" or plan.steps[0].sampling.name != "poisson" or budget.unit != "example":
         raise Unsupported(
             f"adjacency={budget.adjacency!r}, sampling={plan.steps[0].sampling}, unit={budget.unit!r}: membership "
             "inference needs a plan with Poisson sampling and unit example, under zero-out or add-remove. Make such "

@@ -224,9 +224,9 @@ def _engine_mechanism(planned: Plan, one: Step) -> Mechanism:
 
 
 def _resolve_pairs(which: MechanismClaim) -> tuple[NeighbouringPair, ...]:
-    if which.adjacency == "replace":
+    if which.adjacency == "replace-one":
         raise Unsupported(
-            "adjacency='replace' has no built-in neighbouring datasets. They set an example to null, or remove it. "
+            "adjacency='replace-one' has no built-in neighbouring datasets. They set an example to null, or remove it. "
             "Give scenes=."
         )
     return all_scenes(adjacency=which.adjacency, clip=which.steps[0].clipping_norm)

@@ -119,7 +119,7 @@ class NoiseReplayed(Control):
 
     sample_rate: ClassVar[float] = 0.5
 
-    claim = claim_steps((Step(noise_multiplier=NOISE, sample_rate=rate),) * 2)
+    claim = claim_steps((Step(noise_multiplier=NOISE, sample_rate=sample_rate),) * 2)
 
     def release(self, grads: Tensor, there: Tensor, randomness: Randomness) -> Released:
         noise = add_gaussian_noise(torch.zeros_like(grads[0]), NOISE * CLIP, randomness)
@@ -182,7 +182,8 @@ class ShuffledAsPoisson(Control):
     steps: ClassVar[int] = 12
 
     claim = MechanismClaim(
-        steps=(Step(noise_multiplier=noise, sample_rate=1 / steps),) * steps, std=noise * CLIP,
+        steps=(Step(noise_multiplier=noise_multiplier, sample_rate=1 / steps),) * steps,
+        std=noise_multiplier * CLIP,
         step_of=dict(zip(map(str, range(steps)), range(steps), strict=True)),
     )  # fmt: skip
 
@@ -200,7 +201,8 @@ class CountAsOwnStep(Control):
     sample_rate: ClassVar[float] = 0.25
 
     claim = MechanismClaim(
-        steps=(Step(noise_multiplier=NOISE, sample_rate=rate),) * 2, std={"sum": NOISE * CLIP, "count": NOISE * 0.5},
+        steps=(Step(noise_multiplier=NOISE, sample_rate=sample_rate),) * 2,
+        std={"sum": NOISE * CLIP, "count": NOISE * 0.5},
         step_of={"sum": 0, "count": 1},
     )  # fmt: skip
 

@@ -42,9 +42,10 @@ def neighbouring_pairs(*, adjacency: Adjacency = "zero-out", clip: float = 1.0) 
     (30, 'aligned canary, normal batch', torch.Size([12, 128]))
     """
     _check.positive(clip=clip)
-    if adjacency == "replace":
+    if adjacency == "replace-one":
         raise Unsupported(
-            "adjacency='replace' has no neighbouring datasets here. They remove an example, or set it to null. Give "
+            "adjacency='replace-one' has no neighbouring datasets here. They remove an example, or set it to null. "
+            "Give "
             "your own scenes."
         )
     found = []

@@ -6,10 +6,11 @@ from typing import Any
 import click
 
 from privet.cli import common
-from privet.cli.common import PATH, integer, number
+from privet.cli.common import PATH, Option, integer, number
 from privet.cli.recipe_options import words_of
 from privet.errors import InvalidValue
 
+_OF_METHODS = ("noise_multiplier", "clipping_norm", "sample_rate", "steps", "uncertified")
 _LEAKAGE = ("attacks", "examples", "batch_size", "candidates", "at_steps", "out")
 _NAMES = ("attacks", "at_steps")
 _MEMBERSHIP = ("records", "shadows", "targets")
@@ -23,22 +24,29 @@ _MEMBERSHIP = ("records", "shadows", "targets")
 @click.option("--run", "folder", type=PATH, metavar="FOLDER", help="In place of --method: a run, at its checkpoint.")
 @click.option("--attack", "attacks", metavar="NAMES", help="Of invert-l2, invert-cosine, analytic and prior, with "
               "options: invert-l2:iterations=50. Default: invert-l2,prior.")  # fmt: skip
-@click.option("--examples", type=integer, help="Victims. Default: 100.")
-@click.option("--batch", type=integer, help="Unknown records in an update, 1 to 8. Default: 1.")
-@click.option("--candidates", type=integer, help="Known records that a victim is among. Default: 1000.")
+@click.option("--examples", type=integer, help="Examples that are attacked. Default: 100.")
+@click.option("--batch-size", "--batch", "batch_size", type=integer,
+              help="Unknown examples in an update, 1 to 8. Default: 1.")  # fmt: skip
+@click.option("--candidates", type=integer, help="Known examples, of which the attacked one is one. Default: 1000.")
 @click.option("--at-steps", metavar="STEPS", help="Of first, middle, last, numbers, and all (the whole run, for "
               "prior). Default: first.")  # fmt: skip
 @click.option("--model", metavar="NAME", help="Default: that of the plan or run, else shallow-cnn.")
-@click.option("--noise", type=number, help="With --method: noise multiplier. Default: 6; with --membership 1.")
-@click.option("--clip", type=number, help="With --method: clip. Default: 4; with --membership 1.")
-@click.option("--rate", type=number, help="With --method: sampling rate. Default: 0.01; with --membership 0.1.")
+@click.option("--noise-multiplier", "--noise", "noise_multiplier", type=number,
+              help="With --method: noise multiplier. Default: 6; with --membership 1.")  # fmt: skip
+@click.option("--clipping-norm", "--clip", "clipping_norm", type=number,
+              help="With --method: clipping norm. Default: 4; with --membership 1.")  # fmt: skip
+@click.option("--sample-rate", "--rate", "sample_rate", type=number,
+              help="With --method: sample rate. Default: 0.01; with --membership 0.1.")  # fmt: skip
 @click.option("--steps", type=integer, help="With --method: steps of the run. Default: 100.")
-@click.option("--as-published", is_flag=True, help="Methods by the papers' own rules, which may have no guarantee.")
+@click.option("--uncertified", "uncertified", cls=Option, former=("--as-published",), is_flag=True,
+              help="Methods by the papers' own rules, which may have no guarantee.")  # fmt: skip
 @click.option("--membership", is_flag=True, help="Tell members from others by the trained model (LiRA).")
 @click.option("--records", type=integer, help="With --membership: records that are in or out. Default: 200.")
 @click.option("--shadows", type=integer, help="With --membership: models to learn from. Default: 32.")
 @click.option("--targets", type=integer, help="With --membership: models to attack. Default: 16.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Victims, weights and noise.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Attacked examples, weights and noise."
+)
 @click.option("--data-dir", type=PATH, metavar="FOLDER", help="Where files of datasets are.")
 @click.option("--out", type=PATH, metavar="FOLDER", help="Keep outcomes there; go on where an interrupted attack was.")
 @click.option("--plot", type=PATH, metavar="FILE", help="The picture grid, or the ROC: .png, .svg, .pdf; numbers: "
@@ -94,10 +102,7 @@ def _check_options(options: dict[str, Any], *, membership: bool, is_plan: bool, 
         _MEMBERSHIP, "needs --membership"
     )  # fmt: skip
     if is_plan or is_run:
-        idle |= dict.fromkeys(
-            ("noise_multiplier", "clipping_norm", "sample_rate", "steps", "uncertified"),
-            "needs --method: a plan has its own",
-        )
+        idle |= dict.fromkeys(_OF_METHODS, "needs --method: a plan has its own")
     if is_run:
         idle |= {"at_steps": "has no part in --run: a run is attacked where its checkpoint stands"}
         idle |= {"model": "has no part in --run: a run has its own network"}

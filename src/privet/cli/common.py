@@ -251,9 +251,9 @@ class Option(click.Option):
 
 def adjacency_of(text: str) -> str:
     """A name of neighbouring datasets as the library has it; it is checked where it is used."""
-    from privet.accounting.guarantee import adjacency
+    from privet.accounting.guarantee import parse_adjacency
 
-    return str(adjacency(text))
+    return str(parse_adjacency(text))
 
 
 def size_in_bytes(text: str) -> int:

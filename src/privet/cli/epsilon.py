@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @JSON
 def epsilon_command(
     *, sources: tuple[str, ...], more: tuple[str, ...], dataset_name: str | None, delta: float | None, at: float | None,
-    accountant: str, adjacency: str | None, size: int | None, same_epsilon_by: str | None, curve: Path | None,
+    accountant: str, adjacency: str | None, dataset_size: int | None, same_epsilon_by: str | None, curve: Path | None,
     tradeoff: Path | None, as_json: bool, **steps: Any,
 ) -> None:  # fmt: skip
     """Compute epsilon at delta, as an interval, with the label that says what is proven.
@@ -70,7 +70,14 @@ def epsilon_command(
     if more and not sources:
         raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs after --from.")
     if same_epsilon_by is not None:
-        given = {"delta": delta, "epsilon": at, "adjacency": adjacency, "dataset_size": size, "curve": curve, **steps}
+        given = {
+            "delta": delta,
+            "epsilon": at,
+            "adjacency": adjacency,
+            "dataset_size": dataset_size,
+            "curve": curve,
+            **steps,
+        }
         if len(sources) + len(more) != 1:
             raise click.UsageError("--same-epsilon-by needs --from with one plan (JSON) or recipe (TOML).")
         _check_nothing_beside(given | {"tradeoff": tradeoff}, "--same-epsilon-by", "the plan says it")
@@ -91,19 +98,20 @@ def epsilon_command(
                 f"--adjacency={adjacency!r} is not the {source.kind}'s, {source.adjacency!r}. Its noise was calibrated "
                 "for that. Leave it out."
             )
-        ledger, adjacency, unit, size = source.ledger(), source.adjacency, source.unit, size or source.size
+        ledger, adjacency, unit = source.ledger(), source.adjacency, source.unit
+        dataset_size = dataset_size or source.dataset_size
     else:
-        ledger = ledger_of(sources[0] if sources else None, size, steps)
+        ledger = ledger_of(sources[0] if sources else None, dataset_size, steps)
         fixed_size = any(kind.name == "fixed-size" for kind in ledger.columns().samplings)
-        adjacency, unit = adjacency or ("replace" if fixed_size else "zero-out"), "example"
+        adjacency, unit = adjacency or ("replace-one" if fixed_size else "zero-out"), "example"
     if at is not None:
         answer.answer_delta(ledger, at, adjacency, as_json, source)
         return
     assert delta is not None
     with common.warnings_as_lines():
         answers = answer.answers_of(
-            ledger, delta, accountant, () if source is None else source.assumptions, adjacency=adjacency, size=size,
-            unit=unit,
+            ledger, delta, accountant, () if source is None else source.assumptions, adjacency=adjacency,
+            dataset_size=dataset_size, unit=unit,
         )  # fmt: skip
     if as_json:
         answer.print_json(answers, accountant, delta, figures, source)
@@ -150,7 +158,7 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
             raise InvalidValue(f"{source}: has no steps. Its epsilon would be 0. Give the file of a run.")
         return ledger
     rate = _rate_of(given["sample_rate"], given["batch_size"], size)
-    _check.rate(rate=rate)
+    _check.rate(sample_rate=rate)
     steps, epochs = given["steps"], given["epochs"]
     if (steps is None) == (epochs is None):
         raise click.UsageError("Give --steps or --epochs: one of the two.")
@@ -161,7 +169,7 @@ def ledger_of(source: str | None, size: int | None, given: dict[str, Any]) -> "L
     if noise is None and shape is None:
         raise click.UsageError("Give --noise-multiplier (or --noise-schedule, or --from FILE).")
     if noise is not None:
-        _check.positive(noise=noise)
+        _check.positive(noise_multiplier=noise)
     ledger, height, sampling = Ledger(), 1.0 if noise is None else noise, sampling_of(given["sampling"])
     if shape is None:
         ledger.add(Step(noise_multiplier=height, sample_rate=rate, sampling=sampling), steps)

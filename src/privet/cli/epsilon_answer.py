@@ -230,7 +230,7 @@ class Source:
     delta: float
     adjacency: str
     unit: str
-    size: int
+    dataset_size: int
     ledger: "Callable[[], Ledger]"  # refused where no epsilon holds for it
     assumptions: tuple[str, ...] = ()
     lines: Lines = field(default_factory=list)

@@ -11,7 +11,7 @@ from privet._text import format_bound, format_outward, shorten
 from privet.cli import common, recipe_options
 from privet.cli.common import PATH, number, progress, span
 from privet.cli.epsilon_answer import terms
-from privet.cli.recipe_options import JSON, option, recipe_in, words_of
+from privet.cli.recipe_options import JSON, SHAPED, option, recipe_in, words_of
 
 if TYPE_CHECKING:
     from privet.accounting import Guarantee
@@ -209,7 +209,8 @@ def _limits(over: str) -> dict[str, tuple[float, float] | None]:
         low, dots, high = text.partition("..")
         if equals and not dots:
             raise click.UsageError(f"--over {word!r} must read name=least..largest, for example steps=100..5000.")
-        found[name.replace("-", "_")] = (number(low), number(high)) if equals else None
+        key = SHAPED.get(name, name.replace("-", "_"))
+        found[key] = (number(low), number(high)) if equals else None
     return found
 
 
@@ -263,8 +264,8 @@ def print_frontier(
             raise click.UsageError(
                 f"{option_name} cannot be combined with --explore: it finds the noise, by --batches."
             )
-    for name in ("noise_multiplier", "clipping_norm"):
-        if (shape := given.pop(f"{name}_schedule", None)) is not None:
+    for word, name in SHAPED.items():
+        if (shape := given.pop(f"{word}_schedule", None)) is not None:
             given[name] = f"{given[name]!r} * ({shape})" if name in given else shape
     if plot is not None:
         from privet.reporting.figures import check_path

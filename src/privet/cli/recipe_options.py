@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 N = TypeVar("N", int, float)
 MOST_VALUES = 1000
+SHAPED = {"noise": "noise_multiplier", "clip": "clipping_norm", "batch": "batch_size"}  # by --noise-schedule, ...
 option = partial(click.option, cls=Option)
 
 BUDGET = (
@@ -129,8 +130,8 @@ def with_shapes(flags: dict[str, Any]) -> dict[str, Any]:
     given = dict(flags)
     if given["batch_schedule"] is not None and given["batch_size"] is None:
         raise click.UsageError("--batch-schedule needs --batch-size, which it multiplies.")
-    for name in ("noise_multiplier", "clipping_norm", "batch_size"):
-        shape = given.pop(f"{name}_schedule")
+    for word, name in SHAPED.items():
+        shape = given.pop(f"{word}_schedule")
         if shape is not None:
             given[name] = shape if given[name] is None else f"{given[name]!r} * ({shape})"
     return given

@@ -146,7 +146,7 @@ def train_command(
         folder = out or common.free_folder(ledger_dir or Path("runs"), name)
         run = train(
             plan, settings.pop("task"), out=folder, seed=seed, uncertified=bool(uncertified),
-            secure=secure_noise, show_private=show_private, total_epsilon=total_epsilon, ledger_dir=ledger_dir,
+            secure_noise=secure_noise, show_private=show_private, total_epsilon=total_epsilon, ledger_dir=ledger_dir,
             where=where, watcher=watcher, **settings,
         )  # fmt: skip
         was_over = False
@@ -225,7 +225,7 @@ def _lines(run: "Run") -> list[tuple[str, str]]:
     for one in every:
         found += [("total", str(one)), *(("assumes", said) for said in one.guarantee.assumptions)]
     if run.about["secure_noise"]:
-        found.append(("noise_multiplier", "secure: safe against floating-point attacks"))
+        found.append(("noise", "secure: safe against floating-point attacks"))
     if run.seed is not None:
         found.append(("seed", f"{run.seed}: reproducible, not private"))
     if run.about["weights"] is not None:

@@ -106,7 +106,7 @@ class AdaClip(ClipWhole):
         for name, grad in grads.items():
             mean, variance, scale = self._mean[name], self._variance[name], self._scale[name]
             moved = scale * grad
-            seen = batch * (moved.square() - (scale * (std / batch)).square())
+            seen = batch_size * (moved.square() - (scale * (std / batch_size)).square())
             restored[name] = moved + mean
             self._variance[name] = self.beta2 * variance + (1 - self.beta2) * seen.clamp(low, high)
             self._mean[name] = self.beta1 * mean + (1 - self.beta1) * restored[name]

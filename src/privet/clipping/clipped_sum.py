@@ -169,7 +169,7 @@ def clipped_sum(
         return sum_batch(
             model, loss_fn, batch, Clipper(held, trainable_parameters(model)), in_force, augmentations=augmentations
         )
-    work = prepare_work(model, loss_fn, batch, views=augmentations, force=force)
+    work = prepare_work(model, loss_fn, batch, augmentations=augmentations, force=force)
     return _sum_work(work, Clipper(held, work.named), in_force)
 
 
@@ -184,9 +184,9 @@ def sum_batch(
 ) -> ClippedSum:
     """`clipped_sum` for a rule and parameters that are known, at the clip in force."""
     if isinstance(losses, Tensor):
-        shares, size = gradients_of_recorded_losses(model, losses, clipper.named, views=augmentations)
+        shares, size = gradients_of_recorded_losses(model, losses, clipper.named, augmentations=augmentations)
         return clipper.sum(shares, size, clipping_norm)
-    return _sum_work(prepare_work(model, losses, batch, views=augmentations), clipper, clipping_norm)
+    return _sum_work(prepare_work(model, losses, batch, augmentations=augmentations), clipper, clipping_norm)
 
 
 def check_clip(clip: float) -> None:

@@ -255,7 +255,7 @@ class _Remembering(BoundedRule):
             raise InvalidValue(
                 "raw_statistics=None must hold what the rule releases beside the gradient. Use clipped_sum."
             )
-        return self.rule.learn(grads, statistics, clip=clip, std=std, batch_size=batch)
+        return self.rule.learn(grads, statistics, clip=clip, std=std, batch_size=batch_size)
 
     def state_dict(self) -> dict[str, Any] | None:
         return self.rule.state_dict()

@@ -207,7 +207,7 @@ class _Parts:
         if self.by_client:
             server, _ = resume(
                 self.model, self.optimizer, self.plan, clients=self.settings.clients, out=self.folder,
-                generator=Randomness(self.seed, 0, rounds),
+                randomness=Randomness(self.seed, 0, rounds),
             )  # fmt: skip
             return server, int(kept["round"])
         if (self.folder / checkpoint_format.NAME).exists():

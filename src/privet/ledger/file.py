@@ -46,7 +46,7 @@ class LedgerFile:
     >>> from privet import plan
     >>> p = plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, noise_multiplier=2.0, solve="epsilon")
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with LedgerFile.create(folder, p, reserve=4) as ledger:
+    ...     with LedgerFile.create(folder, p, steps_per_line=4) as ledger:
     ...         ledger.reserve(4)  # one line on the disk for steps 0 to 3
     ...         ledger.charge(0, p.steps[0])  # now the noise of step 0 may be drawn
     ...     with LedgerFile.open(folder, p) as ledger:
@@ -91,9 +91,9 @@ class LedgerFile:
         header = make_header(
             plan,
             run=secrets.token_hex(16),
-            reserve=steps_per_line,
+            steps_per_line=steps_per_line,
             seeded=seeded,
-            covered=preprocessing_is_private,
+            preprocessing_is_private=preprocessing_is_private,
             dataset=dataset,
         )
         file = Path(folder) / NAME

@@ -16,12 +16,14 @@ import numpy as np
 from privet import _check
 from privet._text import format_count, shorten
 from privet.accounting import Guarantee, Ledger
-from privet.accounting.guarantee import RELATIONS, UNITS, Relation, Unit
+from privet.accounting.exchange import SHORT
+from privet.accounting.guarantee import ADJACENCIES, UNITS, Adjacency, Unit
 from privet.accounting.ledger import Floats
 from privet.accounting.sampling import sampling
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger.assumptions import LoopFacts
 from privet.planning import Plan
+from privet.planning.format_1 import from_format_1, to_format_1
 from privet.planning.planned_steps import MOST_STEPS, PlannedSteps
 
 FORMAT, VERSION = "privet-run-ledger", 1
@@ -45,7 +47,7 @@ class Header:
     run: str  # random: no line of another run fits behind this one
     plan: str  # the plan's hash
     size: int
-    relation: Relation
+    adjacency: Adjacency
     unit: Unit
     delta: float
     rule: str
@@ -54,17 +56,18 @@ class Header:
     reserve: int  # the most steps of one line
     planned: Guarantee | None  # certified, of all steps of one run
     together: str | None  # with tuning: what the plan says of all runs
-    steps: Mapping[str, Any]  # the plan's steps, as shapes
+    steps: Mapping[str, Any]  # the plan's steps, as shapes, in the file's names
     dataset: str | None = None  # the name of the records, which other runs on them share
 
     def __post_init__(self) -> None:
         _check.whole(size=self.size, reserve=self.reserve, length=self.length)
-        _check.one_of(RELATIONS, relation=self.relation)
+        _check.one_of(ADJACENCIES, adjacency=self.adjacency)
         _check.one_of(UNITS, unit=self.unit)
         _check.delta(self.delta)
         if self.reserve > MOST_RESERVED:
             raise InvalidValue(
-                f"reserve={self.reserve} must be at most {MOST_RESERVED}. A torn line costs that many steps. Use fewer."
+                f"steps_per_line={self.reserve} must be at most {MOST_RESERVED}. A torn line costs that many steps. "
+                "Use fewer."
             )
         check_dataset(self.dataset)
         if self.length > MOST_STEPS or set(self.steps) != set(_STEPS):
@@ -75,7 +78,8 @@ class Header:
         return int(self.steps["length"])
 
     def planned_steps(self) -> PlannedSteps:
-        return PlannedSteps(**dict(self.steps) | {"sampling": sampling(self.steps["sampling"])})
+        steps = from_format_1("steps", self.steps)
+        return PlannedSteps(**steps | {"sampling": sampling(steps["sampling"])})
 
 
 def check_dataset(name: str | None) -> None:
@@ -88,26 +92,33 @@ def check_dataset(name: str | None) -> None:
 
 
 def make_header(
-    plan: Plan, *, run: str, reserve: int, seeded: bool, covered: bool = True, dataset: str | None = None
+    plan: Plan,
+    *,
+    run: str,
+    steps_per_line: int,
+    seeded: bool,
+    preprocessing_is_private: bool = True,
+    dataset: str | None = None,
 ) -> Header:
     """The first line of a run that will spend `plan`."""
     tuned = plan.recipe.tuning is not None
     by_other = plan.guarantee if plan.guarantee.label == "certified" else None  # rdp covers what pld refuses
-    steps = {name: getattr(plan.steps, name) for name in _STEPS} | {"sampling": str(plan.steps.sampling)}
     return Header(
-        run=run, plan=plan.hash, size=plan.recipe.dataset_size, relation=plan.guarantee.relation,
+        run=run, plan=plan.hash, size=plan.recipe.dataset_size, adjacency=plan.guarantee.adjacency,
         unit=plan.guarantee.unit,
-        delta=plan.guarantee.delta, rule=plan.rule, sound=covered and not plan.is_unsound, seeded=seeded,
-        reserve=reserve, planned=plan.one_run if tuned else plan.certified or by_other,
-        together=str(plan.guarantee) if tuned else None, steps=steps, dataset=dataset,
+        delta=plan.guarantee.delta, rule=plan.rule, sound=preprocessing_is_private and not plan.is_unsound,
+        seeded=seeded,
+        reserve=steps_per_line, planned=plan.one_run if tuned else plan.certified or by_other,
+        together=str(plan.guarantee) if tuned else None, steps=to_format_1("steps", plan.as_dict()["steps"]),
+        dataset=dataset,
     )  # fmt: skip
 
 
 # --- writing ----------------------------------------------------------------------------------------
 def header_line(header: Header) -> tuple[bytes, str]:
     """The first line of a file, and its checksum."""
-    planned = None if header.planned is None else header.planned.to_file_table()
-    row = {"format": FORMAT, "version": VERSION} | asdict(header) | {"planned": planned}
+    planned = None if header.planned is None else to_format_1("guarantee", header.planned.to_file_table())
+    row = {"format": FORMAT, "version": VERSION} | to_format_1("guarantee", asdict(header) | {"planned": planned})
     if header.dataset is None:
         del row["dataset"]
     return chain_line(START, row)
@@ -282,7 +293,8 @@ class ChargeReader:
     def ledger(self) -> Ledger:
         ledger = Ledger()
         try:
-            ledger.extend(sampling=self.header.steps["sampling"], **{k: np.array(v) for k, v in self._columns.items()})
+            columns = {SHORT[name]: np.array(values) for name, values in self._columns.items()}
+            ledger.extend(sampling=self.header.steps["sampling"], **columns)
         except PrivetError as error:
             raise InvalidValue(f"{error} The file was changed after it was written. {RESTORE}") from None
         return ledger

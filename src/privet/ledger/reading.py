@@ -27,6 +27,7 @@ from privet.ledger.format import (
     bad_line_error,
     could_begin_with,
 )
+from privet.planning.format_1 import from_format_1
 
 RUN, FEDERATION, TUNING = "run.json", "federation.json", "tuning.json"  # the description of each
 WEIGHTS, METRICS = "checkpoint.safetensors", "metrics.jsonl"  # of a run
@@ -299,7 +300,8 @@ def _parse_header(row: Any) -> Header:
         raise InvalidValue(f"line 1: version={row.get('version')!r} must be {VERSION}. Use the Privet that wrote it.")
     fields = {key: value for key, value in row.items() if key not in ("format", "version", "digest")}
     try:
-        found = Header(**fields)
-        return replace(found, planned=None if fields["planned"] is None else Guarantee(**fields["planned"]))
+        found = Header(**from_format_1("guarantee", fields))
+        planned = fields["planned"]
+        return replace(found, planned=planned and Guarantee(**from_format_1("guarantee", planned)))
     except (TypeError, KeyError, PrivetError) as error:
         raise bad_line_error(1, f"is not a whole header: {reprlib.repr(str(error))}") from None

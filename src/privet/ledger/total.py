@@ -26,10 +26,11 @@ from privet.ledger import reading as ledger_reading
 from privet.ledger.format import Header, check_dataset, header_line, make_header
 from privet.ledger.runs import OneRun, common_protection, read_runs, refuse_tuned, refuse_unproven, select_dataset
 from privet.planning import Plan
+from privet.planning.format_1 import from_format_1
 from privet.planning.plan import content_digest
 
 NAME, LOCK = "budget.json", "budget.lock"
-FORMAT, VERSION = "privet-budget", 1
+FORMAT, VERSION = "privet-budget", 2
 PATIENCE = 120.0  # seconds to wait while other runs begin
 
 
@@ -118,7 +119,7 @@ def set_total(folder: str | Path, epsilon: float, *, dataset: str, plan: Plan, s
     """
     _check.positive(total_epsilon=epsilon)
     check_dataset(dataset)
-    place, header = Path(folder), make_header(plan, run="", reserve=1, seeded=seeded, dataset=dataset)
+    place, header = Path(folder), make_header(plan, run="", steps_per_line=1, seeded=seeded, dataset=dataset)
     make_folder(place)
     with _hold_lock(place):
         known = read(place)
@@ -156,7 +157,7 @@ def check_total(folder: str | Path, *, dataset: str, plan: Plan, seeded: bool = 
             f"ledger_dir={str(folder)!r} has no total for dataset_name={dataset!r}. Nothing would be kept to. Give "
             "total_epsilon as well."
         )
-    _check_fits(Path(folder), total, make_header(plan, run="", reserve=1, seeded=seeded, dataset=dataset))
+    _check_fits(Path(folder), total, make_header(plan, run="", steps_per_line=1, seeded=seeded, dataset=dataset))
 
 
 def read_standings(out: str | Path, dataset: str | None) -> list[Standing]:
@@ -291,8 +292,9 @@ def read(folder: Path) -> dict[str, Total]:
     try:
         found = json.loads(file.read_bytes())
         given = found.pop("digest")
-        if content_digest(found) == given and (found["format"], found["version"]) == (FORMAT, VERSION):
-            return {name: Total(dataset=name, **row) for name, row in found["datasets"].items()}
+        if content_digest(found) == given and found["format"] == FORMAT and found["version"] in (1, VERSION):
+            rows = {name: from_format_1("guarantee", row) for name, row in found["datasets"].items()}
+            return {name: Total(dataset=name, **row) for name, row in rows.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, PrivetError):

@@ -28,7 +28,7 @@ def sensitivity(l2_bound: float, adjacency: Adjacency = "zero-out") -> float:
     """How far one record moves the clipped sum: its share's norm bound, or twice that if it is replaced."""
     _check.positive(l2_bound=l2_bound)
     _check.one_of(ADJACENCIES, adjacency=adjacency)
-    return 2 * l2_bound if adjacency == "replace" else l2_bound
+    return 2 * l2_bound if adjacency == "replace-one" else l2_bound
 
 
 def noise_std(step: Step, *, l2_bound: float, adjacency: Adjacency = "zero-out") -> float:
@@ -48,11 +48,12 @@ def rescaled_noise_std(noise: float, l2_bound: float, step: Step, adjacency: Adj
     """`noise_std` at another multiplier than the step's, as a part of its noise has, for a relation that is checked."""
     if not 0 < l2_bound < math.inf:
         _check.positive(l2_bound=l2_bound)
-    if adjacency != "replace":
+    if adjacency != "replace-one":
         return math.nextafter(noise * l2_bound, math.inf)
     if step.sample_rate < 1 and step.sampling.name != "fixed-size":
         raise Unsupported(
-            f"adjacency='replace' at sample_rate={step.sample_rate:g} has no theorem with {step.sampling} sampling. "
+            f"adjacency='replace-one' at sample_rate={step.sample_rate:g} has no theorem with {step.sampling} "
+            "sampling. "
             "Use adjacency='zero-out', rate 1, or fixed-size sampling."
         )
     return math.nextafter(noise * (2 * l2_bound), math.inf)

@@ -276,7 +276,7 @@ def release(
         )
     if secure_noise and held.is_uncertified:
         raise Unsupported(
-            "secure=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."
+            "secure_noise=True has nothing to prove for a rule without a guarantee. Leave it out, or use a sound rule."
         )
     releaser = releaser_for(
         held, clipped.grads, randomness=randomness, adjacency=adjacency, secure_noise=secure_noise, in_place=in_place

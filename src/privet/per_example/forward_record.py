@@ -75,10 +75,10 @@ class ParameterUse:
     def __post_init__(self) -> None:  # asked for in every step
         self.ids = frozenset(map(id, self.tracked))
 
-    def group_rows(self, views: int) -> None:
+    def group_rows(self, augmentations: int) -> None:
         """So many rows, lying together, are one example's."""
-        self.batch //= views
-        self.is_plain = self.is_plain and views == 1
+        self.batch //= augmentations
+        self.is_plain = self.is_plain and augmentations == 1
 
     def release_tensors(self) -> None:
         """Forget the tensors: their shares are made. Nor may a use hold the graph, whose nodes hold the use."""

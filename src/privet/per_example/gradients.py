@@ -40,20 +40,20 @@ WAYS = ("auto", "vmap", "loop")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model, a loss and a batch of examples, `views` rows each."""
+    """A model, a loss and a batch of examples, `augmentations` rows each."""
 
     model: nn.Module
     loss_fn: Loss
     inputs: Any
     targets: Any
     size: int
-    views: int
+    augmentations: int
     named: dict[str, nn.Parameter]
     force: Force
 
     def losses(self, model: Any = None, take: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """One loss per row of what `take` takes of the batch: all, if it is not given."""
-        inputs, targets, rows = self.inputs, self.targets, self.size * self.views
+        inputs, targets, rows = self.inputs, self.targets, self.size * self.augmentations
         if take is not None:
             inputs, targets = map_tensors((inputs, targets), take)
             rows = batch_size_of((inputs, targets))
@@ -78,7 +78,7 @@ class Work:
     def facts(self, *, again: bool = False) -> ModelFacts:
         """What is known of the model; a way that is forced is taken only once no example sees another."""
         signature = (tuple(self.named), tuple(sorted(self.forced_methods)), tensor_kinds((self.inputs, self.targets)),
-                     loss_signature(self.loss_fn), self.size * self.views > MANY)  # fmt: skip
+                     loss_signature(self.loss_fn), self.size * self.augmentations > MANY)  # fmt: skip
         found = model_facts(self.model, signature, self.losses, self.forced_methods, again=again)
         if isinstance(self.force, str) and self.force != "auto":
             return replace(found, facts=None, calls=[], why=f"force={self.force!r}")
@@ -99,7 +99,7 @@ class Work:
                 break
             with suppress(UnseenCall):  # the model took another way with this batch
                 held = BufferGuard(self.model, known.writes)
-                shares = self.shares(known.facts)
+                shares = self.gradients(known.facts)
                 held.check()
                 yield shares, self.size
                 return
@@ -109,15 +109,17 @@ class Work:
 
     def gradients(self, facts: Facts) -> dict[str, PerExampleGradient]:
         """One forward, one backward."""
-        tape = ForwardRecord(call_names(self.named), facts, self.size, self.size * self.views, self.forced_methods)
+        tape = ForwardRecord(
+            call_names(self.named), facts, self.size, self.size * self.augmentations, self.forced_methods
+        )
         with torch.enable_grad(), track_parameters(list(self.named.values()), tape):
             losses = self.losses()
         return per_example_gradients(
-            tape.uses, losses / self.views if self.views > 1 else losses, self.named, self.size
+            tape.uses, losses / self.augmentations if self.augmentations > 1 else losses, self.named, self.size
         )
 
 
-def prepare_work(model: nn.Module, loss_fn: Loss, batch: Any, *, views: int = 1, force: Force = "auto") -> Work:
+def prepare_work(model: nn.Module, loss_fn: Loss, batch: Any, *, augmentations: int = 1, force: Force = "auto") -> Work:
     model = unwrap_model(model)
     named = trainable_parameters(model)
     if not named:
@@ -126,13 +128,16 @@ def prepare_work(model: nn.Module, loss_fn: Loss, batch: Any, *, views: int = 1,
         raise InvalidValue(
             f"batch={type(batch).__name__} must be a pair (inputs, targets). Inputs may be a tensor, a tuple or a dict."
         )
-    _check.whole(views=views)
+    _check.whole(augmentations=augmentations)
     rows = batch_size_of(tuple(batch))
-    if rows % views:
-        raise InvalidValue(f"views={views} must divide the {rows} rows of the batch. Give each example {views} rows.")
+    if rows % augmentations:
+        raise InvalidValue(
+            f"augmentations={augmentations} must divide the {rows} rows of the batch. Give each example "
+            f"{augmentations} rows."
+        )
     if isinstance(force, str):
         _check.one_of(WAYS, force=force)
-    return Work(model, loss_fn, batch[0], batch[1], rows // views, views, named, force)
+    return Work(model, loss_fn, batch[0], batch[1], rows // augmentations, augmentations, named, force)
 
 
 def loss_signature(loss_fn: Any) -> Any:
@@ -195,7 +200,7 @@ def _gradients_by_vmap(work: Work, examples: Tensor) -> dict[str, PerExampleGrad
     tensors: list[Tensor] = []
 
     def gather(t: Tensor) -> Tensor:
-        tensors.append(torch.unflatten(t, 0, (-1, work.views))[examples.to(t.device)])
+        tensors.append(torch.unflatten(t, 0, (-1, work.augmentations))[examples.to(t.device)])
         return t
 
     map_tensors((work.inputs, work.targets), gather)
@@ -217,7 +222,7 @@ def _gradients_by_vmap(work: Work, examples: Tensor) -> dict[str, PerExampleGrad
 def _gradients_by_loop(work: Work, examples: Tensor) -> dict[str, PerExampleGradient]:
     found: dict[str, list[Tensor]] = {name: [] for name in work.named}
     for example in examples.tolist():
-        rows = slice(example * work.views, (example + 1) * work.views)
+        rows = slice(example * work.augmentations, (example + 1) * work.augmentations)
         with torch.enable_grad():
             loss = work.losses(None, itemgetter(rows)).mean()
         grads = torch.autograd.grad(loss, list(work.named.values()), allow_unused=True)

@@ -157,7 +157,7 @@ def recording(
 
 
 def gradients_of_recorded_losses(
-    model: nn.Module, losses: Tensor, named: Mapping[str, nn.Parameter], *, views: int
+    model: nn.Module, losses: Tensor, named: Mapping[str, nn.Parameter], *, augmentations: int
 ) -> tuple[dict[str, PerExampleGradient], int]:
     """Shares and the number of examples, from losses of a recorded pass, which is then used up.
 
@@ -167,7 +167,7 @@ def gradients_of_recorded_losses(
     if watch is None:
         raise InvalidValue("losses were not computed inside `with recording(model):`. Put the forward pass there.")
     rows = watch.uses[0].rows if watch.uses else 0
-    if losses.dim() != 1 or losses.shape[0] != rows or rows % views:
+    if losses.dim() != 1 or losses.shape[0] != rows or rows % augmentations:
         raise InvalidValue(
             f"losses={tuple(losses.shape)} must be one loss for each of {rows} examples. Use reduction='none'."
         )
@@ -177,14 +177,16 @@ def gradients_of_recorded_losses(
                 f"the model was called with {sorted({use.rows for use in watch.uses})} rows, so it is not known whose "
                 f"they are. Call it with one row for each example every time. {WAY_OUT}"
             )
-        if views > 1:
-            use.group_rows(views)
+        if augmentations > 1:
+            use.group_rows(augmentations)
     _check_rows_apart(model, losses, watch.outputs)
     try:
-        shares = per_example_gradients(watch.uses, losses / views if views > 1 else losses, named, rows // views)
+        shares = per_example_gradients(
+            watch.uses, losses / augmentations if augmentations > 1 else losses, named, rows // augmentations
+        )
     except UnseenCall as error:
         raise Unsupported(f"the model took another way than before: {error}. {WAY_OUT}") from None
-    return shares, rows // views
+    return shares, rows // augmentations
 
 
 def _check_rows_apart(model: nn.Module, losses: Tensor, outputs: list[Tensor]) -> None:

@@ -338,7 +338,7 @@ def _infeasible_error(
     nearest: list[str] = []
     if knob != "noise":
         with contextlib.suppress(PrivetError):
-            nearest.append(f"noise >= {_quick_noise(question, count, rate)}")
+            nearest.append(f"noise_multiplier >= {_quick_noise(question, count, rate)}")
     if knob != "steps":
         found = largest_affordable(lambda n: at(count=n), epsilon=epsilon, most=count, start=count, within=ROUGH)
         nearest += [f"steps <= {found}"] if found else []
@@ -347,7 +347,7 @@ def _infeasible_error(
         found = largest_affordable(
             lambda n: at(rate=n / recipe.dataset_size), epsilon=epsilon, most=most, start=most, within=ROUGH
         )
-        nearest += [f"batch <= {found}"] if found else []
+        nearest += [f"batch_size <= {found}"] if found else []
     least = at()
     nearest += [f"epsilon >= {format_outward(least, up=True)}"] if math.isfinite(least) else []
     return NoSolution(f"{error} Nearest that fits, the rest unchanged: {', '.join(nearest) or 'nothing'}.")

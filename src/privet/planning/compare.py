@@ -129,7 +129,7 @@ def compare(
 def method_recipes(methods: Sequence[str], **common: Any) -> dict[str, Recipe]:
     """One recipe for each method, alike in all else; `common` as for `Recipe.of`. rho goes to the methods that need it.
 
-    >>> common = dict(epsilon=1.2, size=60000, epochs=60)
+    >>> common = dict(epsilon=1.2, dataset_size=60000, epochs=60)
     >>> found = method_recipes(["noisy-sgd", "dynamic"], rho_noise=3.3, rho_clip=3.3, **common)
     >>> found["noisy-sgd"].rho_noise, found["dynamic"].rho_noise
     (None, 3.3)
@@ -232,7 +232,7 @@ def swap(before: Plan, *, accountant: str) -> Swap:
 
     >>> moments = plan(delta=1e-5, dataset_size=60000, batch_size=256, epochs=20, noise_multiplier=1.3, accountant="moments", solve="epsilon")
     >>> found = swap(moments, accountant="gdp")
-    >>> round(moments.guarantee.epsilon, 2), round(found.after.scale, 2), found.after.guarantee.label
+    >>> round(moments.guarantee.epsilon, 2), round(found.after.peak_noise_multiplier, 2), found.after.guarantee.label
     (1.35, 1.06, 'approximate')
     """
     if before.is_unsound:
@@ -243,13 +243,13 @@ def swap(before: Plan, *, accountant: str) -> Swap:
     if not before.guarantee.epsilon:
         raise NoSolution("epsilon=0 has no noise to swap: the plan costs nothing at its delta. Plan with less noise.")
     recipe, steps = before.recipe, before.steps  # the noise is to be found: what was solved for is now given
-    by_rate = recipe.solve == "batch_size"
+    by_rate = recipe.solve == "batch"
     asked = replace(
         recipe, budget=replace(recipe.budget, epsilon=before.guarantee.epsilon),
         noise_multiplier=recipe.noise_multiplier if isinstance(recipe.noise_multiplier, str) else None,
         batch_size=None if by_rate else recipe.batch_size,
         sample_rate=steps.sample_rate if by_rate else recipe.sample_rate, steps=steps.length, epochs=None,
         accountant=accountant,
-        solve="noise_multiplier",
+        solve="noise",
     )  # fmt: skip
     return Swap(before=before, after=plan(asked))

@@ -98,8 +98,8 @@ def ahead(
             the recipe's own, or are 64 to 4096 and 300 to 100,000.
         epochs: in place of `steps`: the rounds are then ceil(epochs * size / batch), other for each batch.
 
-    >>> found = ahead(epsilon=2.0, delta=1e-5, size=60000, batches=[256, 600], steps=[60000])
-    >>> round(found.closed_noise, 3), [(round(cell.noise, 3), cell.holds) for cell in found.cells]
+    >>> found = ahead(epsilon=2.0, delta=1e-5, dataset_size=60000, batches=[256, 600], steps=[60000])
+    >>> round(found.closed_noise, 3), [(round(cell.noise_multiplier, 3), cell.holds) for cell in found.cells]
     (3.676, [(2.203, True), (4.941, False)])
 
     Raises:
@@ -314,7 +314,8 @@ def extend_rounds(plan: Plan, rounds: Sequence[int], *, within: float | None = N
     >>> from privet.planning import plan
     >>> p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=256, steps=10000)
     >>> found = extend_rounds(p, [1000], within=2.2)
-    >>> round(found.rows[0].guarantee.epsilon, 2), found.rows[0].noise < p.steps[-1].noise_multiplier, found.most
+    >>> row = found.rows[0]
+    >>> round(row.guarantee.epsilon, 2), row.noise_multiplier < p.steps[-1].noise_multiplier, found.most
     (2.11, True, 1918)
 
     Raises:

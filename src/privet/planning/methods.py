@@ -77,8 +77,8 @@ class Method:
         return {
             "name": self.name, "paper": self.paper, "noise": self.noise_says, "clip": self.clip_says, "rule": self.rule,
             "needs": list(self.needs),
-            "uncertified": {"rule": self.published_rule, "accountant": self.accountant, "label": self.label},
-            "wrong": self.caveat, "sibling": self.certified_variant,
+            "as_published": {"rule": self.published_rule, "accountant": self.accountant, "label": self.label},
+            "caveat": self.caveat, "certified_variant": self.certified_variant,
         }  # fmt: skip
 
 

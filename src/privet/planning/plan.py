@@ -18,16 +18,19 @@ from privet.accounting import Guarantee, Ledger
 from privet.errors import InvalidValue, PrivetError
 from privet.planning.calibrate import solve
 from privet.planning.clipping_rules import is_unsound
+from privet.planning.format_1 import TABLES_1, from_format_1, to_format_1
 from privet.planning.planned_steps import PlannedSteps
 from privet.planning.pricing import PricedRecipe
 from privet.planning.recipe import Recipe, as_recipe
 
-FORMAT, VERSION = "privet-plan", 1
+FORMAT, VERSION = "privet-plan", 2
 MOST_BYTES = 64 * MIB
 AGREE = 1e-6  # how far a stored epsilon may be from the recomputed one: machines round exponentials differently
 AGAIN = "Make the plan again."
 _KEYS = ("format", "version", "recipe", "steps", "guarantee", "certified", "versions", "hash")
-_STEPS = ("length", "rate", "scale", "noise", "batch", "clip", "sampling")
+_STEPS = (
+    "length", "sample_rate", "peak_noise_multiplier", "noise_schedule", "batch_schedule", "clip_schedule", "sampling",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,13 @@ class Plan:
 
     @property
     def peak_noise_multiplier(self) -> float:
-        """The height of the noise shape."""
+        """The largest noise multiplier of the schedule, before its shape."""
         return self.steps.peak_noise_multiplier
 
     @property
     def shapes(self) -> dict[str, str]:
-        """The three shapes, spelled: noise (over `scale`), batch (over the rate) and clip."""
-        return {name: getattr(self.steps, name) for name in ("noise", "batch", "clip")}
+        """The three shapes, spelled: noise (over its peak), batch (over the sample rate) and clip."""
+        return {name: getattr(self.steps, f"{name}_schedule") for name in ("noise", "batch", "clip")}
 
     @property
     def rule(self) -> str:
@@ -73,7 +76,7 @@ class Plan:
     @property
     def hash(self) -> str:
         """SHA-256 of the content: equal plans have equal hashes."""
-        return content_digest(self._content())
+        return plan_hash(self._content())
 
     @property
     def selection_epsilon(self) -> float | None:
@@ -148,11 +151,13 @@ def from_dict(found: Any) -> Plan:
     """The plan in the plain values of `Plan.as_dict`, recomputed and compared."""
     if not isinstance(found, Mapping) or found.get("format") != FORMAT:
         raise InvalidValue(f"is not a plan: it has no format={FORMAT!r}. Make one with `privet plan --out`.")
-    if found.get("version") != VERSION:
+    if found.get("version") == 1:
+        found = {key: from_format_1(key, value) if key in TABLES_1 else value for key, value in found.items()}
+    elif found.get("version") != VERSION:
         raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. {AGAIN}")
     tuned = any(key.startswith("trials") for key in get_table(found, "recipe")) if "recipe" in found else False
     check_table("the plan", found, (*_KEYS, "one_run") if tuned else _KEYS)
-    if content_digest({key: value for key, value in found.items() if key != "hash"}) != found["hash"]:
+    if plan_hash({key: value for key, value in found.items() if key != "hash"}) != found["hash"]:
         raise InvalidValue(f"hash: the content is not what was hashed. The file was edited or is damaged. {AGAIN}")
     made_by = get_table(found, "versions")
     if not all(isinstance(name, str) for name in made_by.values()):
@@ -171,16 +176,17 @@ def from_dict(found: Any) -> Plan:
 def _restore_steps(question: PricedRecipe, stored: Mapping[str, Any]) -> PlannedSteps:
     """The stored steps, which must be those of the recipe at some height, length and rate."""
     check_table("steps", stored, _STEPS)
-    recipe, length, rate, scale = question.recipe, stored["length"], stored["rate"], stored["scale"]
+    recipe, length = question.recipe, stored["length"]
+    rate, peak = stored["sample_rate"], stored["peak_noise_multiplier"]
     _check.whole(steps=length)
-    _check.rate(rate=rate)
-    _check.positive(scale=scale)
+    _check.rate(sample_rate=rate)
+    _check.positive(peak_noise_multiplier=peak)
     made = question.steps(
-        peak_noise_multiplier=scale if recipe.solve == "noise" else 1.0, count=length, sample_rate=rate
+        peak_noise_multiplier=peak if recipe.solve == "noise" else 1.0, count=length, sample_rate=rate
     )
     wanted = {name: getattr(made, name) for name in _STEPS} | {"sampling": str(made.sampling)}
     if recipe.solve != "batch":
-        wanted["rate"] = recipe.base_rate
+        wanted["sample_rate"] = recipe.base_rate
     if recipe.count is not None:
         wanted["length"] = recipe.count
     for name, value in wanted.items():
@@ -256,6 +262,12 @@ def _nearly_equal(ours: Any, stored: Any) -> bool:
     if ours is None or stored is None or isinstance(stored, bool) or not isinstance(stored, (int, float)):
         return ours is stored
     return math.isclose(ours, stored, rel_tol=AGREE, abs_tol=1e-12)
+
+
+def plan_hash(content: Mapping[str, Any]) -> str:
+    """The checksum of a plan's content, in the names of format 1."""
+    named = {key: to_format_1(key, value) if key in TABLES_1 else value for key, value in content.items()}
+    return content_digest(named | {"version": 1})
 
 
 def content_digest(content: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ from privet.planning.planned_steps import PlannedSteps
 from privet.planning.recipe import Recipe
 from privet.schedules import to_spec
 
+_SHAPED = {"noise": "noise_multiplier", "clip": "clipping_norm"}  # what a method shapes, and the recipe's key for it
+
 
 @dataclass(frozen=True, slots=True)
 class PricedRecipe:
@@ -58,7 +60,7 @@ class PricedRecipe:
         at = ScheduleContext(
             recipe=recipe, sample_rate=sample_rate, count=count, peak_noise_multiplier=peak_noise_multiplier * height
         )
-        shapes = [_resolve_shape(self.method, recipe, name, at) for name in ("noise", "clip")]
+        shapes = [_resolve_shape(self.method, recipe, name, at) for name in _SHAPED]
         return PlannedSteps(
             length=count, sample_rate=sample_rate, peak_noise_multiplier=peak_noise_multiplier * height,
             noise_schedule=shapes[0], clip_schedule=shapes[1],
@@ -165,7 +167,7 @@ def try_guarantee(ledger: Ledger, budget: Budget, accountant: str = "pld") -> Gu
 
 def _resolve_shape(row: Method | None, recipe: Recipe, name: str, at: ScheduleContext) -> str:
     """The spelling of a shape: the recipe's own where the method leaves it open, else the method's."""
-    own = getattr(recipe, name)
+    own = getattr(recipe, _SHAPED[name])
     shape_of = None if row is None else getattr(row, name)
     if name == "noise" and recipe.uncertified and row is not None and row.published_noise is not None:
         shape_of = row.published_noise
@@ -189,12 +191,12 @@ def _check_method(recipe: Recipe, row: Method | None) -> None:
         if recipe.uncertified:
             raise InvalidValue("uncertified needs a method. It stands for a paper. Give method='dynamic', for example.")
         return
-    for name in ("noise", "clip"):
-        own = getattr(recipe, name)
+    for name, key in _SHAPED.items():
+        own = getattr(recipe, key)
         if isinstance(own, str) and name not in row.free:
             raise InvalidValue(
-                f"{name}={own!r} does not apply to method={row.name!r}, which says it is "
-                f"{row.noise_says if name == 'noise' else row.clip_says}. Leave out {name}, or the method."
+                f"{key}={own!r} does not apply to method={row.name!r}, which says it is "
+                f"{row.noise_says if name == 'noise' else row.clip_says}. Leave out {key}, or the method."
             )
     if recipe.uncertified and row.claim is not None and recipe.accountant is not None:
         raise InvalidValue(

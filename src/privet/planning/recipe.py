@@ -1,15 +1,15 @@
 """A recipe: what is wanted, from keywords, a TOML file or flags. A recipe says nothing that planning finds out.
 
-epsilon = 1.2            # or a [budget] table with epsilon, delta, unit, relation
-delta = 1e-5             # left out: 1 / (10 size)
+epsilon = 1.2            # or a [budget] table with epsilon, delta, unit, adjacency
+delta = 1e-5             # left out: 1 / (10 dataset_size)
 dataset_size = 60000
-batch_size = 256              # or rate = "256/60000"; also a schedule: "256 * linear:end=2"
+batch_size = 256         # or sample_rate = "256/60000"; also a schedule: "256 * linear:end=2"
 epochs = 60              # or steps = 14063
-method = "dynamic"       # `privet list methods` lists them; or your own shapes in `noise` and `clip`
+method = "dynamic"       # `privet list methods` lists them; or your own shapes in `noise_multiplier`, `clipping_norm`
 rho_noise = 3.3
 rho_clip = 3.3
-clip = 1.0
-trials_mean = 10         # the budget is for the best of so many runs; planning/trials.py has the laws
+clipping_norm = 1.0
+trials_mean = 10         # the budget is for the best of so many runs; planning/tuning_budget.py has the laws
 trial_count_distribution = "geometric"
 
 [training]               # kept as it is, for training
@@ -48,12 +48,10 @@ VERSION = 1  # of a file
 MOST_BYTES = 16 * 2**20
 BUDGET = ("epsilon", "delta", "unit", "adjacency")
 NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is what is asked for
-GIVEN = {
-    "noise_multiplier": ("noise_multiplier",),
-    "steps": ("steps", "epochs"),
-    "batch_size": ("batch_size", "sample_rate"),
+GIVEN = {  # what says each knob
+    "noise_multiplier": ("noise_multiplier",), "steps": ("steps", "epochs"), "batch_size": ("batch_size", "sample_rate"),
     "epsilon": ("epsilon",),
-}
+}  # fmt: skip
 MOST_SIZE = 10**12
 DEFAULT_BATCH = 256
 
@@ -64,8 +62,8 @@ class Recipe:
     """What is wanted: a budget, a dataset size, and all but one of noise, steps, batch and epsilon.
 
     `noise_multiplier`, `clipping_norm` and `batch_size` are numbers or schedules, as text, mapping or object; they are
-    kept as a number or
-    as text. The height of `noise_multiplier` is what planning finds, unless `solve` names another knob.
+    kept as a number or as text. The peak of the noise multiplier is what planning finds, unless `solve` names another
+    knob.
 
     >>> recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
     >>> recipe.count, recipe.solve
@@ -142,7 +140,7 @@ class Recipe:
     def of(cls, **given: Any) -> "Recipe":
         """A recipe from flat keywords: epsilon, delta, unit and relation beside the fields of `Recipe`.
 
-        Left out: delta is 1 / (10 size), and the batch is 256 records (or all there are).
+        Left out: delta is 1 / (10 dataset_size), and the batch is 256 examples (or all there are).
 
         >>> Recipe.of(epsilon=2.0, dataset_size=60000, epochs=15).budget.delta
         1.6666666666666667e-06
@@ -156,12 +154,11 @@ class Recipe:
         if budget is None:
             budget = take_budget(given)
         elif any(key in given for key in BUDGET):
-            raise InvalidValue("budget and epsilon, delta, unit or relation are both given. Give one of them.")
+            raise InvalidValue("budget and epsilon, delta, unit or adjacency are both given. Give one of them.")
         require_size(given, budget.unit)
-        if given.get("solve") != "batch_size" and "batch_size" not in given and "sample_rate" not in given:
-            given["batch_size"] = (
-                min(DEFAULT_BATCH, given["dataset_size"]) if isinstance(given["dataset_size"], int) else DEFAULT_BATCH
-            )
+        if given.get("solve") != "batch" and "batch_size" not in given and "sample_rate" not in given:
+            size = given["dataset_size"]
+            given["batch_size"] = min(DEFAULT_BATCH, size) if isinstance(size, int) else DEFAULT_BATCH
         return cls(budget=budget, **given)
 
     @classmethod
@@ -279,8 +276,7 @@ def _check_numbers(recipe: Recipe) -> None:
     if isinstance(recipe.batch_size, float) and recipe.batch_size > recipe.dataset_size:
         raise InvalidValue(
             f"batch_size={recipe.batch_size:g} must be at most dataset_size={recipe.dataset_size}. Each "
-            f"{recipe.budget.unit} takes "
-            "part at most once in a step. Use a smaller batch."
+            f"{recipe.budget.unit} takes part at most once in a step. Use a smaller batch."
         )
     _ = recipe.count  # refuses an endless number of epochs
 
@@ -357,7 +353,9 @@ def _flatten_table(table: dict[str, Any]) -> dict[str, Any]:
 # --- flat keywords ----------------------------------------------------------------------------------
 def require_size(given: Mapping[str, Any], unit: str = "example") -> Any:
     if given.get("dataset_size") is None:
-        raise InvalidValue(f"size is missing. It is the public number of {unit}s. Give size=60000, for example.")
+        raise InvalidValue(
+            f"dataset_size is missing. It is the public number of {unit}s. Give dataset_size=60000, for example."
+        )
     return given["dataset_size"]
 
 

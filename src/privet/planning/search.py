@@ -20,7 +20,7 @@ from privet.planning.pricing import PricedRecipe
 from privet.planning.recipe import Recipe
 from privet.planning.utility import Profile, Utility, estimate, utility
 
-PARAMETERS = ("rho_noise", "rho_clip", "steps", "batch")
+PARAMETERS = ("rho_noise", "rho_clip", "steps", "batch_size")
 RHO = (1.0, 10.0)  # Du et al. swept 1/rho from 0.1 to 0.8
 AROUND = 8.0  # steps and batch: so many times fewer and more than the recipe's
 GRID = {1: 13, 2: 7, 3: 5, 4: 3}  # points along each axis, by the number of axes
@@ -149,7 +149,7 @@ class GridThenRefine:
             if height > MOST_HEIGHT:
                 raise NoSolution(f"epsilon={question.recipe.budget.epsilon!r} needs noise above x{MOST_HEIGHT:.0f}.")
             steps = question.own_steps(height)
-            twice = 2.0 if question.recipe.budget.adjacency == "replace" else 1.0
+            twice = 2.0 if question.recipe.budget.adjacency == "replace-one" else 1.0
             found = estimate(
                 steps,
                 dataset_size=self.recipe.dataset_size,
@@ -213,13 +213,13 @@ def _replace_parameters(recipe: Recipe, values: Mapping[str, float]) -> Recipe:
     changes: dict[str, Any] = dict(values)
     if "steps" in changes:
         changes |= {"steps": int(changes["steps"]), "epochs": None}
-    if "batch" in changes:
+    if "batch_size" in changes:
         changes["sample_rate"] = None
     return replace(recipe, **changes)
 
 
 def _recipe_value(recipe: Recipe, name: str) -> float | None:
-    if name == "batch" and recipe.sample_rate is not None:
+    if name == "batch_size" and recipe.sample_rate is not None:
         return recipe.sample_rate * recipe.dataset_size
     return recipe.count if name == "steps" else getattr(recipe, name)
 
@@ -238,7 +238,7 @@ def _round_values(values: Values, limits: Limits) -> Values:
     kept: Values = {}
     for name, (low, high) in limits.items():
         value = min(max(float(f"{values[name]:.3g}"), low), high)
-        kept[name] = float(round(value)) if name in ("steps", "batch") else value
+        kept[name] = float(round(value)) if name in ("steps", "batch_size") else value
     return kept
 
 
@@ -281,9 +281,9 @@ def _limit(recipe: Recipe, name: str, limits: tuple[float, float] | None) -> tup
             raise InvalidValue(
                 f"over={name!r} does not apply to method={recipe.method!r}. Leave it out, or use method='dynamic'."
             )
-    if name == "batch" and isinstance(recipe.batch_size, str):
+    if name == "batch_size" and isinstance(recipe.batch_size, str):
         raise InvalidValue(
-            f"over='batch' needs one batch size, but batch_size={recipe.batch_size!r} changes. Give a number."
+            f"over='batch_size' needs one batch size, but batch_size={recipe.batch_size!r} changes. Give a number."
         )
     least = 1.0
     largest = {"steps": float(MOST_SCHEDULED), "batch_size": float(recipe.dataset_size)}.get(name, math.inf)

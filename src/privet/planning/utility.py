@@ -160,7 +160,7 @@ def noise_std(plan: Plan, at: Ints) -> Floats:
 
 def sensitivity(plan: Plan) -> float:
     """How far one record moves the sum, over the clip."""
-    return 2.0 if plan.recipe.budget.adjacency == "replace" else 1.0
+    return 2.0 if plan.recipe.budget.adjacency == "replace-one" else 1.0
 
 
 # --- the recursion ----------------------------------------------------------------------------------

@@ -124,9 +124,9 @@ class Tcdp(Zcdp):
 
     def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
         if step.sampling.name == "fixed-size" and step.sample_rate < 1:
-            if adjacency == "replace":
+            if adjacency == "replace-one":
                 return None
-            return f"adjacency={adjacency!r} with fixed-size sampling has no theorem here. Use adjacency='replace'."
+            return f"adjacency={adjacency!r} with fixed-size sampling has no theorem here. Use adjacency='replace-one'."
         return super().unsupported_reason(step, adjacency)
 
     def rho(self, ledger: Ledger) -> float:

@@ -47,7 +47,8 @@ def _claim(closed_form: Callable[..., tuple[float, float]]) -> Claim:
 
     def claim(at: ScheduleContext, delta: float) -> float:
         return epsilon_of_rho(
-            closed_form(noise=at.peak_noise_multiplier, rate=at.sample_rate, epochs=at.epochs)[0], delta
+            closed_form(noise_multiplier=at.peak_noise_multiplier, sample_rate=at.sample_rate, epochs=at.epochs)[0],
+            delta,
         )
 
     return claim

@@ -29,8 +29,8 @@ _STYLES: dict[str, tuple[Any, float, str]] = {
     "rdp": ((0, (1, 1.4)), 1.4, "Rényi (rdp), upper bound only"),
 }
 _PANELS = (
-    ("noise", "Noise multiplier", "noise multiplier"),
-    ("clip", "Clip", "clip"),
+    ("noise_multiplier", "Noise multiplier", "noise multiplier"),
+    ("clipping_norm", "Clipping norm", "clipping norm"),
     ("noise_std", "Noise added to the sum", "std of the noise (noise · clip)"),
 )
 # From light to dark: a batch is an amount, so its colour is too; the palette's blue is the middle.
@@ -40,7 +40,7 @@ _RING: dict[str, Any] = {
     "linestyle": "none", "marker": "o", "markersize": 8, "markerfacecolor": "none", "markeredgecolor": "black",
     "markeredgewidth": 1.1, "zorder": 4,
 }  # fmt: skip
-_COLUMNS = ("steps", "batch", "epochs", "noise", "noise_last", "std", "signal")
+_COLUMNS = ("steps", "batch_size", "epochs", "noise_multiplier", "noise_last", "std", "signal")
 
 
 # --- plans side by side -----------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def _values(row: Row, name: str, at: NDArray[np.int64]) -> NDArray[np.float64]:
     if name == "noise_std":
         return noise_std(row.plan, at)
     steps = row.plan.steps
-    return (steps.noise_multipliers if name == "noise" else steps.clipping_norms)[at]
+    return (steps.noise_multipliers if name == "noise_multiplier" else steps.clipping_norms)[at]
 
 
 def _curves(rows: tuple[Row, ...]) -> dict[str, list[EpsilonCurve]]:
@@ -209,7 +209,7 @@ def save_frontier(found: Frontier, path: Path) -> None:
 
 def _draw_noise(axes: Any, found: Frontier) -> None:
     for batch in found.batches:
-        _draw_line(axes, found, batch, "noise")
+        _draw_line(axes, found, batch, "noise_multiplier")
     axes.plot([], [], label="frontier", **_RING)
     moves = any(cell.noise_multiplier != cell.noise_last for cell in found.cells)
     said = "for constant noise" if moves else "too little for points above it"

@@ -143,7 +143,7 @@ def check_preprocessing(non_private_preprocessing: str, *, uncertified: bool | N
     """
     check_note(non_private_preprocessing)
     if non_private_preprocessing and not uncertified:
-        way = ", or plan with --method noisy-sgd and train with --as-published: then the run has no guarantee"
+        way = ", or plan with --method noisy-sgd and train with --uncertified: then the run has no guarantee"
         raise Unsupported(
             f"{non_private_preprocessing}: was read off the training records without noise. No epsilon covers it. "
             "Leave it "
@@ -180,16 +180,16 @@ def count_records(dataset: Any) -> int:
 
 
 def physical_batch_rows(most: int | None, augmentations: int) -> int | None:
-    """The rows of one piece: at most `most`, the views of a record together."""
+    """The rows of one piece: at most `most`, the augmented copies of an example together."""
     _check.whole(augmentations=augmentations)
     if most is None:
         return None
     _check.whole(max_physical_batch_size=most)
     if most < augmentations:
         raise InvalidValue(
-            f"max_physical_batch_size={most} must be at least augmentations={augmentations}. The views of a record "
-            "are clipped together. "
-            "Use larger pieces, or fewer views."
+            f"max_physical_batch_size={most} must be at least augmentations={augmentations}. The augmented copies of "
+            "a record are clipped together. "
+            "Use larger pieces, or fewer augmentations."
         )
     return most // augmentations * augmentations
 

@@ -46,7 +46,7 @@ def join_run(
         "plan": plan.hash, "dataset": (count_records(dataset), _row_checksums(dataset)),
         "model": [(name, p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters()],
         "optimizer": (type(optimizer).__name__, [sorted(_plain_settings(g).items()) for g in optimizer.param_groups]),
-        "generator": str(randomness), "settings": (None if users is None else [str(user) for user in users], settings),
+        "randomness": str(randomness), "settings": (None if users is None else [str(user) for user in users], settings),
     }  # fmt: skip
     told = group.all_gather([zlib.crc32(repr(value).encode()) for value in facts.values()])
     for name, found in zip(facts, told.T, strict=True):
@@ -99,7 +99,7 @@ class Batches:
         self.rows = physical_batch_rows(most, augmentations)
         _check.whole(least=0, workers=workers)
         records = None if self.rows is None else self.rows // augmentations  # of a piece
-        self._part = Part(group, records) if group.size > 1 else Whole()
+        self._part = RankShard(group, records) if group.size > 1 else Whole()
         self.next_turn = self._part.next_turn  # what goes with the next physical batch: asked once for each, in order
 
     def make_sampler(self, randomness: Randomness, *, start: int) -> BatchSampler:
@@ -112,7 +112,7 @@ class Batches:
         return chosen if self._views == 1 else Repeated(chosen, self._views)
 
     def load(self, randomness: Randomness, *, start: int) -> Iterator[PhysicalBatch[Any]]:
-        chosen = self.make_sampler(coins(randomness, self._group, start), start=start)
+        chosen = self.make_sampler(sampling_randomness(randomness, self._group, start), start=start)
         return physical_batches(self._dataset, chosen, workers=self._workers, physical=self.rows)
 
 
@@ -130,16 +130,16 @@ class Repeated:
         return self._over.split(indices, most)
 
 
-def coins(generator: Randomness, group: Group, number: int) -> Randomness:
+def sampling_randomness(randomness: Randomness, group: Group, number: int) -> Randomness:
     """Where the coins of all ranks come from, from step `number` on: a key of 384 bits that rank 0 draws afresh.
 
     So all ranks know the whole sample, whatever the sampling, and need not speak of it. A seeded run takes its seed.
     """
     if group.size == 1:
-        return generator
-    if generator.noise_is_secret:
+        return randomness
+    if randomness.noise_is_secret:
         return Randomness(int.from_bytes(group.broadcast_bytes(os.urandom(48))))
-    return Randomness(generator.seed, *generator.path[:-1], group.size, number)
+    return Randomness(randomness.seed, *randomness.path[:-1], group.size, number)
 
 
 class RankTurn(NamedTuple):
@@ -162,7 +162,7 @@ class Whole:
         return _OWN
 
 
-class Part:
+class RankShard:
     """This rank's records of each batch, every `size`-th, in pieces of at most `most`: as many pieces on all ranks.
 
     Rank 0 has as many records as any, and another rank one less at most. Where that would be a piece less, a record is
@@ -174,7 +174,7 @@ class Part:
         self._group, self._most, self._turns = group, most, deque[RankTurn]()
         self._over: BatchSampler | None = None
 
-    def rebind(self, over: BatchSampler) -> "Part":
+    def rebind(self, over: BatchSampler) -> "RankShard":
         """The same rank's part of another sampler's batches; what was drawn ahead is forgotten."""
         self._over = over
         self._turns.clear()

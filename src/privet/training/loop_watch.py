@@ -78,7 +78,7 @@ class LoopGuard:
         check = None
         if is_checked:
             check = LoopCheck(
-                piece.data, rows=len(piece.indices), views=self._views, memory=self.memory, model=self._model
+                piece.data, rows=len(piece.indices), augmentations=self._views, memory=self.memory, model=self._model
             )
         self._watch = Watch(self._model, self._named, check)
 

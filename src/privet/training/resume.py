@@ -161,7 +161,7 @@ def _ledger_position(out: str | Path, kept: checkpoint.Checkpoint, plan: Plan) -
 def _check_same(out: str | Path, training: Training, kept: checkpoint.Checkpoint) -> None:
     if (training.average is None) != (kept.average is None):
         raise InvalidValue(
-            f"{out}: average={None if training.average is None else training.average.decay!r} does not fit the "
+            f"{out}: ema_decay={None if training.average is None else training.average.decay!r} does not fit the "
             "checkpoint. The average is made along the way. Give what the run began with."
         )
     if bounded(training.rule).remembers != (kept.rule_state is not None):

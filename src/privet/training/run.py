@@ -29,12 +29,13 @@ from privet.ledger.assumptions import LoopFacts
 from privet.ledger.format import Header, make_header
 from privet.ledger.reading import RUN, is_federation, resume_command
 from privet.planning import Plan
+from privet.planning.format_1 import from_format_1
 from privet.planning.plan import check_table, parse_plan_file, plan_text
 from privet.training import checkpoint, checkpoint_format, metrics
 from privet.training.settings import Settings
 
 PLAN, NAME, BEST = "plan.json", RUN, "best"
-FORMAT, VERSION = "privet-run", 1
+FORMAT, VERSION = "privet-run", 2
 PACKAGES = ("privet", "torch", "numpy", "scipy", "safetensors")
 _KINDS: dict[str, tuple[type, ...]] = {  # of run.json
     "task": (str,), "own_task": (bool,), "settings": (dict,), "evaluation": (str,), "versions": (dict,),
@@ -197,13 +198,9 @@ def _freeze_untrained(model: nn.Module, settings: Settings) -> nn.Module:
 def _check_promise(folder: Path, said: Header, plan: Plan, *, preprocessing_is_private: bool) -> None:
     """Raise unless the ledger's first line, which speaks for steps to come, says what the plan says: that is proven."""
     if said != make_header(
-        plan,
-        run=said.run,
-        reserve=said.reserve,
-        seeded=said.seeded,
-        covered=preprocessing_is_private,
-        dataset=said.dataset,
-    ):
+        plan, run=said.run, steps_per_line=said.reserve, seeded=said.seeded,
+        preprocessing_is_private=preprocessing_is_private, dataset=said.dataset,
+    ):  # fmt: skip
         raise InvalidValue(
             f"{folder / ledger_reading.NAME}: line 1: does not say what its plan says, and run.json of the task. What "
             "holds could not be told. Restore the files of one run."
@@ -274,7 +271,9 @@ def read_about(folder: Path) -> dict[str, Any]:
         found = parse_plan_file(file)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise InvalidValue(f"is not the description of a run: it has no format={FORMAT!r}.")
-        if found.get("version") != VERSION:
+        if found.get("version") == 1:
+            found = dict(from_format_1("run", found))
+        elif found.get("version") != VERSION:
             raise InvalidValue(f"version={found.get('version')!r} must be {VERSION}. Use the Privet that wrote it.")
         if "non_private_preprocessing" not in found and "COUNTED WITHOUT PRIVACY" in str(found.get("source")):
             found["non_private_preprocessing"] = COUNTED

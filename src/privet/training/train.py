@@ -134,7 +134,7 @@ def resume_run(
     reserve = ledger_reading.read_ledger(folder).header.reserve
     training = taken_up(
         parts.model, parts.optimizer, loaded.train, run.plan, out=folder, scheduler=parts.pace.scheduler,
-        reserve=reserve, generator=Randomness(run.seed, run.steps), **_training_options(parts, about, group),
+        steps_per_line=reserve, randomness=Randomness(run.seed, run.steps), **_training_options(parts, about, group),
     )  # fmt: skip
     with training:
         kept = checkpoint.peek(folder).extra if (folder / checkpoint_format.NAME).exists() else None

@@ -206,7 +206,7 @@ class Training:
     def ema_weights(self) -> Iterator[nn.Module]:
         """The model with its averaged weights, for evaluation; it has its own again after it."""
         if self.average is None:
-            raise InvalidValue("average=None keeps no average. It is made along the way. Give average=0.999, say.")
+            raise InvalidValue("ema_decay=None keeps no average. It is made along the way. Give ema_decay=0.999, say.")
         if self.has_pending_batch:
             raise InvalidValue(
                 "ema_weights() was called inside a batch, or twice. Its step needs the weights. Step first."

@@ -27,7 +27,7 @@ class WeightAverage:
     """
 
     def __init__(self, named: Mapping[str, nn.Parameter], *, decay: float) -> None:
-        _check.between(0, 1, average=decay)
+        _check.between(0, 1, ema_decay=decay)
         self._named, self.decay, self.steps = dict(named), decay, 0
         self.mean: dict[str, Tensor] = {name: _widen(p).clone() for name, p in named.items()}
 

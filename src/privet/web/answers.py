@@ -74,8 +74,8 @@ def ahead_answer(recipe: Recipe) -> dict[str, Any]:
         {
             "steps": cell.steps, "batch_size": cell.batch_size, "epochs": cell.epochs, "std": cell.std,
             "frontier": cell.frontier,
-            "noise_multiplier": None if cell.noise_multiplier is None else format_outward(cell.noise_multiplier, up=True, digits=4),
-            "noise_last": None if cell.noise_last is None else format_outward(cell.noise_last, up=True, digits=4),
+            "noise_multiplier": _shown(cell.noise_multiplier),
+            "noise_last": _shown(cell.noise_last),
             "label": None if cell.guarantee is None else cell.guarantee.label, "why": cell.why,
         }
         for cell in ahead(recipe, batches=batches, steps=steps).cells
@@ -167,3 +167,7 @@ def _best_attacker(curve: Tradeoff | Gaussian) -> dict[str, Any]:
         "false_alarms": f"{100 * FALSE_ALARMS:g}",
         "hits": format_outward(100 * true_positive_rate(curve, FALSE_ALARMS), up=True, digits=3),
     }
+
+
+def _shown(noise: float | None) -> str | None:
+    return None if noise is None else format_outward(noise, up=True, digits=4)

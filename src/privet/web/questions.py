@@ -57,7 +57,7 @@ def recipe_from_controls(given: Any) -> Recipe:
     # The page keeps both rhos while the method changes; one that the method does not need is left aside.
     kept = {key: value for key, value in asked.items() if not key.startswith("rho_") or key in needs}
     if "dataset_size" not in kept:
-        raise InvalidValue("size is missing. The sample rate depends on it. Give the number of examples.")
+        raise InvalidValue("dataset_size is missing. The sample rate depends on it. Give the number of examples.")
     recipe = Recipe.of(**kept)
     _check_reach(recipe)
     return recipe
@@ -71,11 +71,11 @@ def recipe_to_toml(recipe: Recipe) -> str:
     # privet plan recipe.toml --out plan.json
     epsilon = 1.2
     delta = 1e-05
-    relation = "zero-out"
-    size = 60000
-    batch = 256
+    adjacency = "zero-out"
+    dataset_size = 60000
+    batch_size = 256
     epochs = 60
-    clip = 1
+    clipping_norm = 1
     method = "noisy-sgd"
     <BLANKLINE>
     """
@@ -87,8 +87,8 @@ def recipe_to_command(recipe: Recipe) -> str:
     """The command line that makes the same plan.
 
     >>> recipe = recipe_from_controls({"epsilon": 1.2, "delta": 1e-5, "dataset_size": 60000, "epochs": 60})
-    >>> recipe_to_command(recipe).partition(" --size ")[0]
-    'privet plan --epsilon 1.2 --delta 1e-05 --relation zero-out'
+    >>> recipe_to_command(recipe).partition(" --dataset-size ")[0]
+    'privet plan --epsilon 1.2 --delta 1e-05 --adjacency zero-out'
     """
     words = ["privet", "plan"]
     for key, value in _control_values(recipe).items():
@@ -153,6 +153,6 @@ def _check_reach(recipe: Recipe) -> None:
     if recipe.budget.delta >= 1 / recipe.dataset_size:
         raise InvalidValue(
             f"delta={recipe.budget.delta:g} must be below 1/dataset_size={1 / recipe.dataset_size:g}. Otherwise one "
-            "whole example may "
-            "be published. Use a smaller delta."
+            "whole "
+            "example may be published. Use a smaller delta."
         )

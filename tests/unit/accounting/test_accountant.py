@@ -28,7 +28,7 @@ SIZE, RATE, STEPS = 10_000, 0.01, 200
 
 def ledger_of(sampling="poisson", noise: float = 1.0, rate: float = RATE, count: int = STEPS) -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate, sampling=sampling), count)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate, sampling=sampling), count)
     return ledger
 
 
@@ -123,7 +123,7 @@ def test_every_accountant_of_gaussians_takes_the_cap(accountant):
 
 def test_as_poisson_keeps_everything_else():
     ledger = capped(170)
-    ledger.add(Step(noise=2.0, rate=0.5, sampling="shuffled"), 2)
+    ledger.add(Step(noise_multiplier=2.0, sample_rate=0.5, sampling="shuffled"), 2)
     assert [(s.sampling.name, n) for s, n in to_poisson(ledger)] == [("poisson", STEPS), ("shuffled", 2)]
 
 
@@ -158,7 +158,7 @@ def test_a_shuffled_epoch_ends_with_its_run():
     assert spent(compose_ledgers(one, one), DELTA).epsilon >= spent(coins, DELTA).epsilon_lower
     run = Ledger()
     run.extend(noise_multiplier=[9.0, 3.0, 8.0, 7.0, 6.0], sample_rate=1 / 3, sampling="shuffled")
-    run.add(Step(noise=4.0))  # a step of another kind does not end the epoch
+    run.add(Step(noise_multiplier=4.0))  # a step of another kind does not end the epoch
     assert epoch_noises(compose_ledgers(run)) == epoch_noises(run) == [3.0, 6.0]
     assert epoch_noises(compose_ledgers(run, one, run)) == [3.0, 6.0, 1.0, 3.0, 6.0]  # the rate may change between runs
     assert compose_ledgers(ledger_of(), ledger_of()) == ledger_of(count=2 * STEPS)
@@ -176,7 +176,7 @@ def test_shuffling_is_never_cheaper_than_poisson():
 def test_a_delta_of_one_over_n_draws_a_warning(delta, warns):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        spent(ledger_of(), delta, size=SIZE)
+        spent(ledger_of(), delta, dataset_size=SIZE)
     assert bool(caught) == warns
     if warns:
         assert "1/(10 size)=1e-05" in str(caught[0].message)
@@ -220,7 +220,7 @@ def test_a_refusal_names_a_way_out(sampling, rate, adjacency, match):
 def test_one_bad_step_among_many_is_found():
     ledger = ledger_of()
     ledger.extend(noise_multiplier=[2.0, 3.0, 4.0], sample_rate=0.5)
-    ledger.add(Step(noise=3.0, rate=0.5, sampling="fixed-size"))
+    ledger.add(Step(noise_multiplier=3.0, sample_rate=0.5, sampling="fixed-size"))
     with pytest.raises(Unsupported, match="fixed-size"):
         spent(ledger, DELTA)
 
@@ -228,8 +228,8 @@ def test_one_bad_step_among_many_is_found():
 def test_representatives_cover_each_kind():
     ledger = Ledger()
     ledger.extend(noise_multiplier=[1.0, 2.0, 3.0, 4.0], sample_rate=[0.1, 0.2, 1.0, 1.0])
-    ledger.add(Step(noise=5.0, rate=0.1, sampling="shuffled"))
-    found = {(step.sampling.name, step.rate == 1) for step in representative_steps(ledger)}
+    ledger.add(Step(noise_multiplier=5.0, sample_rate=0.1, sampling="shuffled"))
+    found = {(step.sampling.name, step.sample_rate == 1) for step in representative_steps(ledger)}
     assert found == {("poisson", False), ("poisson", True), ("shuffled", False)}
 
 

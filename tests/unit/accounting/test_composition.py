@@ -16,7 +16,7 @@ HONEST = (Basic, Advanced, Optimal)
 
 def constant(noise: float = 6.0, rate: float = 0.01, count: int = 10000) -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate), count)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate), count)
     return ledger
 
 
@@ -72,8 +72,8 @@ def test_the_grid_is_never_too_favourable(monkeypatch):
     ledger = Ledger()
     ledger.extend(noise_multiplier=2.0 ** np.arange(-3, 4), sample_rate=[1.0, 0.5, 0.25, 0.1, 1 / 3, 0.9, 1.0])
     noise, rate, counts = composition.distinct_steps(ledger)
-    assert (np.sort(noise) <= np.sort(ledger.columns().noise)).all()
-    assert (np.sort(rate) >= np.sort(ledger.columns().rate)).all()
+    assert (np.sort(noise) <= np.sort(ledger.columns().noise_multiplier)).all()
+    assert (np.sort(rate) >= np.sort(ledger.columns().sample_rate)).all()
     assert (rate <= 1).all()
     assert counts.sum() == 7
 
@@ -91,7 +91,9 @@ def test_the_papers_way_can_under_report():
 
 
 def test_overflow_of_the_papers_advanced_form_is_refused():
-    assert "overflows" in (AdvancedWei().unsupported_reason(Step(noise=0.05, rate=0.1), "zero-out") or "")
+    assert "overflows" in (
+        AdvancedWei().unsupported_reason(Step(noise_multiplier=0.05, sample_rate=0.1), "zero-out") or ""
+    )
 
 
 @pytest.mark.slow

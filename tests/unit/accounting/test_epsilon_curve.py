@@ -50,7 +50,7 @@ def test_the_stairs_hold_between_the_computed_steps_too():
 
 def test_a_short_run_has_as_many_points_as_are_asked_for():
     ledger = Ledger()
-    ledger.add(Step(noise=30.0, rate=1.0), 400)
+    ledger.add(Step(noise_multiplier=30.0, sample_rate=1.0), 400)
     curve = epsilon_curve(ledger, DELTA, points=50)
     assert len(curve.steps) >= 50
     assert np.diff(curve.steps).max() <= 9
@@ -68,7 +68,7 @@ def test_other_accountants_have_a_curve_too(accountant):
 def test_whole_dataset_and_capped_and_shuffled_steps_have_a_curve():
     whole, capped, shuffled = Ledger(), Ledger(), Ledger()
     whole.extend(noise_multiplier=[20.0, 15.0, 10.0], sample_rate=1.0)
-    capped.add(Step(noise=1.0, rate=0.01, sampling="truncated-poisson:cap=200,size=10000"), 30)
+    capped.add(Step(noise_multiplier=1.0, sample_rate=0.01, sampling="truncated-poisson:cap=200,size=10000"), 30)
     shuffled.extend(noise_multiplier=np.linspace(20, 10, 12), sample_rate=0.25, sampling="shuffled")
     for ledger in (whole, capped, shuffled):
         curve = epsilon_curve(ledger, DELTA, points=4)

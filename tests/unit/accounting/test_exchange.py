@@ -22,7 +22,7 @@ Poisson = dp_event.PoissonSampledDpEvent
 def ledger_of(*rows: tuple[float, float, int], sampling: str = "poisson") -> Ledger:
     ledger = Ledger()
     for noise, rate, count in rows:
-        ledger.add(Step(noise=noise, rate=rate, sampling=sampling), count)  # type: ignore[arg-type]
+        ledger.add(Step(noise_multiplier=noise, sample_rate=rate, sampling=sampling), count)  # type: ignore[arg-type]
     return ledger
 
 
@@ -79,7 +79,7 @@ def test_an_opacus_history_holds_only_poisson_steps() -> None:
 def test_clips_are_dropped_for_opacus_and_equal_steps_join() -> None:
     ledger = Ledger()
     for clip in (1.0, 0.5):
-        ledger.add(Step(noise=1.0, rate=0.1, clip=clip), 2)
+        ledger.add(Step(noise_multiplier=1.0, sample_rate=0.1, clipping_norm=clip), 2)
     assert exchange.to_opacus(ledger)["history"] == [(1.0, 0.1, 4)]
 
 
@@ -127,25 +127,25 @@ def test_two_gaussians_on_one_sample_are_one_release() -> None:
     event = Poisson(0.01, dp_event.ComposedDpEvent([Gaussian(1.0), dp_event.SelfComposedDpEvent(Gaussian(2.0), 4)]))
     ((step, count),) = exchange.from_dp_event(event)
     assert count == 1
-    assert step.noise == pytest.approx((1 + 4 / 4) ** -0.5)
+    assert step.noise_multiplier == pytest.approx((1 + 4 / 4) ** -0.5)
     assert exchange.from_dp_event(Poisson(0.01, dp_event.NoOpDpEvent())) == Ledger()
 
 
 def test_the_noise_of_one_sample_survives_extremes() -> None:
     two = dp_event.SelfComposedDpEvent(Gaussian(1e200), 4)
     ((step, _),) = exchange.from_dp_event(Poisson(0.01, two))
-    assert step.noise == pytest.approx(5e199)
+    assert step.noise_multiplier == pytest.approx(5e199)
 
 
 def test_sampling_without_replacement_is_fixed_size_over_twice_the_clip() -> None:
     event = dp_event.SampledWithoutReplacementDpEvent(1000, 10, Gaussian(4.0))
     ledger = exchange.from_dp_event(dp_event.SelfComposedDpEvent(event, 7))
     assert ledger == ledger_of((2.0, 0.01, 7), sampling="fixed-size")
-    assert exchange.to_dp_event(ledger, size=1000) == dp_event.SelfComposedDpEvent(event, 7)
+    assert exchange.to_dp_event(ledger, dataset_size=1000) == dp_event.SelfComposedDpEvent(event, 7)
     with pytest.raises(InvalidValue, match="dataset_size=None"):
         exchange.to_dp_event(ledger)
     with pytest.raises(InvalidValue, match="whole number of examples"):
-        exchange.to_dp_event(ledger, size=1050)
+        exchange.to_dp_event(ledger, dataset_size=1050)
 
 
 def test_truncated_poisson_goes_both_ways() -> None:
@@ -214,7 +214,7 @@ def test_every_form_comes_back_equal(tmp_path_factory: pytest.TempPathFactory, r
 def test_clips_and_samplings_survive_our_own_file(tmp_path: Path) -> None:
     ledger = Ledger()
     for sampling in ("poisson", "truncated-poisson:cap=400,size=60000", "fixed-size", "shuffled"):
-        ledger.add(Step(noise=1.0, rate=0.25, clip=0.3, sampling=sampling), 4)  # type: ignore[arg-type]
+        ledger.add(Step(noise_multiplier=1.0, sample_rate=0.25, clipping_norm=0.3, sampling=sampling), 4)  # type: ignore[arg-type]
     exchange.write(ledger, tmp_path / "a.json")
     assert exchange.read(tmp_path / "a.json") == ledger
     exchange.write(Ledger(), tmp_path / "b.json")
@@ -262,14 +262,14 @@ BAD = {
     "500 digits": (OURS + '[{"noise_multiplier": ' + "9" * 500 + ', "sample_rate": 0.1}]}', "too many digits"),
     "text noise": (OURS + '[{"noise_multiplier": "1", "sample_rate": 0.1}]}', "noise_multiplier='1'"),
     "null noise": (OURS + '[{"noise_multiplier": null, "sample_rate": 0.1}]}', "noise_multiplier=None"),
-    "no rate": (OURS + '[{"noise_multiplier": 1}]}', "steps[0]: rate is missing"),
+    "no rate": (OURS + '[{"noise_multiplier": 1}]}', "steps[0]: sample_rate is missing"),
     "misspelt key": (OURS + '[{"noize": 1, "sample_rate": 0.1}]}', "Did you mean 'noise'"),
     "unknown sampling": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "sampling": "poison"}]}', "poisson"),
     "sampling a number": (OURS + '[{"noise_multiplier": 1, "sample_rate": 0.1, "sampling": 3}]}', "sampling=3"),
     "step a number": (OURS + "[3]}", "steps[0]"),
     "steps an object": (OURS + "{}}", "steps must be a list"),
     "no steps": ('{"format": "privet-ledger", "version": 1}', "steps must be a list"),
-    "version 2": ('{"format": "privet-ledger", "version": 2, "steps": []}', "version=2"),
+    "version 3": ('{"format": "privet-ledger", "version": 3, "steps": []}', "version=3"),
     "no version": ('{"format": "privet-ledger", "steps": []}', "version=None"),
     "another format": ('{"format": "spreadsheet"}', "format='spreadsheet'"),
     "nothing known": ('{"epsilon": 3}', "none of the forms"),
@@ -297,7 +297,7 @@ BAD = {
     ),
     "event unknown": ('{"class_name": "os.system"}', "os.system is not covered"),
     "no header": ("1.0,0.1\n", "line 1: column 1 is not known"),
-    "no rate column": ("noise,count\n1,2\n", "no column 'rate'"),
+    "no rate column": ("noise,count\n1,2\n", "no column 'sample_rate'"),
     "column twice": ("noise,rate,rate\n1,0.1,0.1\n", "twice"),
     "missing cell": ("noise,rate\n1\n", "line 2: 1 values under 2 columns"),
     "bad cell": ("noise,rate\n1,0.1\n1,x\n", "line 3: sample_rate='x'"),

@@ -18,7 +18,7 @@ DELTA = 1e-5
 
 def ledger(noise: float, rate: float = 1.0, steps: int = 1, kind: str = "poisson") -> Ledger:
     made = Ledger()
-    made.add(Step(noise=noise, rate=rate, sampling=sampling(kind)), steps)
+    made.add(Step(noise_multiplier=noise, sample_rate=rate, sampling=sampling(kind)), steps)
     return made
 
 

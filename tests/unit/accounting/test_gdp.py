@@ -82,14 +82,14 @@ def test_values_out_of_range_are_refused(bad):
 
 def test_equal_steps_give_the_plain_limit():
     ledger = Ledger()
-    ledger.add(Step(noise=1.1, rate=0.01), 500)
-    assert extended_clt_mu(ledger) == pytest.approx(clt_mu(noise=1.1, rate=0.01, steps=500))
+    ledger.add(Step(noise_multiplier=1.1, sample_rate=0.01), 500)
+    assert extended_clt_mu(ledger) == pytest.approx(clt_mu(noise_multiplier=1.1, sample_rate=0.01, steps=500))
 
 
 def test_the_limit_under_reports_and_says_so():
     """MNIST, noise 0.7, 45 epochs: 5.07 by the limit, 5.640 in truth."""
     ledger = Ledger()
-    ledger.add(Step(noise=0.7, rate=256 / 60000), 10547)
+    ledger.add(Step(noise_multiplier=0.7, sample_rate=256 / 60000), 10547)
     lower, epsilon = Gdp().bounds(ledger, 1e-5)
     assert lower is None
     assert epsilon < 5.64
@@ -116,5 +116,5 @@ def test_shuffled_batches_count_the_least_noise_of_each_epoch():
 
 
 def test_overflow_is_refused_with_a_reason():
-    assert "overflows" in (Gdp().unsupported_reason(Step(noise=0.03, rate=0.5), "zero-out") or "")
-    assert Gdp().unsupported_reason(Step(noise=0.03), "zero-out") is None
+    assert "overflows" in (Gdp().unsupported_reason(Step(noise_multiplier=0.03, sample_rate=0.5), "zero-out") or "")
+    assert Gdp().unsupported_reason(Step(noise_multiplier=0.03), "zero-out") is None

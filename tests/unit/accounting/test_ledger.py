@@ -21,14 +21,14 @@ def one_by_one(ledger: Ledger) -> list[Step]:
 def build(given_rows) -> Ledger:
     ledger = Ledger()
     for noise, rate, count in given_rows:
-        ledger.add(Step(noise=noise, rate=rate), count)
+        ledger.add(Step(noise_multiplier=noise, sample_rate=rate), count)
     return ledger
 
 
 def test_equal_neighbours_are_stored_once():
     ledger = Ledger()
     for noise in (1.0, 1.0, 2.0, 1.0):
-        ledger.add(Step(noise=noise, rate=0.1))
+        ledger.add(Step(noise_multiplier=noise, sample_rate=0.1))
     assert [count for _, count in ledger] == [2, 1, 1]
     assert (ledger.steps, len(ledger), bool(ledger), bool(Ledger())) == (4, 4, True, False)
 
@@ -38,7 +38,7 @@ def test_extending_is_adding_one_by_one(given_rows):
     added = build(given_rows)
     steps = one_by_one(added)
     extended = Ledger()
-    extended.extend(noise_multiplier=[s.noise for s in steps], sample_rate=[s.rate for s in steps])
+    extended.extend(noise_multiplier=[s.noise_multiplier for s in steps], sample_rate=[s.sample_rate for s in steps])
     assert extended == added
     assert extended.steps == sum(count for *_, count in given_rows)
 
@@ -54,7 +54,7 @@ def test_a_prefix_is_the_first_steps(given_rows, data):
 def test_a_prefix_is_a_ledger_of_its_own(given_rows, data):
     ledger = build(given_rows)
     before = one_by_one(ledger)
-    ledger.first(data.draw(st.integers(0, ledger.steps))).add(Step(noise=9.0))
+    ledger.first(data.draw(st.integers(0, ledger.steps))).add(Step(noise_multiplier=9.0))
     assert one_by_one(ledger) == before
 
 
@@ -65,10 +65,10 @@ def test_more_than_there_is_is_refused():
 
 def test_columns_are_the_rows():
     ledger = build([(1.0, 0.1, 4), (2.0, 1.0, 1)])
-    ledger.add(Step(noise=2.0, rate=0.5, sampling="shuffled"), 3)
+    ledger.add(Step(noise_multiplier=2.0, sample_rate=0.5, sampling="shuffled"), 3)
     columns = ledger.columns()
-    assert columns.noise.tolist() == [1.0, 2.0, 2.0]
-    assert columns.rate.tolist() == [0.1, 1.0, 0.5]
+    assert columns.noise_multiplier.tolist() == [1.0, 2.0, 2.0]
+    assert columns.sample_rate.tolist() == [0.1, 1.0, 0.5]
     assert columns.count.tolist() == [4, 1, 3]
     assert [columns.samplings[kind] for kind in columns.sampling_index] == [POISSON, POISSON, Shuffled()]
 
@@ -76,7 +76,7 @@ def test_columns_are_the_rows():
 def test_clip_is_kept_and_splits_rows():
     ledger = Ledger()
     ledger.extend(noise_multiplier=1.0, sample_rate=0.1, clipping_norm=[1.0, 1.0, 2.0])
-    assert [(step.clip, count) for step, count in ledger] == [(1.0, 2), (2.0, 1)]
+    assert [(step.clipping_norm, count) for step, count in ledger] == [(1.0, 2), (2.0, 1)]
 
 
 def test_nothing_added_is_nothing():
@@ -118,4 +118,4 @@ def test_a_step_that_cannot_be_is_refused(values):
 @pytest.mark.parametrize("count", [0, -1, 1.5, True])
 def test_a_count_is_a_whole_number(count):
     with pytest.raises(InvalidValue, match="count"):
-        Ledger().add(Step(noise=1.0), count)
+        Ledger().add(Step(noise_multiplier=1.0), count)

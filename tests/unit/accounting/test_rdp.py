@@ -20,7 +20,7 @@ DELTA = 1e-5
 
 def constant(noise: float, rate: float, count: int, sampling="poisson") -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate, sampling=sampling), count)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate, sampling=sampling), count)
     return ledger
 
 
@@ -107,7 +107,7 @@ def test_fixed_size_is_the_theorem_term_by_term(noise, rate, order):
 
 def test_fixed_size_and_poisson_steps_add_up():
     both = constant(4.0, 0.01, 10, "fixed-size")
-    both.add(Step(noise=2.0, rate=0.02), 5)
+    both.add(Step(noise_multiplier=2.0, sample_rate=0.02), 5)
     apart = Divergence(constant(4.0, 0.01, 10, "fixed-size"))(8.0) + Divergence(constant(2.0, 0.02, 5))(8.0)
     assert Divergence(both)(8.0) == pytest.approx(apart, rel=1e-9)
 

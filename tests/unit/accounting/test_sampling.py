@@ -21,7 +21,7 @@ def test_every_registered_sampling_has_an_example():
 
 def test_equal_parameters_compare_equal():
     assert Poisson() == POISSON
-    assert TruncatedPoisson(cap=4, size=9) == sampling("truncated-poisson: cap=4, dataset_size=9")
+    assert TruncatedPoisson(cap=4, size=9) == sampling("truncated-poisson: cap=4, size=9")
     assert TruncatedPoisson(cap=4, size=9) != TruncatedPoisson(cap=5, size=9)
     assert len({POISSON, Poisson(), Shuffled()}) == 2
 
@@ -35,9 +35,7 @@ def test_a_wrong_spelling_is_one_clear_error(text):
         sampling(text)
 
 
-@pytest.mark.parametrize(
-    "values", [{"cap": 0, "dataset_size": 9}, {"cap": 4, "dataset_size": 0}, {"cap": 1.5, "dataset_size": 9}]
-)
+@pytest.mark.parametrize("values", [{"cap": 0, "size": 9}, {"cap": 4, "size": 0}, {"cap": 1.5, "size": 9}])
 def test_caps_and_sizes_are_whole(values):
     with pytest.raises(InvalidValue):
         TruncatedPoisson(**values)

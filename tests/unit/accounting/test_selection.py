@@ -20,7 +20,7 @@ MEANS = (1.0, 1.3, 10.0, 3000.0)
 
 def ledger_of(*, noise: float = 2.0, rate: float = 0.01, steps: int = 1000, sampling: str = "poisson") -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate, sampling=sampling), steps)  # type: ignore[arg-type]
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate, sampling=sampling), steps)  # type: ignore[arg-type]
     return ledger
 
 
@@ -287,7 +287,7 @@ def test_a_shuffled_run_begins_with_a_new_epoch(steps):
     one.extend(noise_multiplier=noise, sample_rate=0.25, sampling="shuffled")
     mu = math.sqrt(3 * sum(1 / noise[epoch == e].min() ** 2 for e in set(epoch.tolist())))
     truth = Ledger()
-    truth.add(Step(noise=1 / mu))
+    truth.add(Step(noise_multiplier=1 / mu))
     assert spent(repeated_runs(one, 3), DELTA).epsilon == pytest.approx(spent(truth, DELTA).epsilon, rel=1e-9)
     assert spent(repeated_runs(one, 3), DELTA).epsilon_lower is None
 

@@ -27,7 +27,7 @@ ALPHA = np.linspace(0.0, 1.0, 201)
 
 def bu_row_two() -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=1.1, rate=256 / 60000), count=14063)
+    ledger.add(Step(noise_multiplier=1.1, sample_rate=256 / 60000), count=14063)
     return ledger
 
 
@@ -100,7 +100,7 @@ def test_ledger_curve_gives_back_the_deltas_it_was_made_of():
 def test_duality_far_out_where_the_best_test_almost_never_alarms():
     """At epsilon 181 the supremum lies near a = e^-181: a search from 0 to 1 missed it altogether."""
     ledger = Ledger()
-    ledger.add(Step(noise=0.659, rate=0.358), count=1900)
+    ledger.add(Step(noise_multiplier=0.659, sample_rate=0.358), count=1900)
     curve = tradeoff(ledger)
     epsilon = curve.epsilon[len(curve.epsilon) // 3]
     assert epsilon > 100
@@ -111,7 +111,7 @@ def test_duality_far_out_where_the_best_test_almost_never_alarms():
 
 def test_full_batch_curve_is_exactly_gaussian():
     ledger = Ledger()
-    ledger.add(Step(noise=2.0), count=3)
+    ledger.add(Step(noise_multiplier=2.0), count=3)
     exact = Gaussian(mu=math.sqrt(3) / 2)
     curve = tradeoff(ledger)(ALPHA)
     assert (curve <= exact(ALPHA) + 1e-9).all()  # a bound from below

@@ -65,7 +65,7 @@ def test_with_noise_no_more_than_the_ceiling(noise: float, rate: float) -> None:
 def test_a_step_s_likelihood_is_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     """log(1 - q + q N(u; c_k) / N(u; 0)), from densities."""
     victims = choose_targets(TASK, examples=2, candidates=5)
-    model, step = attack_scenes.network(), Step(noise=0.8, clip=0.5, rate=0.3)
+    model, step = attack_scenes.network(), Step(noise_multiplier=0.8, clipping_norm=0.5, sample_rate=0.3)
     seen = identification._public_observation(model, clipping_rule("flat"), step, victims)
     own: list[Tensor] = []
     real = identification.log_likelihood_ratio

@@ -169,7 +169,7 @@ def test_a_record_that_is_left_out_has_no_part_in_a_model(private: bool) -> None
 def test_rate_and_divisor_stay_those_of_the_plan() -> None:
     twin = to_add_remove(PLAN)
     assert list(twin.steps) == list(PLAN.steps)
-    assert twin.recipe.size == 60
+    assert twin.recipe.dataset_size == 60
     assert twin.recipe.budget.adjacency == "add-remove"
 
 

@@ -50,7 +50,9 @@ def learnt_rule(name: str, model: nn.Module, clip: float) -> object:
     rule = clipping_rule(name)
     for number in range(2 if is_adaptive(rule) else 0):
         whole = clipped_sum(model, cross_entropy, (X, Y), rule=rule, clipping_norm=clip)
-        release(whole, rule, step=Step(noise=1.0, clip=clip), batch=8, generator=seeded(number))
+        release(
+            whole, rule, step=Step(noise_multiplier=1.0, clipping_norm=clip), batch_size=8, randomness=seeded(number)
+        )
     return rule
 
 
@@ -73,29 +75,35 @@ def test_what_is_observed_is_the_clipped_gradient_when_noise_is_nothing(name: st
     model = attack_scenes.network()
     rule = learnt_rule(name, model, 0.5)
     kept = copy.deepcopy(rule)
-    moment = AttackedStep(number=0, model=model, step=Step(noise=1e-6, clip=0.5, rate=0.5), rule=rule, divisor=4.0)  # type: ignore[arg-type]
+    moment = AttackedStep(
+        number=0,
+        model=model,
+        step=Step(noise_multiplier=1e-6, clipping_norm=0.5, sample_rate=0.5),
+        rule=rule,
+        divisor=4.0,
+    )  # type: ignore[arg-type]
     victims = TargetRecords(
         inputs=X.view(4, 2, *X.shape[1:]), labels=Y.view(4, 2), places=torch.arange(8).view(4, 2), candidates=(X, Y),
         classes=3,
     )  # fmt: skip
-    seen = observe(moment, task(), victims, generator=seeded(0))
+    seen = observe(moment, task(), victims, randomness=seeded(0))
     mine = seen.gradients(X, nn.functional.one_hot(Y, 3).float())
     for word, update in seen.update.items():
         expected = mine[word].view(4, 2, *mine[word].shape[1:]).sum(1)
         assert torch.allclose(update, expected, atol=2e-4), word
-    assert str(rule.state_dict()) == str(kept.state()) if is_adaptive(rule) else rule == kept  # type: ignore[arg-type,attr-defined]
-    control = observe(moment, task(), victims, generator=seeded(0), is_control=True)
+    assert str(rule.state_dict()) == str(kept.state_dict()) if is_adaptive(rule) else rule == kept  # type: ignore[arg-type,attr-defined]
+    control = observe(moment, task(), victims, randomness=seeded(0), is_control=True)
     assert all(float(update.abs().max()) < 1e-4 for update in control.update.values())
 
 
 def test_noise_has_the_plan_s_size() -> None:
     """A fresh seed fails about once in a million: 4 x 1,603 values, 5 standard deviations."""
     moment = AttackedStep(
-        number=0, model=attack_scenes.network(), step=Step(noise=3.0, clip=2.0, rate=0.5), rule=clipping_rule("flat"),
+        number=0, model=attack_scenes.network(), step=Step(noise_multiplier=3.0, clipping_norm=2.0, sample_rate=0.5), rule=clipping_rule("flat"),
         divisor=4.0,
     )  # fmt: skip
     victims = choose_targets(task(), examples=4, candidates=8)
-    control = observe(moment, task(), victims, generator=seeded(1), is_control=True)
+    control = observe(moment, task(), victims, randomness=seeded(1), is_control=True)
     drawn = torch.cat([update.flatten() for update in control.update.values()])
     assert control.std == pytest.approx(6.0)
     assert float(drawn.std()) == pytest.approx(6.0, rel=5 / (2 * len(drawn)) ** 0.5)

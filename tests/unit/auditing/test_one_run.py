@@ -26,11 +26,11 @@ RUN = {"delta": 1e-5, "dataset_size": 600, "steps": 10, "solve": "epsilon"}
 @pytest.mark.slow
 def test_a_sound_run_passes_and_a_quarter_of_the_noise_does_not():
     honest, cheat = plan(**RUN, batch_size=600, noise_multiplier=4.0), plan(**RUN, batch_size=600, noise_multiplier=1.0)
-    found = one_run(honest, canaries=600, generator=seeded(1))
+    found = one_run(honest, canaries=600, randomness=seeded(1))
     assert found.verdict == "consistent", found
     assert found.empirical.label == "empirical"
     assert found.empirical.epsilon < honest.guarantee.epsilon
-    caught = one_run(cheat, canaries=600, generator=seeded(1), claim=tradeoff(honest.ledger()))
+    caught = one_run(cheat, canaries=600, randomness=seeded(1), claim=tradeoff(honest.ledger()))
     assert caught.verdict == "violation", caught
     assert caught.numbers["p_value"] <= 1e-3
     assert caught.empirical.epsilon > found.empirical.epsilon
@@ -39,13 +39,15 @@ def test_a_sound_run_passes_and_a_quarter_of_the_noise_does_not():
 @pytest.mark.slow
 def test_sampled_runs_are_guessed_too():
     """At rate 0.1 the coins are still guessed far better than by chance, by what the releases say."""
-    found = one_run(plan(**RUN | {"steps": 20}, batch_size=60, noise_multiplier=0.5), canaries=600, generator=seeded(2))
+    found = one_run(
+        plan(**RUN | {"steps": 20}, batch_size=60, noise_multiplier=0.5), canaries=600, randomness=seeded(2)
+    )
     assert found.verdict != "violation"
     assert found.numbers["advantage"] > 0.5
 
 
 def test_few_canaries_do_not_decide_and_say_how_many_would():
-    found = one_run(plan(**RUN | {"steps": 2}, batch_size=600, noise_multiplier=2.0), canaries=30, generator=seeded(3))
+    found = one_run(plan(**RUN | {"steps": 2}, batch_size=600, noise_multiplier=2.0), canaries=30, randomness=seeded(3))
     assert found.verdict == "inconclusive"
     assert found.samples_needed > 30
     assert str(found.samples_needed) in found.says
@@ -60,16 +62,16 @@ def toy() -> Task:
 @pytest.mark.slow
 def test_mislabelled_examples_can_be_the_canaries():
     few = plan(**RUN, batch_size=600, noise_multiplier=0.02)
-    found = one_run(few, canaries=200, kind="examples", task=toy(), generator=seeded(1))
+    found = one_run(few, canaries=200, kind="examples", task=toy(), randomness=seeded(1))
     assert found.numbers["where"] == "examples"
     assert found.numbers["advantage"] > 0.5  # hardly any noise: losses tell
-    claimed = one_run(few, canaries=200, kind="examples", task=toy(), generator=seeded(1), claim=Gaussian(mu=0.3))
+    claimed = one_run(few, canaries=200, kind="examples", task=toy(), randomness=seeded(1), claim=Gaussian(mu=0.3))
     assert claimed.verdict == "violation"
 
 
 def test_what_one_run_cannot_do_is_refused():
     planned = plan(**RUN, batch_size=600, noise_multiplier=2.0)
-    with pytest.raises(InvalidValue, match="at most the plan's size"):
+    with pytest.raises(InvalidValue, match="at most the plan's dataset_size"):
         one_run(planned, canaries=601)
     with pytest.raises(InvalidValue, match="Give a task"):
         one_run(planned, canaries=60, kind="examples")
@@ -100,12 +102,12 @@ def test_a_run_is_held_against_its_plan(tmp_path):
 
 def test_a_mechanism_of_your_own():
     class Mine:
-        claim = mechanism_claim(Step(noise=1.0), l2_bound=1.0, divisor=12)
+        claim = mechanism_claim(Step(noise_multiplier=1.0), l2_bound=1.0, divisor=12)
 
         def __call__(self, records, randomness):
             x = torch.nan_to_num(records[0]) * (records[1] != 0)[:, None]
             total = nn.functional.normalize(x, dim=1).sum(0)
-            return {"sum": (total + torch.randn(len(total), generator=generator.torch_generator())) / 12}
+            return {"sum": (total + torch.randn(len(total), generator=randomness.torch_generator())) / 12}
 
     found = audit(Mine(), samples=1000, randomness=seeded(1))
     assert [one.kind for one in found.findings] == ["replay", "step"]
@@ -118,7 +120,7 @@ def test_a_plan_is_audited_at_both_ends_and_sampled():
     assert list(plan_mechanisms(planned)) == ["", "sampled at rate 1/2: "]
     falling = method_plan("growing-mu")
     assert list(plan_mechanisms(falling)) == ["first step: ", "last step: "]
-    assert falling.steps[0].noise > falling.steps[-1].noise
+    assert falling.steps[0].noise_multiplier > falling.steps[-1].noise_multiplier
 
 
 @pytest.mark.parametrize(
@@ -170,11 +172,11 @@ def test_a_claim_that_no_sample_could_reject_is_not_called_consistent(given):
     """Noise that is next to none already, or a test that is hardly ever to accuse: less would look the same."""
 
     class Loud(Control):
-        claim = mechanism_claim(Step(noise=given["noise_multiplier"]), l2_bound=1.0, divisor=12)
+        claim = mechanism_claim(Step(noise_multiplier=given["noise_multiplier"]), l2_bound=1.0, divisor=12)
 
         def release(self, grads, there, randomness):
             return {
-                "sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), given["noise_multiplier"], generator) / 12
+                "sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), given["noise_multiplier"], randomness) / 12
             }
 
     found = audit(
@@ -195,7 +197,7 @@ def test_examples_do_not_promise_what_only_a_block_can_see():
         canaries=600,
         kind="examples",
         task=toy(),
-        generator=seeded(1),
+        randomness=seeded(1),
     )
     assert found.verdict == "consistent", found
     assert "times its mu would be" not in found.says

@@ -44,7 +44,7 @@ class Right(Control):
     """The controls' own sound mechanism: nothing is wrong with it."""
 
     def release(self, grads, there, randomness):
-        return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP, generator) / SIZE}
+        return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), NOISE * CLIP, randomness) / SIZE}
 
 
 def reasons(mechanism, given=SOME):
@@ -60,7 +60,7 @@ def test_a_sound_mechanism_is_left_alone():
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_the_engine_is_left_alone(adjacency, rate):
-    step = Step(noise=1.3, rate=rate, clip=0.7)
+    step = Step(noise_multiplier=1.3, sample_rate=rate, clipping_norm=0.7)
     mechanism = EngineStep(rule="flat", step=step, batch=SIZE * rate, adjacency=adjacency)
     found = replay(mechanism, neighbouring_pairs(adjacency=adjacency, clip=0.7)[::3])
     assert found.verdict == "consistent", found
@@ -70,7 +70,7 @@ def test_the_engine_is_left_alone(adjacency, rate):
 def test_an_unclipped_record_is_seen():
     class Unclipped(Right):
         def release(self, grads, there, randomness):
-            return {"sum": add_gaussian_noise(grads[there].sum(0), NOISE * CLIP, generator) / SIZE}
+            return {"sum": add_gaussian_noise(grads[there].sum(0), NOISE * CLIP, randomness) / SIZE}
 
     assert "times the declared sensitivity" in reasons(Unclipped())
 
@@ -79,7 +79,7 @@ def test_noise_that_follows_the_record_is_seen():
     class Follows(Right):
         def release(self, grads, there, randomness):
             std = NOISE * (1 + 0.05 * float((grads[there].norm(dim=1) > 5).any()))
-            return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), std, generator) / SIZE}
+            return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), std, randomness) / SIZE}
 
     assert "the record changes the noise" in reasons(Follows())
 
@@ -89,18 +89,18 @@ def test_a_draw_more_is_seen():
         def release(self, grads, there, randomness):
             found = super().release(grads, there, randomness)
             if int(there.sum()) == SIZE:
-                generator.numpy_generator()
+                randomness.numpy_generator()
             return found
 
     assert "changes how often something is drawn" in reasons(Draws())
     # More than privacy asks: nothing of that draw is released, and samples see no difference.
-    assert distinguish(Draws(), SOME[:1], samples=1000, generator=Randomness(3)).verdict == "consistent"
+    assert distinguish(Draws(), SOME[:1], samples=1000, randomness=Randomness(3)).verdict == "consistent"
 
 
 def test_a_result_that_is_not_a_number_is_seen():
     class Spoilt(Right):
         def prepare(self, records):
-            return lambda generator: {"sum": records[0].sum(0)}
+            return lambda randomness: {"sum": records[0].sum(0)}
 
     assert "not finite" in reasons(Spoilt(), [s for s in neighbouring_pairs() if "nan canary" in s.name])
 
@@ -109,7 +109,7 @@ def test_a_result_that_is_not_a_number_is_seen():
 def test_noise_below_the_declared_is_seen_and_more_is_no_mistake(factor, seen):
     class Other(Right):
         def release(self, grads, there, randomness):
-            return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), factor * NOISE, generator) / SIZE}
+            return {"sum": add_gaussian_noise(clip_rows(grads[there]).sum(0), factor * NOISE, randomness) / SIZE}
 
     assert ("times what is declared" in reasons(Other())) == seen
 
@@ -117,11 +117,11 @@ def test_noise_below_the_declared_is_seen_and_more_is_no_mistake(factor, seen):
 @pytest.mark.parametrize(("kept", "seen"), [(0.0, False), (1.0, True)])
 def test_noise_used_again_is_seen(kept, seen):
     class Again(Right):
-        claim = MechanismClaim(steps=(Step(noise=NOISE),) * 2, std=NOISE, step_of={"a": 0, "b": 1})
+        claim = MechanismClaim(steps=(Step(noise_multiplier=NOISE),) * 2, std=NOISE, step_of={"a": 0, "b": 1})
 
         def release(self, grads, there, randomness):
             total = clip_rows(grads[there]).sum(0)
-            one, two = (add_gaussian_noise(torch.zeros_like(total), NOISE, generator) for _ in range(2))
+            one, two = (add_gaussian_noise(torch.zeros_like(total), NOISE, randomness) for _ in range(2))
             return {"a": total + one, "b": total + kept * one + (1 - kept) * two}
 
     assert ("the noise of two steps is the same" in reasons(Again())) == seen
@@ -130,17 +130,17 @@ def test_noise_used_again_is_seen(kept, seen):
 @pytest.mark.parametrize(("charged", "seen"), [(0.2, True), (0.5, False), (0.9, False)])
 def test_a_rate_above_the_charged_is_seen(charged, seen):
     class Sampled(Right):
-        claim = MechanismClaim(steps=(Step(noise=NOISE, rate=charged),), std=NOISE)
+        claim = MechanismClaim(steps=(Step(noise_multiplier=NOISE, sample_rate=charged),), std=NOISE)
 
         def release(self, grads, there, randomness):
-            some = next(sample_steps(there, generator, rate=0.5, steps=1))
-            return {"sum": add_gaussian_noise(clip_rows(grads[some]).sum(0), NOISE, generator)}
+            some = next(sample_steps(there, randomness, rate=0.5, steps=1))
+            return {"sum": add_gaussian_noise(clip_rows(grads[some]).sum(0), NOISE, randomness)}
 
     assert ("takes part" in reasons(Sampled())) == seen
 
 
 def test_a_rare_record_is_waited_for():
-    mechanism = EngineStep(rule="flat", step=Step(noise=1.0, rate=0.01), batch=SIZE * 0.01)
+    mechanism = EngineStep(rule="flat", step=Step(noise_multiplier=1.0, sample_rate=0.01), batch=SIZE * 0.01)
     assert replay(mechanism, SOME).numbers["furthest"] == pytest.approx(1.0, abs=1e-3)
 
 
@@ -201,10 +201,12 @@ def test_frozen_randomness_can_be_had_again():
 
 
 def test_what_is_declared():
-    one = mechanism_claim(Step(noise=2.0), l2_bound=0.5, divisor=10)
+    one = mechanism_claim(Step(noise_multiplier=2.0), l2_bound=0.5, divisor=10)
     assert one.std == pytest.approx(0.1)
     assert one.curve.mu == pytest.approx(0.5)
-    two = replace(one, steps=(Step(noise=2.0), Step(noise=2.0)), std={"a": 0.1, "b": 0.2}, step_of={"b": 1})
+    two = replace(
+        one, steps=(Step(noise_multiplier=2.0), Step(noise_multiplier=2.0)), std={"a": 0.1, "b": 0.2}, step_of={"b": 1}
+    )
     assert two.curve.mu == pytest.approx(math.sqrt(0.5))
     seen = flatten_releases({"a": torch.ones(2), "b": torch.ones(3)}, two)
     assert np.allclose(seen, [[10, 10, 0], [5, 5, 5]])
@@ -214,7 +216,7 @@ def test_what_is_declared():
 
 
 def test_the_worst_scenes_come_first():
-    mechanism = EngineStep(rule="l2_max", step=Step(noise=1.0), uncertified=True)
+    mechanism = EngineStep(rule="l2_max", step=Step(noise_multiplier=1.0), uncertified=True)
     found = most_unlike_pairs(mechanism, neighbouring_pairs(), 3)
     assert len(found) == 3
     assert all("quiet" in scene.name or "empty" in scene.name for scene in found)
@@ -228,11 +230,11 @@ class Layers(Right):
     """The sum in four tensors, with noise of its own for each unless `noise` says otherwise."""
 
     def noise(self, layer, randomness):
-        return add_gaussian_noise(torch.zeros(32, dtype=torch.float64), NOISE * CLIP, generator)
+        return add_gaussian_noise(torch.zeros(32, dtype=torch.float64), NOISE * CLIP, randomness)
 
     def release(self, grads, there, randomness):
         parts = torch.split(clip_rows(grads[there]).sum(0), 32)
-        return {str(k): (part + self.noise(k, generator)) / SIZE for k, part in enumerate(parts)}
+        return {str(k): (part + self.noise(k, randomness)) / SIZE for k, part in enumerate(parts)}
 
 
 def test_a_layer_with_noise_of_its_own_is_left_alone():
@@ -240,7 +242,7 @@ def test_a_layer_with_noise_of_its_own_is_left_alone():
 
 
 def seen_by_samples(mechanism):
-    return distinguish(mechanism, SOME[:1], samples=200, generator=Randomness(1)).verdict == "violation"
+    return distinguish(mechanism, SOME[:1], samples=200, randomness=Randomness(1)).verdict == "violation"
 
 
 @pytest.mark.parametrize(("std", "said"), [(0.0, "some of '3' has no noise"), (0.1, "the noise of '3' spreads by 0.")])
@@ -249,7 +251,7 @@ def test_one_layer_without_its_noise_is_seen(std, said):
 
     class Bare(Layers):
         def noise(self, layer, randomness):
-            return super().noise(layer, generator) * (std if layer == 3 else 1.0)
+            return super().noise(layer, randomness) * (std if layer == 3 else 1.0)
 
     assert said in reasons(Bare())
     assert seen_by_samples(Bare())
@@ -258,7 +260,7 @@ def test_one_layer_without_its_noise_is_seen(std, said):
 def test_one_entry_without_noise_is_seen():
     class Entry(Layers):
         def noise(self, layer, randomness):
-            return super().noise(layer, generator) * (torch.arange(32) != 5 * layer)
+            return super().noise(layer, randomness) * (torch.arange(32) != 5 * layer)
 
     assert "has no noise" in reasons(Entry())
     assert seen_by_samples(Entry())
@@ -266,11 +268,11 @@ def test_one_entry_without_noise_is_seen():
 
 
 def test_one_noise_for_all_layers_is_seen():
-    """As where a generator is seeded anew for each: the difference of two layers has no noise at all."""
+    """As where a randomness is seeded anew for each: the difference of two layers has no noise at all."""
 
     class Again(Layers):
         def noise(self, layer, randomness):
-            return super().noise(layer, FrozenRandomness(0, generator.seed))
+            return super().noise(layer, FrozenRandomness(0, randomness.seed))
 
     assert "the noise of two tensors is the same" in reasons(Again())
 
@@ -278,7 +280,7 @@ def test_one_noise_for_all_layers_is_seen():
 def test_one_number_for_all_entries_is_seen():
     class Flat(Layers):
         def noise(self, layer, randomness):
-            return add_gaussian_noise(torch.zeros(1, dtype=torch.float64), NOISE * CLIP, generator).expand(32)
+            return add_gaussian_noise(torch.zeros(1, dtype=torch.float64), NOISE * CLIP, randomness).expand(32)
 
     assert "spreads by 0 times" in reasons(Flat())
 
@@ -330,9 +332,9 @@ def test_a_loop_with_the_mistake_is_seen_and_its_sound_twin_is_not(pair):
     assert reasons(bad) != ""
     assert reasons(twin) == ""
     assert reasons(TrainingSteps(plan=planned), SOME[:2]) == ""
-    accused = distinguish(bad, SOME[:1], samples=1000, generator=Randomness(3))
+    accused = distinguish(bad, SOME[:1], samples=1000, randomness=Randomness(3))
     assert (accused.verdict, accused.mu > accused.mu_claimed) == ("violation", True)
-    assert distinguish(twin, SOME[:1], samples=1000, generator=Randomness(3)).verdict != "violation"
+    assert distinguish(twin, SOME[:1], samples=1000, randomness=Randomness(3)).verdict != "violation"
 
 
 @pytest.mark.parametrize("mechanism", [ChosenBatch(), RawStep()])

@@ -92,7 +92,7 @@ def test_l2_max_reads_the_batch():
 def told(rule, unclipped, times=1):
     """The rule after releases that say this fraction was left unclipped."""
     for _ in range(times):
-        rule.learn({}, torch.tensor([unclipped - 0.5]), clip=1.0, std=1.0, batch=10)
+        rule.learn({}, torch.tensor([unclipped - 0.5]), clip=1.0, std=1.0, batch_size=10)
     return rule
 
 
@@ -164,7 +164,7 @@ def trained(steps=5):
     seen = [
         {"a": torch.randn(3, 2, generator=generator), "b": torch.randn(4, generator=generator)} for _ in range(steps)
     ]
-    given = [rule.learn(s, torch.zeros(0), clip=2.0, std=0.7, batch=8.0) for s in seen]
+    given = [rule.learn(s, torch.zeros(0), clip=2.0, std=0.7, batch_size=8.0) for s in seen]
     return rule, seen, given
 
 
@@ -201,7 +201,7 @@ def test_estimates_made_of_noise_alone_do_not_run_away():
     rule, generator = AdaClip(), torch.Generator().manual_seed(0)
     for _ in range(200):
         noise = torch.randn(10_000, generator=generator) * 10 / 256
-        restored = rule.learn({"w": noise}, torch.zeros(0), clip=1.0, std=10.0, batch=256.0)
+        restored = rule.learn({"w": noise}, torch.zeros(0), clip=1.0, std=10.0, batch_size=256.0)
     scale = rule.transform("w", Dense(torch.zeros(1, 10_000))).scale
     assert 0.3 < float(scale.min()) <= float(scale.max()) < 3
     assert float(restored["w"].norm()) < 1.5 * float(noise.norm())
@@ -216,7 +216,7 @@ def test_quiet_coordinates_get_less_noise():
         seen = (
             size * torch.randn(100, generator=generator) * 16 / scale + 0.1 * torch.randn(100, generator=generator)
         ) / 256
-        rule.learn({"w": seen}, torch.zeros(0), clip=1.0, std=0.1, batch=256.0)
+        rule.learn({"w": seen}, torch.zeros(0), clip=1.0, std=0.1, batch_size=256.0)
     scale = rule.transform("w", Dense(torch.zeros(1, 100))).scale
     assert float(scale[:50].mean()) > 3 * float(scale[50:].mean())
 
@@ -273,7 +273,7 @@ def test_a_rule_of_ones_own_works_by_its_address(monkeypatch):
         (Flat, "must be a name, or an object with groups, scales, l2_bound"),
         (7, "must be a name, or an object"),
         ("os:system", "must be a class with groups"),
-        (Forgetful(), "must be a name, or an object with .*threshold"),
+        (Forgetful(), "must be a name, or an object with .*current_clip"),
     ],
 )
 def test_a_wrong_rule_is_explained(rule, says):

@@ -270,19 +270,19 @@ def wide() -> tuple[nn.Module, estimates.Rows]:
 def test_memory_grows_with_the_records_and_the_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "LONGEST", 1e9)  # on a busy machine, too, all rows are tried
     model, rows_of = wide()
-    free = estimate(model, LOSS, rows_of, batch=128, rounds=1)
+    free = estimate(model, LOSS, rows_of, batch_size=128, rounds=1)
     assert free.physical is None
     assert free.bytes_each is not None
     assert 40_000 <= free.bytes_each <= 10 * 40_000  # an activation or more, and not a gradient for each weight
     assert free.peak_bytes is not None
     assert free.peak_bytes >= 128 * 40_000
-    tight = estimate(model, LOSS, rows_of, batch=128, rounds=1, limit=free.peak_bytes // 2)
+    tight = estimate(model, LOSS, rows_of, batch_size=128, rounds=1, limit=free.peak_bytes // 2)
     assert tight.physical is not None
     assert 8 <= tight.physical < 128
     assert tight.peak_bytes is not None
     assert tight.peak_bytes <= SAFE * (free.peak_bytes // 2)
     assert tight.fits
-    assert not estimate(model, LOSS, rows_of, batch=128, rounds=1, limit=40_000).fits
+    assert not estimate(model, LOSS, rows_of, batch_size=128, rounds=1, limit=40_000).fits
 
 
 def test_the_plans_rule_and_largest_batch_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,19 +293,19 @@ def test_the_plans_rule_and_largest_batch_are_taken(monkeypatch: pytest.MonkeyPa
     mean, largest = estimates.mean_and_largest_rate(p)
     assert (mean, largest) == (pytest.approx(0.125), pytest.approx(0.2))
     found = estimate(nn.Linear(4, 3), LOSS, repeat_rows(BATCH), plan=p, rounds=1)
-    assert (found.batch, found.rows) == (40, 40)
+    assert (found.batch_size, found.rows) == (40, 40)
     assert used == ["quantile"]
 
 
 def test_a_step_that_takes_long_is_tried_on_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates, "LONGEST", 0.0)
-    found = estimate(nn.Linear(4, 3), LOSS, repeat_rows(BATCH), batch=1000, rounds=1)
-    assert (found.batch, found.rows) == (1000, estimates.FIRST)
+    found = estimate(nn.Linear(4, 3), LOSS, repeat_rows(BATCH), batch_size=1000, rounds=1)
+    assert (found.batch_size, found.rows) == (1000, estimates.FIRST)
 
 
 def test_memory_is_not_guessed_where_torch_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.autograd, "_enable_profiler")
-    found = estimate(nn.Linear(4, 3), LOSS, repeat_rows(BATCH), batch=8, rounds=1, limit=10)
+    found = estimate(nn.Linear(4, 3), LOSS, repeat_rows(BATCH), batch_size=8, rounds=1, limit=10)
     assert (found.peak_bytes, found.bytes_each, found.physical, found.fits) == (None, None, None, True)
 
 

@@ -23,7 +23,7 @@ BUDGET = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 60000, "batch_size": 25
 
 def ledger(noise=1.1, rate=0.01, count=100, **more):
     found = Ledger()
-    found.add(Step(noise=noise, rate=rate, **more), count)
+    found.add(Step(noise_multiplier=noise, sample_rate=rate, **more), count)
     return found
 
 
@@ -68,7 +68,7 @@ def test_so_are_parts_of_a_run(make, address):
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        ("outside_parts:HalfAdaptive", "threshold, transformed, bits"),
+        ("outside_parts:HalfAdaptive", "current_clip, transform, statistics"),
         ("outside_parts:Fussy", "cannot be made: part must be given"),
         ("outside_parts:NoOp:part=1", "has no option 'part'"),
         ("outside_parts:", "is not known"),
@@ -82,7 +82,7 @@ def test_a_rule_that_could_not_be_used_is_refused_when_planning(rule, says, monk
 
 
 def test_a_rule_of_ones_own_cannot_ask_to_go_past_its_bound():
-    with pytest.raises(Unsupported, match="unsound='because'"):
+    with pytest.raises(Unsupported, match="caveat='because'"):
         Recipe.of(**BUDGET, rule="outside_parts:Asks")
 
 

@@ -100,9 +100,9 @@ def test_a_client_of_another_size_plans_for_itself() -> None:
     p = plan(epsilon=2.0, delta=1e-2, dataset_size=50, batch_size=10, steps=7)
     assert client_plan(p, 50) is p
     small = client_plan(p, 25)
-    assert (small.recipe.size, len(small.steps)) == (25, 7)
+    assert (small.recipe.dataset_size, len(small.steps)) == (25, 7)
     assert small.guarantee.epsilon <= 2.0
-    assert small.steps[0].noise > p.steps[0].noise
+    assert small.steps[0].noise_multiplier > p.steps[0].noise_multiplier
 
 
 def test_clients_are_not_a_clients_records(tmp_path: Path) -> None:

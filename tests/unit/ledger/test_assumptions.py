@@ -177,11 +177,11 @@ def test_a_torn_note_is_repaired_and_still_says_void(tmp_path: Path, facts: Loop
 
 def test_a_plan_with_assumptions_in_its_file_is_refused(tmp_path: Path) -> None:
     from privet.planning import Plan
-    from privet.planning.plan import content_digest
+    from privet.planning.plan import plan_hash
 
     content = PLAN.as_dict()
     content["guarantee"] |= {"assumptions": ["none"]}
-    content["hash"] = content_digest({key: value for key, value in content.items() if key != "hash"})
+    content["hash"] = plan_hash({key: value for key, value in content.items() if key != "hash"})
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(InvalidValue, match="'assumptions', which is not known"):
         Plan.load(tmp_path / "plan.json")

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 def spend(folder: Path, *counts: int, p: Plan = PLAN, limit: int = LIMIT) -> bytes:
     """A ledger with one line for each count, and its content."""
-    with LedgerFile.create(folder, p, reserve=limit) as ledger:
+    with LedgerFile.create(folder, p, steps_per_line=limit) as ledger:
         for count in counts:
             ledger.reserve(count)
     return (folder / NAME).read_bytes()
@@ -68,7 +68,7 @@ def test_a_step_is_in_the_file_when_charge_returns(folder: Path) -> None:
 
 
 def test_one_line_may_charge_several_steps_and_all_count(folder: Path) -> None:
-    with LedgerFile.create(folder, PLAN, reserve=LIMIT) as ledger:
+    with LedgerFile.create(folder, PLAN, steps_per_line=LIMIT) as ledger:
         ledger.reserve(3)
         size = (folder / NAME).stat().st_size
         assert read_ledger(folder).ledger == PLAN.ledger().first(3)
@@ -95,7 +95,7 @@ def test_the_file_is_what_its_page_says(folder: Path) -> None:
         if number:
             assert (row["step"], row["sampling"]) == (step, "poisson")
             noises = row["noise"] if isinstance(row["noise"], list) else [row["noise"]] * row["count"]
-            assert noises == PLAN.steps.noises[step : step + row["count"]].tolist()
+            assert noises == PLAN.steps.noise_multipliers[step : step + row["count"]].tolist()
             assert row["rate"] == 0.01
             step += row["count"]
     assert step == 7
@@ -155,8 +155,8 @@ GATE = [
     (0, PLAN.steps[0], "was charged before"),
     (2, PLAN.steps[2], "Do step 1"),
     (40, PLAN.steps[39], "beyond the plan's 40"),
-    (1, replace(PLAN.steps[1], noise_multiplier=PLAN.steps[1].noise * 0.999), "noise_multiplier="),
-    (1, replace(PLAN.steps[1], noise_multiplier=PLAN.steps[1].noise * 1.001), "noise_multiplier="),
+    (1, replace(PLAN.steps[1], noise_multiplier=PLAN.steps[1].noise_multiplier * 0.999), "noise_multiplier="),
+    (1, replace(PLAN.steps[1], noise_multiplier=PLAN.steps[1].noise_multiplier * 1.001), "noise_multiplier="),
     (1, replace(PLAN.steps[1], sample_rate=0.0101), "sample_rate=0.0101"),
     (1, replace(PLAN.steps[1], sample_rate=0.0099), "sample_rate=0.0099"),
     (1, replace(PLAN.steps[1], sampling=sampling("shuffled")), "sampling=shuffled"),
@@ -165,7 +165,7 @@ GATE = [
 
 @pytest.mark.parametrize(("number", "step", "reason"), GATE, ids=[str(reason) for _, _, reason in GATE])
 def test_a_step_outside_the_plan_is_refused_and_not_charged(folder: Path, number: int, step: Step, reason: str) -> None:
-    with LedgerFile.create(folder, PLAN, reserve=LIMIT) as ledger:
+    with LedgerFile.create(folder, PLAN, steps_per_line=LIMIT) as ledger:
         ledger.charge(0, PLAN.steps[0])
         before = (folder / NAME).read_bytes()
         with pytest.raises(BudgetExceeded, match=re.escape(reason)):
@@ -195,7 +195,7 @@ def test_the_plan_ends(folder: Path) -> None:
 @pytest.mark.parametrize("reserve", [0, -1, 1001, 1.5, True])
 def test_a_bad_reserve_is_refused_before_anything_is_made(folder: Path, reserve: int) -> None:
     with pytest.raises(InvalidValue, match="steps_per_line="):
-        LedgerFile.create(folder, PLAN, reserve=reserve)
+        LedgerFile.create(folder, PLAN, steps_per_line=reserve)
     assert not folder.exists()
 
 
@@ -255,7 +255,7 @@ def test_steps_that_are_not_the_plans_are_refused(folder: Path) -> None:
 
 
 def test_a_ledger_that_lost_lines_is_refused_by_the_checkpoints_mark(folder: Path) -> None:
-    with LedgerFile.create(folder, PLAN, reserve=LIMIT) as ledger:
+    with LedgerFile.create(folder, PLAN, steps_per_line=LIMIT) as ledger:
         ledger.reserve(4)
         early = ledger.position
         ledger.reserve(4)
@@ -514,9 +514,9 @@ def test_what_is_written_by_hand_with_good_checksums_is_refused_without_a_crash(
     good = {
         "step": 4,
         "count": 1,
-        "noise_multiplier": 1.0,
-        "sample_rate": 0.01,
-        "clipping_norm": 1.0,
+        "noise": 1.0,
+        "rate": 0.01,
+        "clip": 1.0,
         "sampling": "poisson",
     }
     assert parse(whole + lines.chain_line(digest, good)[0]).ledger.steps == 5
@@ -573,7 +573,7 @@ def test_a_line_that_may_be_there_counts_and_stops_the_ledger(
         raise KeyboardInterrupt
 
     write = os.write
-    with LedgerFile.create(folder, PLAN, reserve=LIMIT) as ledger:
+    with LedgerFile.create(folder, PLAN, steps_per_line=LIMIT) as ledger:
         with monkeypatch.context() as patched:
             patched.setattr(_files, "sync", interrupted if failing == "interrupt" else no_space)
             if failing == "cut":

@@ -36,7 +36,7 @@ def spend(
 ) -> Path:
     """The folder of a run that charged so many steps."""
     made = given.pop("plan", PLAN)
-    with LedgerFile.create(folder, made, reserve=40, dataset=dataset, **given) as ledger:
+    with LedgerFile.create(folder, made, steps_per_line=40, dataset=dataset, **given) as ledger:
         if steps:
             ledger.reserve(steps)
         if facts is not None:
@@ -231,7 +231,7 @@ VOID = LoopFacts(void_from=3, void_reason="coupled examples were found")
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"seeded": True}, "came from a seed"), ({"covered": False}, "read off the records"),
+        ({"seeded": True}, "came from a seed"), ({"preprocessing_is_private": False}, "read off the records"),
         ({"plan": UNSOUND}, "does not bound"), ({"facts": VOID}, "guarantee: none, coupled examples"),
         ({"plan": TUNED}, "one run of several"),
         ({"plan": plan(**GIVEN, unit="user")}, "each user"),

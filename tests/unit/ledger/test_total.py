@@ -57,11 +57,11 @@ TWO = two_plans()
 
 def begin(out: Path, p: Plan = PLAN, *, dataset: str | None = "people", seeded: bool = False) -> None:
     """A run that has begun, and ended before its first step: it may be resumed."""
-    open_account(p, out=out, ledger=None, reserve=1, seeded=seeded, dataset=dataset).close()
+    open_account(p, out=out, ledger=None, steps_per_line=1, seeded=seeded, dataset=dataset).close()
 
 
 def go_on(out: Path) -> None:
-    open_account(PLAN, out=out, ledger=LedgerFile.open(out, PLAN), reserve=1, seeded=False).close()
+    open_account(PLAN, out=out, ledger=LedgerFile.open(out, PLAN), steps_per_line=1, seeded=False).close()
 
 
 def standing(runs: Path, dataset: str = "people") -> Standing:

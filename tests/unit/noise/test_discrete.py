@@ -39,7 +39,7 @@ def a_sum(*, clip=0.4, grads=None, bits=None):
 def test_every_value_is_a_whole_number_of_cells(value):
     sums = {"w": torch.full((5000,), value, dtype=torch.float64)}
     grid = choose_grid(sums, std=1.3, noise=1.3, batch=8)
-    cells = add_secure_noise(sums, grid=grid, generator=os_randomness(), divisor=8.0)["w"] * 8 / grid.width
+    cells = add_secure_noise(sums, grid=grid, randomness=os_randomness(), divisor=8.0)["w"] * 8 / grid.width
     assert torch.equal(cells, cells.round())
     assert abs(float(cells.mean()) * grid.width - value) < 6 * grid.std / math.sqrt(5000)
     parity = float((cells % 2).mean())  # the lowest bit is a fair coin whatever the sum: wrong once in a million
@@ -56,7 +56,7 @@ def test_plain_noise_is_on_no_grid():
 
 def test_a_sum_within_a_cell_does_not_matter_at_all():
     grid = Grid(width=2.0**-10, spread=2.0**12)
-    one, two = (add_secure_noise({"w": torch.full((9,), v)}, grid=grid, generator=seeded(1)) for v in (1.0, 1.0004))
+    one, two = (add_secure_noise({"w": torch.full((9,), v)}, grid=grid, randomness=seeded(1)) for v in (1.0, 1.0004))
     assert torch.equal(one["w"], two["w"])
 
 
@@ -205,7 +205,13 @@ def has_std(values, std):
 def test_the_noise_is_of_the_size_that_is_charged(adjacency, factor):
     c = a_sum(grads={"a": torch.zeros(150_000), "b": torch.zeros(100, 500)})
     got = release(
-        c, "flat", step=Step(noise=1.5, clip=0.4), batch=64, adjacency=adjacency, generator=seeded(1), secure=True
+        c,
+        "flat",
+        step=Step(noise_multiplier=1.5, clipping_norm=0.4),
+        batch_size=64,
+        adjacency=adjacency,
+        randomness=seeded(1),
+        secure_noise=True,
     )
     drawn = torch.cat([grad.flatten() for grad in got.grads.values()]) * 64
     assert got.std == pytest.approx(1.5 * 0.4 * factor, rel=1e-3)
@@ -225,7 +231,7 @@ def test_the_count_of_a_rule_is_secure_too():
 
     rule = Telling(count_noise=2.5)
     c = a_sum(clip=1.0, bits=torch.full((100_000,), 0.3, dtype=torch.float64))
-    got = release(c, rule, step=Step(noise=1.5), batch=16, generator=seeded(2), secure=True)
+    got = release(c, rule, step=Step(noise_multiplier=1.5), batch_size=16, randomness=seeded(2), secure_noise=True)
     grid = choose_grid({"statistics": c.raw_statistics}, std=2.5 * 0.5, noise=2.5, batch=16)
     cells = told[0] * 16 / grid.width
     assert torch.equal(cells, cells.round())
@@ -239,14 +245,21 @@ def test_nothing_comes_from_another_generator(monkeypatch):
     monkeypatch.setattr(os, "urandom", lambda count: given_out.append(count) or urandom(count))
     for other in ("numpy_generator", "torch_generator", "_entropy"):
         monkeypatch.setattr(Randomness, other, None)
-    release(a_sum(grads={"w": torch.zeros(1000)}), "flat", step=Step(noise=1.0, clip=0.4), batch=4,
-            generator=os_randomness(), secure=True)  # fmt: skip
+    release(a_sum(grads={"w": torch.zeros(1000)}), "flat", step=Step(noise_multiplier=1.0, clipping_norm=0.4), batch_size=4,
+            randomness=os_randomness(), secure_noise=True)  # fmt: skip
     assert given_out[0] == 8000
 
 
 def test_a_seed_gives_the_same_release():
     one, two, other = (
-        release(a_sum(), "flat", step=Step(noise=1.0, clip=0.4), batch=4, generator=seeded(s), secure=True).grads["w"]
+        release(
+            a_sum(),
+            "flat",
+            step=Step(noise_multiplier=1.0, clipping_norm=0.4),
+            batch_size=4,
+            randomness=seeded(s),
+            secure_noise=True,
+        ).grads["w"]
         for s in (5, 5, 6)
     )
     assert torch.equal(one, two)
@@ -258,7 +271,13 @@ def test_a_rule_without_a_guarantee_has_nothing_to_secure():
     c = a_sum(clip=rule.l2_bound(0.4, 1))
     with pytest.raises(Unsupported, match="secure_noise=True has nothing to prove"):
         release(
-            c, rule, step=Step(noise=1.0, clip=0.4), batch=4, generator=os_randomness(), uncertified=True, secure=True
+            c,
+            rule,
+            step=Step(noise_multiplier=1.0, clipping_norm=0.4),
+            batch_size=4,
+            randomness=os_randomness(),
+            uncertified=True,
+            secure_noise=True,
         )
 
 
@@ -266,7 +285,12 @@ def test_the_whole_engine_with_secure_noise():
     model, x, y = nn.Linear(3, 2), torch.randn(5, 3), torch.randint(2, (5,))
     c = clipped_sum(model, LOSS, (x, y), "flat", 0.5)
     got = release(
-        c, "flat", step=Step(noise=1e-4, rate=0.01, clip=0.5), batch=5, generator=os_randomness(), secure=True
+        c,
+        "flat",
+        step=Step(noise_multiplier=1e-4, sample_rate=0.01, clipping_norm=0.5),
+        batch_size=5,
+        randomness=os_randomness(),
+        secure_noise=True,
     )
     for name, grad in c.grads.items():
         torch.testing.assert_close(got.grads[name], grad / 5, atol=2e-4, rtol=0)
@@ -282,7 +306,7 @@ def test_results_are_float32_or_better_and_the_sums_stay_as_they_are():
     }  # fmt: skip
     before = {name: t.clone() for name, t in sums.items()}
     found = add_secure_noise(
-        sums, grid=choose_grid(sums, std=1.0, noise=1.0, batch=2), generator=os_randomness(), divisor=2.0
+        sums, grid=choose_grid(sums, std=1.0, noise=1.0, batch=2), randomness=os_randomness(), divisor=2.0
     )
     assert [t.dtype for t in found.values()] == [
         torch.float32,
@@ -294,13 +318,13 @@ def test_results_are_float32_or_better_and_the_sums_stay_as_they_are():
     assert [t.shape for t in found.values()] == [t.shape for t in sums.values()]
     assert not found["tracked"].requires_grad
     assert all(torch.equal(sums[name], before[name]) for name in sums)
-    assert add_secure_noise({}, grid=Grid(width=1.0, spread=1.0), generator=os_randomness()) == {}
+    assert add_secure_noise({}, grid=Grid(width=1.0, spread=1.0), randomness=os_randomness()) == {}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_sum_that_is_not_finite_is_refused(bad):
     with pytest.raises(InvalidValue, match=r"grads\['w'\] is not finite"):
-        add_secure_noise({"w": torch.tensor([1.0, bad])}, grid=Grid(width=1.0, spread=1.0), generator=os_randomness())
+        add_secure_noise({"w": torch.tensor([1.0, bad])}, grid=Grid(width=1.0, spread=1.0), randomness=os_randomness())
 
 
 @pytest.mark.parametrize("bad", [torch.ones(3, dtype=torch.int64), torch.eye(3).to_sparse()])
@@ -313,7 +337,7 @@ def test_what_is_not_dense_and_real_is_refused(bad):
 def test_noise_that_would_be_nothing_or_not_finite_is_refused(std):
     sums = {"w": torch.ones(3)}
     with pytest.raises(InvalidValue, match="std="):
-        add_secure_noise(sums, grid=choose_grid(sums, std=std, noise=1.0, batch=1), generator=os_randomness())
+        add_secure_noise(sums, grid=choose_grid(sums, std=std, noise=1.0, batch=1), randomness=os_randomness())
 
 
 def test_what_has_no_grid_is_refused():
@@ -322,7 +346,7 @@ def test_what_has_no_grid_is_refused():
         choose_grid(wide, std=1e-307, noise=1e3, batch=1)
     with pytest.raises(InvalidValue, match=r"out of the range of torch\.float32"):
         add_secure_noise(
-            {"w": torch.ones(3)}, grid=Grid(width=1.0, spread=1.0), generator=os_randomness(), divisor=1e39
+            {"w": torch.ones(3)}, grid=Grid(width=1.0, spread=1.0), randomness=os_randomness(), divisor=1e39
         )
     with pytest.raises(InvalidValue, match=r"spread=.* must be at most 2\^40"):
-        add_secure_noise(wide, grid=choose_grid(wide, std=1e9, noise=1e9, batch=1), generator=os_randomness())
+        add_secure_noise(wide, grid=choose_grid(wide, std=1e9, noise=1e9, batch=1), randomness=os_randomness())

@@ -44,12 +44,12 @@ def wrong(bits, spread, more=(0, 0, 0, 0)):
     """How many of the values that these bits give are not in the cell where the bits put them."""
     source = Scripted([2 * b for b in bits], more)
     extra = discrete._join_words(list(more))
-    found = rounded_gaussian(len(bits), spread=spread, generator=source)
+    found = rounded_gaussian(len(bits), spread=spread, randomness=source)
     count = 0
     with mpmath.workdps(DIGITS + 20):
         for b, value in zip(bits, found.tolist(), strict=True):
             alone = Scripted([2 * b], more)
-            rounded_gaussian(1, spread=spread, generator=alone)
+            rounded_gaussian(1, spread=spread, randomness=alone)
             if len(alone.asked) == 1:  # decided by the first word, so for whatever might follow
                 low, high = mpmath.ldexp(b, -64), mpmath.ldexp(b + 1, -64)
             else:
@@ -96,21 +96,21 @@ def test_the_last_of_320_bits_decides(step):
     with mpmath.workdps(DIGITS):
         p = int(mpmath.floor(mpmath.ldexp(upper(border + 0.5, spread), BITS))) + step
     first, more = p >> 64 * MORE, [p >> 64 * k & 2**64 - 1 for k in range(MORE - 1, -1, -1)]
-    found = rounded_gaussian(1, spread=spread, generator=Scripted([2 * first], more))
+    found = rounded_gaussian(1, spread=spread, randomness=Scripted([2 * first], more))
     assert found.tolist() == [border + 1 if step < 0 else border]
 
 
 @pytest.mark.parametrize(("bits", "more", "sigmas"), [(2**20, 0, 7.4), (1, 0, 9.0), (0, 2**63, 9.1), (0, 0, 20.7)])
 def test_the_tail_has_no_end_that_matters(bits, more, sigmas):
     """All bits zero: 20.8 standard deviations, whose chance is 2^-320."""
-    found = rounded_gaussian(1, spread=1e6, generator=Scripted([2 * bits], [more, 0, 0, 0]))
+    found = rounded_gaussian(1, spread=1e6, randomness=Scripted([2 * bits], [more, 0, 0, 0]))
     assert found[0] > sigmas * 1e6
     assert found[0] < 21e6
 
 
 def test_the_lowest_bit_is_the_sign():
     words = os_randomness().random_words(100) & ~np.uint64(1)
-    plus, minus = (rounded_gaussian(100, spread=50.0, generator=Scripted(w, [7] * 4)) for w in (words, words + 1))
+    plus, minus = (rounded_gaussian(100, spread=50.0, randomness=Scripted(w, [7] * 4)) for w in (words, words + 1))
     assert (plus == -minus).all()
     assert (plus >= 0).all()
 
@@ -147,7 +147,7 @@ def test_the_inverse_of_phi_is_far_better_than_is_asked():
 
 def test_a_seed_repeats_and_nothing_else_does():
     def drawn(source):
-        return rounded_gaussian(40, spread=1e5, generator=source).tolist()
+        return rounded_gaussian(40, spread=1e5, randomness=source).tolist()
 
     assert drawn(seeded(3)) == drawn(seeded(3))
     assert (
@@ -158,12 +158,12 @@ def test_a_seed_repeats_and_nothing_else_does():
 
 def test_blocks_are_drawn_one_after_the_other(monkeypatch):
     monkeypatch.setattr(discrete, "BLOCK", 8)
-    found = rounded_gaussian(20, spread=1e6, generator=seeded(0))
+    found = rounded_gaussian(20, spread=1e6, randomness=seeded(0))
     assert len(set(found.tolist())) == 20
-    assert rounded_gaussian(0, spread=1.0, generator=os_randomness()).shape == (0,)
+    assert rounded_gaussian(0, spread=1.0, randomness=os_randomness()).shape == (0,)
 
 
 @pytest.mark.parametrize("spread", [0.0, -1.0, math.nan, math.inf, 2.0**41])
 def test_a_spread_without_a_proof_is_refused(spread):
     with pytest.raises(InvalidValue, match="spread="):
-        rounded_gaussian(1, spread=spread, generator=os_randomness())
+        rounded_gaussian(1, spread=spread, randomness=os_randomness())

@@ -14,19 +14,19 @@ from privet.noise.randomness import os_randomness, seeded
 @pytest.mark.parametrize(("adjacency", "factor"), [("zero-out", 1), ("add-remove", 1), ("replace-one", 2)])
 def test_a_replaced_record_moves_the_sum_twice_as_far(adjacency, factor):
     assert sensitivity(0.7, adjacency) == factor * 0.7
-    std = noise_std(Step(noise=3.0), l2_bound=0.7, adjacency=adjacency)
+    std = noise_std(Step(noise_multiplier=3.0), l2_bound=0.7, adjacency=adjacency)
     assert factor * 2.1 <= std <= factor * 2.1 * (1 + 1e-15)
 
 
 def test_the_step_gives_the_multiplier_and_the_engine_the_bound():
     """Not the clip of the step: a rule may bound a share by less or more."""
-    assert noise_std(Step(noise=2.0, rate=0.1, clip=9.0), l2_bound=0.5) == pytest.approx(1.0)
+    assert noise_std(Step(noise_multiplier=2.0, sample_rate=0.1, clipping_norm=9.0), l2_bound=0.5) == pytest.approx(1.0)
 
 
 def test_replace_below_rate_one_has_a_theorem_for_fixed_sizes_only():
     with pytest.raises(Unsupported, match=r"adjacency='replace-one' at sample_rate=0.5 has no theorem with poisson"):
-        noise_std(Step(noise=1.0, rate=0.5), l2_bound=1.0, adjacency="replace-one")
-    fixed = Step(noise=1.0, rate=0.5, sampling="fixed-size")
+        noise_std(Step(noise_multiplier=1.0, sample_rate=0.5), l2_bound=1.0, adjacency="replace-one")
+    fixed = Step(noise_multiplier=1.0, sample_rate=0.5, sampling="fixed-size")
     assert noise_std(fixed, l2_bound=1.0, adjacency="replace-one") == pytest.approx(2.0)
 
 
@@ -145,7 +145,7 @@ def test_a_buffer_is_contiguous_and_precise(flat):
 def test_values_that_are_refused_name_themselves():
     with pytest.raises(InvalidValue, match="l2_bound=0"):
         sensitivity(0.0)
-    with pytest.raises(InvalidValue, match="Did you mean 'replace'"):
+    with pytest.raises(InvalidValue, match="Did you mean 'replace-one'"):
         sensitivity(1.0, "replaced")
     with pytest.raises(InvalidValue, match="world=0"):
         std_per_rank(1.0, 0)

@@ -62,8 +62,8 @@ def test_the_noise_is_of_the_size_that_is_charged(name, adjacency, std):
     rule = clipping_rule(name, uncertified=True)
     grads = {"a.w": torch.zeros(MANY // 2), "b.w": torch.zeros(MANY // 2)}
     c = sum_for(rule, clip=0.4, grads=grads, norms=[0.05, 0.25])
-    step = Step(noise=1.5, clip=0.4)
-    got = release(c, rule, step=step, batch=64, adjacency=adjacency, generator=seeded(1), uncertified=True)
+    step = Step(noise_multiplier=1.5, clipping_norm=0.4)
+    got = release(c, rule, step=step, batch_size=64, adjacency=adjacency, randomness=seeded(1), uncertified=True)
     drawn = torch.cat(list(got.grads.values())) * 64
     assert has_std(drawn, std)
     assert not has_std(drawn, std * 1.005)
@@ -83,7 +83,7 @@ class ManyBits(Quantile):
 def test_the_bits_have_their_own_noise(adjacency, bound):
     rule = ManyBits(count_noise=6.0)
     c = sum_for(rule, statistics=torch.zeros(MANY, dtype=torch.float64))
-    release(c, rule, step=Step(noise=1.0), batch=10, adjacency=adjacency, generator=seeded(2))
+    release(c, rule, step=Step(noise_multiplier=1.0), batch_size=10, adjacency=adjacency, randomness=seeded(2))
     assert has_std(rule.told * 10, 6 * bound)
     assert not has_std(rule.told * 10, 6 * bound * 1.005)
 
@@ -91,7 +91,7 @@ def test_the_bits_have_their_own_noise(adjacency, bound):
 def test_gradient_and_count_do_not_share_their_draws():
     rule = ManyBits(count_noise=6.0)
     c = sum_for(rule, grads={"w": torch.zeros(10_000, dtype=torch.float64)}, statistics=torch.zeros(10_000).double())
-    got = release(c, rule, step=Step(noise=1.0), batch=1, generator=seeded(3))
+    got = release(c, rule, step=Step(noise_multiplier=1.0), batch_size=1, randomness=seeded(3))
     assert abs(float(torch.corrcoef(torch.stack([got.grads["w"], rule.told]))[0, 1])) < 0.05
 
 
@@ -99,7 +99,9 @@ def test_pieces_get_one_noise():
     """Ten pieces, one release: not ten noises, which would be sqrt(10) times as wide."""
     rule = clipping_rule("flat")
     pieces = [sum_for(rule, grads={"w": torch.full((MANY,), 0.1)}, norms=[1.0]) for _ in range(10)]
-    got = release(sum(pieces[1:], pieces[0]), rule, step=Step(noise=2.0), batch=10, generator=seeded(4))
+    got = release(
+        sum(pieces[1:], pieces[0]), rule, step=Step(noise_multiplier=2.0), batch_size=10, randomness=seeded(4)
+    )
     assert has_std(got.grads["w"] * 10 - 1.0, 2.0)
 
 
@@ -107,14 +109,14 @@ def test_the_divisor_is_the_planned_batch():
     rule = clipping_rule("flat")
     for realised in (0, 5, 500):
         c = sum_for(rule, grads={"w": torch.ones(3)}, norms=[1.0] * realised)
-        got = release(c, rule, step=Step(noise=1e-6), batch=64, generator=seeded(5))
+        got = release(c, rule, step=Step(noise_multiplier=1e-6), batch_size=64, randomness=seeded(5))
         torch.testing.assert_close(got.grads["w"], torch.full((3,), 1 / 64), rtol=1e-4, atol=0)
 
 
 def test_two_releases_differ_unless_seeded():
-    rule, step = clipping_rule("flat"), Step(noise=1.0)
+    rule, step = clipping_rule("flat"), Step(noise_multiplier=1.0)
     c = sum_for(rule)
-    one, two = (release(c, rule, step=step, batch=1, generator=Randomness()).grads["w"] for _ in range(2))
+    one, two = (release(c, rule, step=step, batch_size=1, randomness=Randomness()).grads["w"] for _ in range(2))
     assert not torch.equal(one, two)
     assert torch.equal(c.grads["w"], torch.zeros(3))  # the sum is left as it was
 
@@ -142,8 +144,8 @@ def test_the_pair_is_one_gaussian_step_at_the_charged_noise(noise, count):
 def test_charging_two_steps_would_tell_less_than_the_truth():
     """Rate 0.01, both multipliers 1, 1,000 steps, delta 1e-5: two steps 2.58, the truth 4.48."""
     one, two = Ledger(), Ledger()
-    one.add(Step(noise=math.sqrt(0.5), rate=0.01), count=1000)
-    two.add(Step(noise=1.0, rate=0.01), count=2000)
+    one.add(Step(noise_multiplier=math.sqrt(0.5), sample_rate=0.01), count=1000)
+    two.add(Step(noise_multiplier=1.0, sample_rate=0.01), count=2000)
     assert gradient_noise(math.sqrt(0.5), 1.0) == pytest.approx(1.0)
     truth = spent(one, 1e-5)
     assert truth.epsilon_lower == pytest.approx(4.48, abs=0.01)
@@ -157,9 +159,9 @@ def test_the_clip_settles_at_the_quantile(target):
     clips = []
     for t in range(300):
         norms = np.exp(draw.normal(1.0, 0.5, size=draw.binomial(10_000, 0.01)))
-        got = release(sum_for(rule, clip=0.1, norms=norms), rule, step=Step(noise=1.0, rate=0.01, clip=0.1), batch=100,
-                      generator=seeded(t))  # fmt: skip
-        clips.append(math.log(got.clip))
+        got = release(sum_for(rule, clip=0.1, norms=norms), rule, step=Step(noise_multiplier=1.0, sample_rate=0.01, clipping_norm=0.1), batch_size=100,
+                      randomness=seeded(t))  # fmt: skip
+        clips.append(math.log(got.clipping_norm))
     assert clips[0] == pytest.approx(math.log(0.1))
     assert np.mean(clips[100:]) == pytest.approx(1.0 + 0.5 * stats.norm.ppf(target), abs=0.03)
 
@@ -172,8 +174,8 @@ def test_adaclip_gives_back_the_mean_when_nothing_is_clipped():
     torch.manual_seed(0)
     model, rule = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), clipping_rule("adaclip")
     x, y = torch.randn(8, 4), torch.randint(3, (8,))
-    step = Step(noise=1e-6, clip=1000.0)
-    rule.learn({name: torch.randn_like(p) for name, p in model.named_parameters()}, torch.zeros(0), clipping_norm=1000.0,
+    step = Step(noise_multiplier=1e-6, clipping_norm=1000.0)
+    rule.learn({name: torch.randn_like(p) for name, p in model.named_parameters()}, torch.zeros(0), clip=1000.0,
                   std=1.0, batch_size=8)  # fmt: skip
     model.zero_grad()
     LOSS(model(x), y).mean().backward()
@@ -181,7 +183,7 @@ def test_adaclip_gives_back_the_mean_when_nothing_is_clipped():
     for size, rest in ((8, 0.0), (6, 2 / 8)):  # of the 2 that are missing, the centre stays: public, not their number
         rule.load_state_dict(state)
         c = clipped_sum(model, LOSS, (x[:size], y[:size]), rule=rule, clipping_norm=1000.0)
-        got = release(c, rule, step=step, batch=8, generator=seeded(0))
+        got = release(c, rule, step=step, batch_size=8, randomness=seeded(0))
         grads = torch.autograd.grad(LOSS(model(x[:size]), y[:size]).sum() / 8, list(model.parameters()))
         for (name, _), grad in zip(model.named_parameters(), grads, strict=True):
             torch.testing.assert_close(got.grads[name], grad + rest * state[f"mean.{name}"], rtol=1e-3, atol=1e-3)
@@ -194,42 +196,54 @@ def test_adaclip_gives_back_the_mean_when_nothing_is_clipped():
 def test_a_sum_clipped_otherwise_is_refused():
     rule = clipping_rule("flat")
     with pytest.raises(InvalidValue, match=r"l2_bound=2\.0 of the sum must be 1\.0, the rule's at clipping_norm=1\.0"):
-        release(sum_for(rule, clip=2.0), rule, step=Step(noise=1.0, clip=1.0), batch=8, generator=seeded(0))
+        release(
+            sum_for(rule, clip=2.0),
+            rule,
+            step=Step(noise_multiplier=1.0, clipping_norm=1.0),
+            batch_size=8,
+            randomness=seeded(0),
+        )
 
 
 def test_a_sum_is_released_before_the_clip_moves():
-    rule, step = clipping_rule("quantile"), Step(noise=1.0)
+    rule, step = clipping_rule("quantile"), Step(noise_multiplier=1.0)
     stale = sum_for(rule, norms=[0.1] * 8)
-    release(stale, rule, step=step, batch=8, generator=seeded(0))
+    release(stale, rule, step=step, batch_size=8, randomness=seeded(0))
     with pytest.raises(InvalidValue, match="release it once"):
-        release(stale, rule, step=step, batch=8, generator=seeded(0))
+        release(stale, rule, step=step, batch_size=8, randomness=seeded(0))
 
 
 def test_an_adaptive_rule_is_given_as_an_object():
     c = sum_for(clipping_rule("quantile"))
     with pytest.raises(InvalidValue, match=r"rule='quantile' must be the object .*Make it once with rule_for"):
-        release(c, "quantile", step=Step(noise=1.0), batch=8, generator=seeded(0))
+        release(c, "quantile", step=Step(noise_multiplier=1.0), batch_size=8, randomness=seeded(0))
 
 
 def test_a_count_noise_below_the_steps_is_refused_and_nothing_is_learnt():
     rule = clipping_rule("quantile:count_noise=1")
     with pytest.raises(InvalidValue, match=r"count_noise=1 must be above the step's noise_multiplier=1\.0"):
-        release(sum_for(rule), rule, step=Step(noise=1.0), batch=8, generator=seeded(0))
+        release(sum_for(rule), rule, step=Step(noise_multiplier=1.0), batch_size=8, randomness=seeded(0))
     assert rule.state_dict() == {"moved": 0.0}
 
 
 def test_bits_that_were_lost_are_missed():
     rule = clipping_rule("quantile")
     with pytest.raises(InvalidValue, match="raw_statistics=None"):
-        release(dataclasses.replace(sum_for(rule), raw_statistics=None), rule, step=Step(noise=1.0), batch=8,
-                generator=seeded(0))  # fmt: skip
+        release(dataclasses.replace(sum_for(rule), raw_statistics=None), rule, step=Step(noise_multiplier=1.0), batch_size=8,
+                randomness=seeded(0))  # fmt: skip
     assert rule.state_dict() == {"moved": 0.0}
 
 
 @pytest.mark.parametrize("batch", [0, -1, math.nan, math.inf])
 def test_a_batch_is_a_number_above_zero(batch):
     with pytest.raises(InvalidValue, match="batch_size="):
-        release(sum_for(clipping_rule("flat")), "flat", step=Step(noise=1.0), batch=batch, generator=seeded(0))
+        release(
+            sum_for(clipping_rule("flat")),
+            "flat",
+            step=Step(noise_multiplier=1.0),
+            batch_size=batch,
+            randomness=seeded(0),
+        )
 
 
 @pytest.mark.parametrize("name", ["flat", "adaclip", "own_norm"])
@@ -238,19 +252,24 @@ def test_what_is_not_finite_is_not_released(name, value):
     rule = clipping_rule(name, uncertified=True)
     c = sum_for(rule, grads={"w": torch.tensor([0.0, value])}, norms=[1.0])
     with pytest.raises(InvalidValue, match=r"grads\['w'\] is not finite"):
-        release(c, rule, step=Step(noise=1.0), batch=8, generator=seeded(0), uncertified=True)
+        release(c, rule, step=Step(noise_multiplier=1.0), batch_size=8, randomness=seeded(0), uncertified=True)
     assert not hasattr(rule, "state") or rule.state_dict() == {}
 
 
 def test_large_numbers_that_are_finite_are_released():
     c = sum_for(clipping_rule("flat"), grads={"w": torch.full((4,), 3e38)})
-    assert release(c, "flat", step=Step(noise=1.0), batch=1, generator=seeded(0)).grads["w"].isfinite().all()
+    assert (
+        release(c, "flat", step=Step(noise_multiplier=1.0), batch_size=1, randomness=seeded(0))
+        .grads["w"]
+        .isfinite()
+        .all()
+    )
 
 
 def test_replacing_a_record_below_rate_one_has_no_theorem():
     with pytest.raises(Unsupported, match="adjacency='replace-one'"):
-        release(sum_for(clipping_rule("flat")), "flat", step=Step(noise=1.0, rate=0.1), batch=8, adjacency="replace-one",
-                generator=seeded(0))  # fmt: skip
+        release(sum_for(clipping_rule("flat")), "flat", step=Step(noise_multiplier=1.0, sample_rate=0.1), batch_size=8, adjacency="replace-one",
+                randomness=seeded(0))  # fmt: skip
 
 
 def test_a_rule_that_bounds_nothing_gets_no_noise_that_would_hide_it():
@@ -259,7 +278,7 @@ def test_a_rule_that_bounds_nothing_gets_no_noise_that_would_hide_it():
             return math.inf
 
     with pytest.raises(InvalidValue, match="l2_bound=inf must be finite"):
-        release(sum_for(Endless()), Endless(), step=Step(noise=1.0), batch=8, generator=seeded(0))
+        release(sum_for(Endless()), Endless(), step=Step(noise_multiplier=1.0), batch_size=8, randomness=seeded(0))
 
 
 # --- the unsound ones are as bad as their reputation ------------------------------------------------
@@ -268,10 +287,12 @@ def test_a_rule_that_bounds_nothing_gets_no_noise_that_would_hide_it():
 @pytest.mark.parametrize("name", ["own_norm", "l2_max"])
 def test_a_quiet_batch_betrays_the_newcomer(name):
     """Batches of zeros but for one example: without it there is no noise, so its presence is seen with certainty."""
-    rule, step = clipping_rule(name, uncertified=True), Step(noise=1.0)
-    without = release(sum_for(rule, norms=[0.0] * 9), rule, step=step, batch=10, generator=seeded(0), uncertified=True)
+    rule, step = clipping_rule(name, uncertified=True), Step(noise_multiplier=1.0)
+    without = release(
+        sum_for(rule, norms=[0.0] * 9), rule, step=step, batch_size=10, randomness=seeded(0), uncertified=True
+    )
     c = sum_for(rule, norms=[0.0] * 9 + [0.5], grads={"w": torch.tensor([0.5, 0.0, 0.0])})
-    present = release(c, rule, step=step, batch=10, generator=seeded(0), uncertified=True)
+    present = release(c, rule, step=step, batch_size=10, randomness=seeded(0), uncertified=True)
     assert (without.grads["w"] == 0).all()
     assert (present.grads["w"] != 0).all()
 
@@ -284,10 +305,10 @@ def test_sums_are_left_alone_unless_they_may_be_used_up():
     model, x, y = nn.Linear(3, 2), torch.randn(5, 3), torch.randint(2, (5,))
     c = clipped_sum(model, LOSS, (x, y), clipping_norm=0.5)
     before = {name: grad.clone() for name, grad in c.grads.items()}
-    step = Step(noise=2.0, clip=0.5)
-    usual = release(c, "flat", step=step, batch=6, generator=seeded(0))
+    step = Step(noise_multiplier=2.0, clipping_norm=0.5)
+    usual = release(c, "flat", step=step, batch_size=6, randomness=seeded(0))
     assert all(torch.equal(grad, before[name]) for name, grad in c.grads.items())
-    quick = release(c, "flat", step=step, batch=6, generator=seeded(0), in_place=True)
+    quick = release(c, "flat", step=step, batch_size=6, randomness=seeded(0), in_place=True)
     assert quick.std == usual.std
     for name, grad in usual.grads.items():
         assert torch.equal(quick.grads[name], grad)
@@ -300,5 +321,5 @@ def test_one_buffer_that_is_not_finite_is_refused_by_the_name_of_its_part(bad):
     grads = {"a": pieces[0], "b": pieces[1]}
     grads["b"][2] = bad
     with pytest.raises(InvalidValue, match=r"grads\['b'\] is not finite"):
-        release(sum_for(clipping_rule("flat"), grads=grads), "flat", step=Step(noise=1.0), batch=4, generator=seeded(0),
+        release(sum_for(clipping_rule("flat"), grads=grads), "flat", step=Step(noise_multiplier=1.0), batch_size=4, randomness=seeded(0),
                 in_place=True)  # fmt: skip

@@ -91,7 +91,7 @@ def test_constant_mu_has_the_closed_form():
     """Du et al. 2021: with constant mu, mu_0 = sqrt(log(mu_tot^2 / (p^2 T) + 1))."""
     rate, steps = 256 / 60000, 14063
     ledger = Ledger()
-    ledger.add(Step(noise=1.0, rate=rate), steps)
+    ledger.add(Step(noise_multiplier=1.0, sample_rate=rate), steps)
     mu_0 = math.sqrt(math.log(gdp.mu_of(2.32, 1e-5) ** 2 / (rate**2 * steps) + 1))
     assert 1 / clt_height(ledger, epsilon=2.32, delta=1e-5) == pytest.approx(mu_0, rel=1e-12)
 

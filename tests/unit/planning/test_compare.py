@@ -56,10 +56,12 @@ def test_growing_mu_spends_later(found: Comparison) -> None:
 def test_first_and_last(found: Comparison) -> None:
     dynamic = found.rows[1]
     steps = dynamic.plan.steps
-    assert dynamic.noise == (steps[0].noise, steps[-1].noise)
-    assert dynamic.noise[0] / dynamic.noise[1] == pytest.approx(3.0, rel=1e-3)
-    assert dynamic.clip == (steps[0].clip, steps[-1].clip)
-    assert dynamic.noise_std == pytest.approx((steps[0].noise * steps[0].clip, steps[-1].noise * steps[-1].clip))
+    assert dynamic.noise_multiplier == (steps[0].noise_multiplier, steps[-1].noise_multiplier)
+    assert dynamic.noise_multiplier[0] / dynamic.noise_multiplier[1] == pytest.approx(3.0, rel=1e-3)
+    assert dynamic.clipping_norm == (steps[0].clipping_norm, steps[-1].clipping_norm)
+    assert dynamic.noise_std == pytest.approx(
+        (steps[0].noise_multiplier * steps[0].clipping_norm, steps[-1].noise_multiplier * steps[-1].clipping_norm)
+    )
 
 
 def test_recipes_differ_in_the_method_alone() -> None:
@@ -75,7 +77,7 @@ def test_recipes_differ_in_the_method_alone() -> None:
         ("dynamic", {}, "must be a list of names"),
         (["dynamc"], {}, "Did you mean 'dynamic'"),
         (["noisy-sgd"], {"rho_noise": 3.0}, "has no meaning for any of methods=noisy-sgd"),
-        (["noisy-sgd"], {"bacth": 3}, "Did you mean 'batch'"),
+        (["noisy-sgd"], {"bacth": 3}, "Did you mean 'batch_size'"),
     ],
 )
 def test_bad_methods_are_refused(methods, more, words: str) -> None:

@@ -29,7 +29,7 @@ def test_the_closed_form_beside_the_need(size, batch, steps, epsilon, formula, n
     found = ahead(epsilon=epsilon, delta=delta, dataset_size=size, batches=[batch], steps=[steps])
     (cell,) = found.cells
     assert found.closed_noise == pytest.approx(formula, abs=5 * 10.0 ** -len(f"{formula}".partition(".")[2]) / 10)
-    assert cell.noise == pytest.approx(needed, rel=3e-4)
+    assert cell.noise_multiplier == pytest.approx(needed, rel=3e-4)
     assert cell.holds is holds
     assert (cell.closed.epsilon <= epsilon) is holds
     assert cell.closed.label == "certified"
@@ -37,14 +37,19 @@ def test_the_closed_form_beside_the_need(size, batch, steps, epsilon, formula, n
 
 def test_a_cell_says_what_its_noise_means():
     found = ahead(**QUICK, clipping_norm=4.0)
-    assert [(cell.batch, cell.steps) for cell in found.cells] == [(100, 1000), (100, 2000), (200, 1000), (200, 2000)]
+    assert [(cell.batch_size, cell.steps) for cell in found.cells] == [
+        (100, 1000),
+        (100, 2000),
+        (200, 1000),
+        (200, 2000),
+    ]
     for cell in found.cells:
         assert cell.guarantee.label == "certified"
         assert 2.0 * (1 - 1e-4) <= cell.guarantee.epsilon <= 2.0
-        assert cell.noise == cell.noise_last
-        assert cell.std == pytest.approx(cell.noise * 4.0 / cell.batch)
-        assert cell.epochs == pytest.approx(cell.steps * cell.batch / 1000)
-        strength = math.sqrt(cell.steps) * cell.batch / cell.noise
+        assert cell.noise_multiplier == cell.noise_last
+        assert cell.std == pytest.approx(cell.noise_multiplier * 4.0 / cell.batch_size)
+        assert cell.epochs == pytest.approx(cell.steps * cell.batch_size / 1000)
+        strength = math.sqrt(cell.steps) * cell.batch_size / cell.noise_multiplier
         assert cell.signal == pytest.approx(strength / (1000 * gdp.mu_of(2.0, 1e-5)))
     assert found.batches == (100, 200)
     assert [cell.steps for cell in found.row(200)] == [1000, 2000]
@@ -66,10 +71,10 @@ def test_a_schedule_is_measured_over_its_steps():
         noise_multiplier="linear:end=0.5",
         clipping_norm="linear:end=3",
     ).cells
-    noises = [cell.noise * (1 - 0.5 * i / 1499) for i in range(1500)]
+    noises = [cell.noise_multiplier * (1 - 0.5 * i / 1499) for i in range(1500)]
     clips = [1 + 2 * i / 1499 for i in range(1500)]
     squares = sum((s * c) ** 2 for s, c in zip(noises, clips, strict=True)) / 1500
-    assert cell.noise_last == pytest.approx(cell.noise / 2)
+    assert cell.noise_last == pytest.approx(cell.noise_multiplier / 2)
     assert cell.std == pytest.approx(math.sqrt(squares) / 100)
     mu = gdp.mu_of(2.0, 1e-5)
     assert cell.signal == pytest.approx(math.sqrt(sum((100 / s) ** 2 for s in noises)) / (1000 * mu))
@@ -79,7 +84,7 @@ def test_a_schedule_is_measured_over_its_steps():
 
 
 def cell(steps: int, batch: float, std: float | None) -> FrontierPoint:
-    return FrontierPoint(steps=steps, batch=batch, epochs=1.0, std=std)
+    return FrontierPoint(steps=steps, batch_size=batch, epochs=1.0, std=std)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_the_frontier(cells, best):
 
 def test_the_view_marks_one_batch_for_each_number_of_rounds():
     found = ahead(**BUDGET, dataset_size=60000, batches=[256, 4096, 16384], steps=[1000, 100_000])
-    assert [(best.steps, best.batch) for best in found.best] == [(100_000, 256), (1000, 4096)]
+    assert [(best.steps, best.batch_size) for best in found.best] == [(100_000, 256), (1000, 4096)]
 
 
 # --- the grid ---------------------------------------------------------------------------------------
@@ -110,7 +115,7 @@ def test_the_view_marks_one_batch_for_each_number_of_rounds():
 
 def test_epochs_mean_other_steps_for_each_batch():
     found = ahead(**BUDGET, dataset_size=1000, batches=[100, 300], epochs=[100, 200])
-    assert [(c.batch, c.steps) for c in found.cells] == [(100, 1000), (100, 2000), (300, 334), (300, 667)]
+    assert [(c.batch_size, c.steps) for c in found.cells] == [(100, 1000), (100, 2000), (300, 334), (300, 667)]
 
 
 def test_the_view_lies_around_a_recipe():
@@ -151,8 +156,8 @@ def test_a_large_delta_draws_a_warning():
 def test_a_cell_without_an_answer_says_why():
     found = ahead(**BUDGET, dataset_size=1000, batches=[1000], steps=[5, 50], noise_multiplier="linear:decay=0.1")
     good, bad = found.cells
-    assert good.noise is not None
-    assert (bad.noise, bad.std, bad.guarantee, bad.frontier) == (None, None, None, False)
+    assert good.noise_multiplier is not None
+    assert (bad.noise_multiplier, bad.std, bad.guarantee, bad.frontier) == (None, None, None, False)
     assert "is 0 at step 10" in bad.why
 
 
@@ -172,7 +177,7 @@ def test_no_cell_at_all_is_an_error_that_helps():
 def test_tuning_is_charged_and_has_no_closed_form():
     given = {**BUDGET, "dataset_size": 50, "batches": [50], "steps": [9]}
     one, three = (ahead(**given, trials=trials).cells[0] for trials in (None, 3))
-    assert three.noise > 1.5 * one.noise
+    assert three.noise_multiplier > 1.5 * one.noise_multiplier
     assert three.closed is None
     assert three.holds is None
 

@@ -21,22 +21,24 @@ def test_rounds_at_the_last_noise_are_a_longer_run(p):
     assert [row.rounds for row in found.rows] == [100, 500]
     assert found.planned == p.guarantee
     for row in found.rows:
-        longer = plan(noise_multiplier=p.scale, steps=1000 + row.rounds, solve="epsilon", unit="client", **GIVEN)
+        longer = plan(
+            noise_multiplier=p.peak_noise_multiplier, steps=1000 + row.rounds, solve="epsilon", unit="client", **GIVEN
+        )
         assert row.guarantee == longer.guarantee
         assert row.guarantee.label == "certified"
         assert row.guarantee.unit == "client"
-        assert (row.noise, row.within) == (None, None)
+        assert (row.noise_multiplier, row.within) == (None, None)
     assert found.most is None
 
 
 def test_the_noise_that_stays_within_a_larger_epsilon(p):
     found = extend_rounds(p, [100, 1000], within=2.5)
     few, many = found.rows
-    assert few.noise < p.scale < many.noise
+    assert few.noise_multiplier < p.peak_noise_multiplier < many.noise_multiplier
     for row in found.rows:
         assert 2.5 * (1 - 1e-4) <= row.within.epsilon <= 2.5
         ledger = p.ledger()
-        ledger.add(type(p.steps[0])(noise=row.noise, rate=0.1), row.rounds)
+        ledger.add(type(p.steps[0])(noise_multiplier=row.noise_multiplier, sample_rate=0.1), row.rounds)
         assert spent(ledger, 1e-5, unit="client") == row.within
 
 
@@ -51,7 +53,7 @@ def test_none_fit_if_one_is_too_many():
     found = extend_rounds(p, [1], within=2.1)
     assert found.most == 0
     assert found.rows[0].guarantee.epsilon > 2.1
-    assert found.rows[0].noise > p.scale
+    assert found.rows[0].noise_multiplier > p.peak_noise_multiplier
 
 
 def test_more_shuffled_rounds_begin_a_new_epoch():

@@ -46,7 +46,7 @@ def test_every_method_as_published_has_its_label(name):
     assert p.guarantee.epsilon == pytest.approx(1.2, rel=1e-4)
     assert p.is_unsound == (p.certified is None) == (row.published_rule in UNSOUND_RULES)
     if row.label != "certified":
-        assert row.wrong
+        assert row.caveat
         assert p.guarantee.epsilon_lower is None
 
 
@@ -54,40 +54,44 @@ def test_every_method_as_published_has_its_label(name):
 def test_every_row_says_what_is_needed(row):
     said = row.as_dict()
     assert said["paper"]
-    assert said["sibling"]
-    assert (row.label == "certified") == (row.wrong == "")
-    assert row.wrong.count(". ") == 0  # one sentence
+    assert said["certified_variant"]
+    assert (row.label == "certified") == (row.caveat == "")
+    assert row.caveat.count(". ") == 0  # one sentence
     assert row.rule in SOUND_RULES
 
 
 def test_growing_mu_is_the_published_formula():
     """Du et al. 2021, eq. 11 to 13: mu_t = rho^(t/T) mu_0 and the multiplier is (1 / mu_0) rho^(-t/T), t = 1 .. T."""
     p = planned("growing-mu", uncertified=True)
-    T, mu_0 = len(p.steps), 1 / p.scale
+    T, mu_0 = len(p.steps), 1 / p.peak_noise_multiplier
     assert T == 3000
     wanted = [1 / mu_0 * 3.3 ** (-t / T) for t in range(1, T + 1)]
-    assert p.steps.noises == pytest.approx(np.array(wanted), rel=1e-12)
+    assert p.steps.noise_multipliers == pytest.approx(np.array(wanted), rel=1e-12)
     total = 0.01 * math.sqrt(sum(math.expm1((3.3 ** (t / T) * mu_0) ** 2) for t in range(1, T + 1)))
     assert total == pytest.approx(gdp.mu_of(1.2, 1e-5), rel=1e-9)
-    assert (p.steps.clips == 1).all()
+    assert (p.steps.clipping_norms == 1).all()
 
 
 def test_sensitivity_decay_is_the_published_formula():
     """Du et al. 2021, eq. 14: C_t = rho^(-t/T) C_0; mu is constant, in closed form; std C_t / mu_0."""
     p = planned("sensitivity-decay", uncertified=True, clipping_norm=1.5)
     T = len(p.steps)
-    assert p.steps.clips == pytest.approx(np.array([1.5 * 2.5 ** (-t / T) for t in range(1, T + 1)]), rel=1e-12)
+    assert p.steps.clipping_norms == pytest.approx(
+        np.array([1.5 * 2.5 ** (-t / T) for t in range(1, T + 1)]), rel=1e-12
+    )
     q = 0.01
-    assert 1 / p.scale == pytest.approx(math.sqrt(math.log(gdp.mu_of(1.2, 1e-5) ** 2 / (q**2 * T) + 1)), rel=1e-9)
-    assert np.ptp(p.steps.noises) == 0
+    assert 1 / p.peak_noise_multiplier == pytest.approx(
+        math.sqrt(math.log(gdp.mu_of(1.2, 1e-5) ** 2 / (q**2 * T) + 1)), rel=1e-9
+    )
+    assert np.ptp(p.steps.noise_multipliers) == 0
 
 
 def test_dynamic_is_both():
     """Du et al. 2021, Algorithm 2, line 4: the standard deviation is (C_0 / mu_0) (rho_mu rho_c)^(-t/T)."""
     p = planned("dynamic", clipping_norm=2.0)
     T = len(p.steps)
-    wanted = [2.0 * p.scale * (3.3 * 2.5) ** (-t / T) for t in range(1, T + 1)]
-    assert p.steps.noises * p.steps.clips == pytest.approx(np.array(wanted), rel=1e-12)
+    wanted = [2.0 * p.peak_noise_multiplier * (3.3 * 2.5) ** (-t / T) for t in range(1, T + 1)]
+    assert p.steps.noise_multipliers * p.steps.clipping_norms == pytest.approx(np.array(wanted), rel=1e-12)
 
 
 def test_algorithm_1_shows_the_certified_epsilon_beside_the_approximate_one():
@@ -120,9 +124,9 @@ def test_proactive_closed_form_and_what_is_needed(epsilon, size, batch, steps, f
         "method": "proactive",
     }
     published, sound = plan(**given, uncertified=True), plan(**given)
-    assert published.scale == pytest.approx(formula, abs=5e-4 if formula < 10 else 5e-3)
-    assert published.scale == pytest.approx(proactive_noise(epsilon=epsilon, delta=1e-5), rel=1e-12)
-    assert sound.scale == pytest.approx(needed, rel=3e-4)
+    assert published.peak_noise_multiplier == pytest.approx(formula, abs=5e-4 if formula < 10 else 5e-3)
+    assert published.peak_noise_multiplier == pytest.approx(proactive_noise(epsilon=epsilon, delta=1e-5), rel=1e-12)
+    assert sound.peak_noise_multiplier == pytest.approx(needed, rel=3e-4)
     assert published.guarantee.label == "claimed"
     assert published.certified is not None
     assert (published.certified.epsilon <= epsilon) == (needed < formula) == closed_form_holds(published.ledger(), 1e-5)
@@ -141,8 +145,10 @@ def test_auto_dp_sgd_as_published_is_table_8(name, form):
     """The height at which the closed form of Table 8 gives the budget; R = sigma_0 / E for time decay (Table 1)."""
     p = plan(epsilon=0.3, delta=1e-5, dataset_size=60000, batch_size=64, epochs=50, method=name, uncertified=True)
     if name == "auto-time":
-        assert p.steps.noises[-1] == pytest.approx(p.scale / math.sqrt(1 + p.scale / 50 * 49), rel=1e-9)
-    rho, _ = form(noise_multiplier=p.scale, sample_rate=64 / 60000, epochs=50)
+        assert p.steps.noise_multipliers[-1] == pytest.approx(
+            p.peak_noise_multiplier / math.sqrt(1 + p.peak_noise_multiplier / 50 * 49), rel=1e-9
+        )
+    rho, _ = form(noise_multiplier=p.peak_noise_multiplier, sample_rate=64 / 60000, epochs=50)
     assert epsilon_of_rho(rho, 1e-5) == pytest.approx(0.3, rel=1e-9)
     assert p.guarantee.method == f"{name} closed form"
 
@@ -180,7 +186,7 @@ def test_wei_and_liu_as_published_is_the_moments_accountant():
 
 def test_an_open_shape_may_be_given_and_a_fixed_one_may_not():
     p = planned("dyn-sigma", noise_multiplier="linear:end=0.2")
-    assert p.shapes["noise_multiplier"] == "linear:end=0.2"
+    assert p.shapes["noise"] == "linear:end=0.2"
     with pytest.raises(InvalidValue, match=r"noise_multiplier='linear:end=0.2' does not apply to method='dynamic'"):
         planned("dynamic", noise_multiplier="linear:end=0.2")
     with pytest.raises(InvalidValue, match=r"clipping_norm='linear:end=0.2' does not apply to method='noisy-sgd'"):

@@ -26,7 +26,7 @@ def test_the_noise_of_figure_4(noise, epochs, swapped, mu, epsilon):
     """
     before = plan(**BU, noise_multiplier=noise, epochs=epochs)
     found = swap(before, accountant="gdp")
-    assert printed(found.after.scale, swapped)
+    assert printed(found.after.peak_noise_multiplier, swapped)
     assert before.guarantee.epsilon == pytest.approx(float(epsilon), abs=0.01)
     at_print = plan(**{**BU, "accountant": "gdp"}, noise_multiplier=float(swapped), epochs=epochs)
     assert printed(extended_clt_mu(at_print.ledger()), mu)
@@ -67,7 +67,7 @@ def test_the_epsilon_the_steps_and_the_shapes_stay(tight):
 def test_there_and_back_again(tight):
     there = swap(tight, accountant="gdp").after
     back = swap(there, accountant="pld")
-    assert back.after.scale == pytest.approx(tight.scale, rel=1e-3)
+    assert back.after.peak_noise_multiplier == pytest.approx(tight.peak_noise_multiplier, rel=1e-3)
     assert swap(tight, accountant="pld").ratio == pytest.approx(1, abs=1e-3)
     assert back.as_dict()["over_budget"] == 0
 
@@ -80,10 +80,10 @@ def test_there_and_back_again(tight):
 def test_whatever_was_solved_for_is_now_given(solved):
     before = plan(delta=1e-5, dataset_size=60000, **solved)
     found = swap(before, accountant="rdp").after
-    assert (len(found.steps), found.batch) == (len(before.steps), before.batch)
+    assert (len(found.steps), found.batch_size) == (len(before.steps), before.batch_size)
     assert found.guarantee.epsilon <= before.guarantee.epsilon
-    assert found.steps.noises[0] / found.steps.noises[-1] == pytest.approx(
-        before.steps.noises[0] / before.steps.noises[-1]
+    assert found.steps.noise_multipliers[0] / found.steps.noise_multipliers[-1] == pytest.approx(
+        before.steps.noise_multipliers[0] / before.steps.noise_multipliers[-1]
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from privet.accounting import Budget, Ledger, Step, spent
 from privet.errors import InvalidValue, NoSolution, Unsupported
 from privet.planning import Plan, Recipe, plan
-from privet.planning.plan import check_stored_guarantee, content_digest
+from privet.planning.plan import check_stored_guarantee, plan_hash
 from privet.planning.planned_steps import PlannedSteps
 
 BASE = {"epsilon": 1.2, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "steps": 3000}
@@ -25,9 +25,9 @@ def test_a_plan_is_frozen(dynamic):
     with pytest.raises(FrozenInstanceError):
         dynamic.steps = ()
     with pytest.raises(FrozenInstanceError):
-        dynamic.steps.scale = 0.1
+        dynamic.steps.peak_noise_multiplier = 0.1
     with pytest.raises(ValueError, match="read-only"):
-        dynamic.steps.noises[0] = 9.0
+        dynamic.steps.noise_multipliers[0] = 9.0
 
 
 def test_steps_are_a_sequence(dynamic):
@@ -36,7 +36,7 @@ def test_steps_are_a_sequence(dynamic):
     assert isinstance(steps[0], Step)
     assert steps[-1] == steps[2999] == list(steps)[-1]
     assert steps[:2] == (steps[0], steps[1])
-    assert steps[0].noise > steps[2999].noise
+    assert steps[0].noise_multiplier > steps[2999].noise_multiplier
     with pytest.raises(IndexError):
         steps[3000]
 
@@ -52,7 +52,7 @@ def test_the_ledger_is_the_steps(dynamic):
 def test_three_keywords_are_enough():
     p = plan(epsilon=2.0, dataset_size=60000, epochs=15)
     assert p.guarantee.delta == 1 / 600000
-    assert p.batch == 256
+    assert p.batch_size == 256
 
 
 def test_a_recipe_and_keywords_say_the_same():
@@ -66,8 +66,8 @@ def test_a_recipe_and_keywords_say_the_same():
 
 def test_a_batch_may_change():
     p = plan(**{**BASE, "batch_size": "600 * linear:end=2"})
-    assert p.steps.rates[[0, -1]] == pytest.approx([600 / 60000, 1200 / 60000])
-    assert p.batch == pytest.approx(600)
+    assert p.steps.sample_rates[[0, -1]] == pytest.approx([600 / 60000, 1200 / 60000])
+    assert p.batch_size == pytest.approx(600)
     with pytest.raises(InvalidValue, match="above 1"):
         plan(**{**BASE, "batch_size": "40000 * linear:end=2"})
 
@@ -118,13 +118,16 @@ def test_the_largest_number_of_steps(noise):
 @pytest.mark.parametrize("length", [{"steps": 2000}, {"epochs": 20}])
 def test_the_largest_batch(length):
     p = plan(epsilon=2.0, delta=1e-5, dataset_size=60000, noise_multiplier=1.1, solve="batch", **length)
-    batch = round(p.batch)
+    batch = round(p.batch_size)
     more = plan(delta=1e-5, dataset_size=60000, noise_multiplier=1.1, batch_size=batch + 1, solve="epsilon", **length)
     assert p.guarantee.epsilon <= 2.0 < more.guarantee.epsilon
 
 
 def test_all_records_if_they_fit():
-    assert plan(epsilon=5.0, delta=1e-5, dataset_size=1000, noise_multiplier=50.0, steps=3, solve="batch").batch == 1000
+    assert (
+        plan(epsilon=5.0, delta=1e-5, dataset_size=1000, noise_multiplier=50.0, steps=3, solve="batch").batch_size
+        == 1000
+    )
 
 
 def test_the_epsilon_of_a_given_noise():
@@ -139,15 +142,15 @@ def test_the_epsilon_of_a_given_noise():
     [  # the knobs of each, and parts of the answer
         (
             {"batch_size": 60000, "noise_multiplier": 0.5, "solve": "steps"},
-            ["even 1 step costs 9.9", "noise >= 7", "batch <= ", "epsilon >= 9.9"],
+            ["even 1 step costs 9.9", "noise_multiplier >= 7", "batch_size <= ", "epsilon >= 9.9"],
         ),
         (
             {"steps": 10**5, "noise_multiplier": 0.4, "epsilon": 0.1, "solve": "batch"},
-            ["a batch of 1 of", "noise >= ", "steps <= ", "epsilon >= "],
+            ["a batch of 1 of", "noise_multiplier >= ", "steps <= ", "epsilon >= "],
         ),
         (
             {"steps": 10**6, "batch_size": 60000, "epsilon": 1e-5},
-            ["even noise x1048576", "steps <= ", "batch <= ", "epsilon >= "],
+            ["even noise x1048576", "steps <= ", "batch_size <= ", "epsilon >= "],
         ),
         (
             {"steps": 99, "batch_size": 9, "epsilon": 0.1, "accountant": "moments"},
@@ -182,7 +185,7 @@ def test_a_plan_survives_its_file(dynamic, tmp_path):
     found = Plan.load(file)
     assert found == dynamic
     assert found.hash == dynamic.hash
-    assert np.array_equal(found.steps.noises, dynamic.steps.noises)
+    assert np.array_equal(found.steps.noise_multipliers, dynamic.steps.noise_multipliers)
     assert found.recipe.training == {"task": "mnist"}
     again = tmp_path / "again.json"
     found.save(again)
@@ -201,19 +204,19 @@ def test_a_plan_of_100_000_steps_is_small(tmp_path):
     p.save(tmp_path / "plan.json")
     assert (tmp_path / "plan.json").stat().st_size < 3000
     found = Plan.load(tmp_path / "plan.json")
-    assert found.steps[99_999].noise == p.steps[99_999].noise
+    assert found.steps[99_999].noise_multiplier == p.steps[99_999].noise_multiplier
 
 
 def test_a_trillion_equal_steps_take_no_memory():
-    steps = PlannedSteps(length=10**12, rate=1e-12, scale=2.0)
-    assert steps[10**12 - 1] == steps[0] == Step(noise=2.0, rate=1e-12)
+    steps = PlannedSteps(length=10**12, sample_rate=1e-12, peak_noise_multiplier=2.0)
+    assert steps[10**12 - 1] == steps[0] == Step(noise_multiplier=2.0, sample_rate=1e-12)
     assert steps.ledger().steps == 10**12
     with pytest.raises(InvalidValue, match=r"steps=100000000 must be at most 1e\+07"):
-        PlannedSteps(length=10**8, rate=0.1, noise="exponential:end=0.3")
+        PlannedSteps(length=10**8, sample_rate=0.1, noise_schedule="exponential:end=0.3")
 
 
 def rehashed(content: dict) -> dict:
-    return content | {"hash": content_digest({key: value for key, value in content.items() if key != "hash"})}
+    return content | {"hash": plan_hash({key: value for key, value in content.items() if key != "hash"})}
 
 
 EDITS = {
@@ -233,13 +236,13 @@ EDITS = {
     "a bad recipe": (("recipe", "epsilon"), -1, "epsilon=-1"),
     "an unknown key in the recipe": (("recipe", "epsilom"), 1, "'epsilom' is not known"),
     "an unknown key": (("extra",), 1, "the plan has 'extra', which is not known"),
-    "another version": (("version",), 2, "version=2 must be 1"),
+    "another version": (("version",), 3, "version=3 must be 2"),
     "another format": (("format",), "privet-ledger", "is not a plan"),
     "a list for steps": (("steps",), [1, 2], "steps must be a table"),
     "a list for the recipe": (("recipe",), [], "recipe must be a table"),
     "huge steps": (("steps", "length"), 10**30, "must be at most 1e+07"),
     "half a step": (("steps", "length"), 300.5, "steps=300.5 must be a whole number"),
-    "no noise": (("steps", "peak_noise_multiplier"), 0, "scale=0 must be finite and > 0"),
+    "no noise": (("steps", "peak_noise_multiplier"), 0, "peak_noise_multiplier=0 must be finite and > 0"),
     "versions as numbers": (("versions", "numpy"), 2, "versions must be text"),
 }
 

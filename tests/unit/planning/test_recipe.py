@@ -51,26 +51,27 @@ def test_a_file_says_the_same(file):
 def test_a_budget_table_says_the_same(tmp_path):
     path = tmp_path / "recipe.toml"
     path.write_text(
-        "dataset_size = 60000\nrate = '256/60000'\nsteps = 9\n[budget]\nepsilon = 1\ndelta = 1e-6\nunit = 'client'\n"
+        "dataset_size = 60000\nsample_rate = '256/60000'\nsteps = 9\n[budget]\nepsilon = 1\ndelta = 1e-6\nunit = "
+        "'client'\n"
     )
     found = Recipe.load(path)
     assert found.budget == Budget(epsilon=1, delta=1e-6, unit="client")
-    assert found.rate == 256 / 60000
+    assert found.sample_rate == 256 / 60000
 
 
 def test_flags_win_over_the_file(file):
     assert Recipe.load(file, epsilon=3.0).budget.epsilon == 3.0
     fewer = Recipe.load(file, steps=100)  # replaces epochs, which says the same
     assert (fewer.steps, fewer.epochs) == (100, None)
-    assert Recipe.load(file, sample_rate=0.01).batch is None
+    assert Recipe.load(file, sample_rate=0.01).batch_size is None
     solved = Recipe.load(file, solve="epsilon", noise_multiplier=1.5)
     assert (solved.budget.epsilon, solved.solve) == (NO_LIMIT, "epsilon")
 
 
 def test_what_is_left_out_is_filled_in():
     recipe = Recipe.of(epsilon=1.0, dataset_size=60000, epochs=1)
-    assert (recipe.budget.delta, recipe.batch) == (1 / 600000, 256)
-    assert Recipe.of(epsilon=1.0, dataset_size=100, steps=5, delta=1e-4).batch == 100
+    assert (recipe.budget.delta, recipe.batch_size) == (1 / 600000, 256)
+    assert Recipe.of(epsilon=1.0, dataset_size=100, steps=5, delta=1e-4).batch_size == 100
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,12 @@ def test_what_is_left_out_is_filled_in():
     ],
 )
 def test_a_shape_has_one_spelling_however_it_is_given(given, kept):
-    assert Recipe.of(**BASE, noise_multiplier=given).noise == kept
+    assert Recipe.of(**BASE, noise_multiplier=given).noise_multiplier == kept
 
 
 def test_a_number_stays_a_number():
     recipe = Recipe.of(**{**BASE, "batch_size": "256", "clipping_norm": "4.0"})
-    assert (recipe.batch, recipe.clip) == (256.0, 4.0)
+    assert (recipe.batch_size, recipe.clipping_norm) == (256.0, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_a_recipe_is_frozen_and_keeps_its_own_training_table():
     table["task"] = "other"
     assert recipe.training["task"] == "mnist"
     with pytest.raises(AttributeError):
-        recipe.size = 3  # type: ignore[misc]
+        recipe.dataset_size = 3  # type: ignore[misc]
     assert replace(recipe, dataset_size=70000).count == steps_in_epochs(60, 256 / 70000)
 
 
@@ -134,7 +135,7 @@ def test_epochs_become_steps(epochs, batch, size, steps):
         ({"batch_size": 60001}, "batch_size=60001 must be at most dataset_size=60000"),
         ({"batch_size": -1}, "batch_size=-1"),
         ({"batch_size": math.inf}, "batch_size=inf"),
-        ({"sample_rate": 0.5}, "batch and rate are both given"),
+        ({"sample_rate": 0.5}, "batch_size and sample_rate are both given"),
         ({"steps": 3}, "steps and epochs are both given"),
         ({"epochs": None}, "steps or epochs is missing"),
         ({"epochs": 1e30}, "more than 1e\\+12 steps"),
@@ -155,9 +156,9 @@ def test_epochs_become_steps(epochs, batch, size, steps):
         ({"uncertified": "yes"}, "uncertified='yes' must be true or false"),
         ({"training": 3}, "training=3 must be a table"),
         ({"training": {"when": object()}}, "training"),
-        ({"bacth": 256}, "Did you mean 'batch'"),
+        ({"bacth": 256}, "Did you mean 'batch_size'"),
         ({"budget": Budget(epsilon=1, delta=1e-5)}, "Give one of them"),
-        ({"adjacency": "replaced"}, "Did you mean 'replace'"),
+        ({"adjacency": "replaced"}, "Did you mean 'replace-one'"),
         ({"unit": "person"}, "unit='person'"),
     ],
 )  # fmt: skip

@@ -71,7 +71,7 @@ def test_epochs_stay_when_the_batch_moves() -> None:
     recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, sample_rate=0.01, epochs=15)
     best = search(recipe, over=["batch_size"], most=15, finalists=1)
     assert best.recipe.epochs == 15
-    assert len(best.plan.steps) * best.plan.batch == pytest.approx(15 * 60000, rel=0.01)
+    assert len(best.plan.steps) * best.plan.batch_size == pytest.approx(15 * 60000, rel=0.01)
 
 
 def test_the_profile_decides() -> None:
@@ -109,7 +109,7 @@ def test_tuning_is_charged_to_the_candidates_too() -> None:
     ("recipe", "over", "words"),
     [
         (CONSTANT, [], "names nothing"),
-        (CONSTANT, ["rho_nois"], "must be one of batch, rho_clip, rho_noise, steps. Did you mean"),
+        (CONSTANT, ["rho_nois"], "must be one of batch_size, rho_clip, rho_noise, steps. Did you mean"),
         (CONSTANT, ["rho_noise"], "does not apply to method=None"),
         (DECAY, ["rho_noise"], "does not apply to method='sensitivity-decay'"),
         (CONSTANT, {"steps": (0, 5)}, "steps=0 must be finite and > 0"),

@@ -11,7 +11,7 @@ from privet.accounting import Ledger, spent
 from privet.accounting.selection import private_selection, repeated_runs
 from privet.errors import InvalidValue, Unsupported
 from privet.planning import Plan, Recipe, plan
-from privet.planning.plan import content_digest
+from privet.planning.plan import plan_hash
 
 BASE = {"epsilon": 2.0, "delta": 1e-5, "dataset_size": 60000, "batch_size": 600, "steps": 1500}
 LAWS = {
@@ -58,17 +58,22 @@ def test_the_price_of_the_whole_is_what_the_laws_charge():
 
 def test_the_noise_is_in_the_order_of_the_charges():
     one = plan(**BASE)
-    assert planned("disjoint").scale == one.scale
-    assert one.scale < planned("poisson").scale < planned("geometric").scale < planned("fixed").scale
+    assert planned("disjoint").peak_noise_multiplier == one.peak_noise_multiplier
+    assert (
+        one.peak_noise_multiplier
+        < planned("poisson").peak_noise_multiplier
+        < planned("geometric").peak_noise_multiplier
+        < planned("fixed").peak_noise_multiplier
+    )
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_more_trials_never_need_less_noise(law):
     key = "trials_mean" if law in ("geometric", "poisson") else "trials"
     whole = {**BASE, "batch_size": 60000, "steps": 20}  # every record in every step: quick
-    heights = [plan(**whole, **{**LAWS[law], key: number}).scale for number in (1, 2, 3, 30, 300)]
+    heights = [plan(**whole, **{**LAWS[law], key: number}).peak_noise_multiplier for number in (1, 2, 3, 30, 300)]
     assert heights == sorted(heights)
-    assert heights[0] >= plan(**whole).scale * (1 - 1e-4)
+    assert heights[0] >= plan(**whole).peak_noise_multiplier * (1 - 1e-4)
     assert heights[0] < heights[-1] or law == "disjoint"
 
 
@@ -185,7 +190,9 @@ def test_a_recipe_says_it_in_one_way():
 
 def test_a_file_and_flags_that_win_over_it(tmp_path):
     file = tmp_path / "recipe.toml"
-    file.write_text('epsilon = 2\ndataset_size = 60000\nsteps = 9\ntrials_mean = "20/2"\ntrials_law = "geometric"\n')
+    file.write_text(
+        'epsilon = 2\ndataset_size = 60000\nsteps = 9\ntrials_mean = "20/2"\ntrial_count_distribution = "geometric"\n'
+    )
     assert Recipe.load(file).tuning.runs == 10
     assert Recipe.load(file, trials_mean=4).tuning.runs == 4
     assert Recipe.load(file, trials=4, trial_count_distribution="disjoint").tuning.name == "4 runs on disjoint parts"
@@ -225,7 +232,7 @@ def test_an_edited_tuned_plan_is_refused_even_with_a_new_hash(tmp_path, edit):
     for key in path[:-1]:
         table = table[key]
     table[path[-1]] = value
-    content["hash"] = content_digest({key: value for key, value in content.items() if key != "hash"})
+    content["hash"] = plan_hash({key: value for key, value in content.items() if key != "hash"})
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(content))
     with pytest.raises(InvalidValue) as caught:
@@ -237,7 +244,7 @@ def test_the_tuning_cannot_be_cut_out_of_a_file(tmp_path):
     """Without its law a plan would promise the whole budget to one run: its steps do not give that guarantee."""
     content = json.loads(json.dumps(planned("geometric").as_dict()))
     del content["one_run"], content["recipe"]["trials_mean"], content["recipe"]["trial_count_distribution"]
-    content["hash"] = content_digest({key: value for key, value in content.items() if key != "hash"})
+    content["hash"] = plan_hash({key: value for key, value in content.items() if key != "hash"})
     (tmp_path / "plan.json").write_text(json.dumps(content))
     with pytest.raises(InvalidValue, match="does not follow from the steps"):
         Plan.load(tmp_path / "plan.json")

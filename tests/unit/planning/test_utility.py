@@ -12,7 +12,13 @@ from privet.planning.planned_steps import PlannedSteps
 from privet.planning.utility import MOST_BLOCKS, estimate, noise_std
 
 SIZE = 60000
-MOVING = PlannedSteps(length=300, rate=0.01, scale=3.0, noise="exponential:end=0.3", clip="2 * linear:end=0.3")
+MOVING = PlannedSteps(
+    length=300,
+    sample_rate=0.01,
+    peak_noise_multiplier=3.0,
+    noise_schedule="exponential:end=0.3",
+    clip_schedule="2 * linear:end=0.3",
+)
 
 
 def planned(**more: object) -> Plan:
@@ -40,9 +46,14 @@ def slow_gap(steps: PlannedSteps, profile: Profile, *, bound: bool = True) -> fl
     terms = []
     for i, step in enumerate(steps):
         norm = float(np.interp((i + 0.5) / len(steps), places, profile.norms))
-        batch = step.rate * SIZE
-        sampling = (1 - step.rate) * min(norm, step.clip) ** 2 / batch
-        terms.append((min(1, step.clip / norm), sampling + profile.dimension * (step.noise * step.clip / batch) ** 2))
+        batch = step.sample_rate * SIZE
+        sampling = (1 - step.sample_rate) * min(norm, step.clipping_norm) ** 2 / batch
+        terms.append(
+            (
+                min(1, step.clipping_norm / norm),
+                sampling + profile.dimension * (step.noise_multiplier * step.clipping_norm / batch) ** 2,
+            )
+        )
     y = np.geomspace(1e-4, 1, 1500) / max(kept for kept, _ in terms)
     x = np.ones(1500)
     for kept, spread in terms:
@@ -65,7 +76,7 @@ PROFILES = {
 @pytest.mark.parametrize("name", PROFILES)
 def test_the_estimate_is_the_documented_recursion(name: str) -> None:
     profile = PROFILES[name]
-    found = estimate(MOVING, size=SIZE, profile=profile)
+    found = estimate(MOVING, dataset_size=SIZE, profile=profile)
     assert found.gap == pytest.approx(slow_gap(MOVING, profile), rel=1e-4)
     assert found.utility == 1 - found.gap
 
@@ -73,45 +84,63 @@ def test_the_estimate_is_the_documented_recursion(name: str) -> None:
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_quadratic_does_at_least_as_well(name: str) -> None:
     profile = PROFILES[name]
-    assert slow_gap(MOVING, profile, bound=False) <= estimate(MOVING, size=SIZE, profile=profile).gap
+    assert slow_gap(MOVING, profile, bound=False) <= estimate(MOVING, dataset_size=SIZE, profile=profile).gap
 
 
 def test_the_noise_energy_is_the_sum_of_squared_norms() -> None:
-    by_hand = sum(26010 * (step.noise * step.clip / (step.rate * SIZE)) ** 2 for step in MOVING)
-    assert estimate(MOVING, size=SIZE).noise_energy == pytest.approx(by_hand, rel=1e-12)
-    long = PlannedSteps(length=5 * MOST_BLOCKS + 7, rate=0.01, scale=2.0, noise="cosine:end=0.2", batch="linear:end=3")
-    by_hand = float(np.sum(26010 * (long.noises / (long.rates * SIZE)) ** 2))
-    assert estimate(long, size=SIZE).noise_energy == pytest.approx(by_hand, rel=1e-12)
+    by_hand = sum(
+        26010 * (step.noise_multiplier * step.clipping_norm / (step.sample_rate * SIZE)) ** 2 for step in MOVING
+    )
+    assert estimate(MOVING, dataset_size=SIZE).noise_energy == pytest.approx(by_hand, rel=1e-12)
+    long = PlannedSteps(
+        length=5 * MOST_BLOCKS + 7,
+        sample_rate=0.01,
+        peak_noise_multiplier=2.0,
+        noise_schedule="cosine:end=0.2",
+        batch_schedule="linear:end=3",
+    )
+    by_hand = float(np.sum(26010 * (long.noise_multipliers / (long.sample_rates * SIZE)) ** 2))
+    assert estimate(long, dataset_size=SIZE).noise_energy == pytest.approx(by_hand, rel=1e-12)
 
 
 def test_stretches_stand_for_their_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    long = PlannedSteps(length=1000, rate=0.01, scale=3.0, noise="exponential:end=0.3", clip="exponential:end=0.5")
-    exact = estimate(long, size=SIZE).gap
+    long = PlannedSteps(
+        length=1000,
+        sample_rate=0.01,
+        peak_noise_multiplier=3.0,
+        noise_schedule="exponential:end=0.3",
+        clip_schedule="exponential:end=0.5",
+    )
+    exact = estimate(long, dataset_size=SIZE).gap
     monkeypatch.setattr(import_module("privet.planning.utility"), "MOST_BLOCKS", 150)
-    assert estimate(long, size=SIZE).gap == pytest.approx(exact, rel=1e-3)
+    assert estimate(long, dataset_size=SIZE).gap == pytest.approx(exact, rel=1e-3)
 
 
 def test_the_limits_are_right() -> None:
-    free = PlannedSteps(length=400, rate=1.0, scale=1e-9)
-    assert estimate(free, size=SIZE, profile=Profile(half_life=100)).gap == pytest.approx(2**-4, rel=0.2)
-    drowned = PlannedSteps(length=400, rate=0.01, scale=1e9)
-    assert estimate(drowned, size=SIZE).utility == pytest.approx(0, abs=1e-6)
-    endless = estimate(PlannedSteps(length=10**12, rate=0.01, scale=1e4), size=SIZE)
+    free = PlannedSteps(length=400, sample_rate=1.0, peak_noise_multiplier=1e-9)
+    assert estimate(free, dataset_size=SIZE, profile=Profile(half_life=100)).gap == pytest.approx(2**-4, rel=0.2)
+    drowned = PlannedSteps(length=400, sample_rate=0.01, peak_noise_multiplier=1e9)
+    assert estimate(drowned, dataset_size=SIZE).utility == pytest.approx(0, abs=1e-6)
+    endless = estimate(PlannedSteps(length=10**12, sample_rate=0.01, peak_noise_multiplier=1e4), dataset_size=SIZE)
     assert 0 <= endless.gap <= 1
 
 
 @pytest.mark.parametrize("clip", [1e-200, 1e-3, 0.1])
 def test_a_clip_below_all_norms_is_made_up_for_by_the_learning_rate(clip: float) -> None:
-    at = {"length": 300, "sample_rate": 0.01, "scale": 2.0}
+    at = {"length": 300, "sample_rate": 0.01, "peak_noise_multiplier": 2.0}
     small, smaller = (
-        estimate(PlannedSteps(**at, clip=f"constant:value={c}"), size=SIZE).gap for c in (0.5, 0.5 * clip)
+        estimate(PlannedSteps(**at, clip_schedule=f"constant:value={c}"), dataset_size=SIZE).gap
+        for c in (0.5, 0.5 * clip)
     )
     assert small == pytest.approx(smaller, rel=1e-6)
 
 
 def test_a_clip_above_all_norms_only_adds_noise() -> None:
-    at = {"length": 300, "sample_rate": 0.01, "scale": 2.0}
-    gaps = [estimate(PlannedSteps(**at, clip=f"constant:value={c}"), size=SIZE).gap for c in (2, 4, 8, 1e200)]
+    at = {"length": 300, "sample_rate": 0.01, "peak_noise_multiplier": 2.0}
+    gaps = [
+        estimate(PlannedSteps(**at, clip_schedule=f"constant:value={c}"), dataset_size=SIZE).gap
+        for c in (2, 4, 8, 1e200)
+    ]
     assert gaps == sorted(gaps)
     assert gaps[-1] == 1
 

@@ -13,14 +13,14 @@ from privet.published.accountants import Proactive, closed_form_holds, proactive
 
 def ledger_of(noise: float, rate: float, steps: int) -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate), steps)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate), steps)
     return ledger
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 2.0, 50.0])
 def test_noise_and_epsilon_are_inverse(epsilon):
     noise = proactive_noise(epsilon=epsilon, delta=1e-5)
-    assert proactive_epsilon(noise=noise, delta=1e-5) == pytest.approx(epsilon)
+    assert proactive_epsilon(noise_multiplier=noise, delta=1e-5) == pytest.approx(epsilon)
 
 
 def test_rounds_do_not_matter_to_the_claim():
@@ -31,8 +31,8 @@ def test_rounds_do_not_matter_to_the_claim():
 
 def test_varying_noise_is_read_at_its_least():
     ledger = ledger_of(8.0, 0.01, 10)
-    ledger.add(Step(noise=3.0, rate=0.01))
-    assert Proactive().bounds(ledger, 1e-5)[1] == proactive_epsilon(noise=3.0, delta=1e-5)
+    ledger.add(Step(noise_multiplier=3.0, sample_rate=0.01))
+    assert Proactive().bounds(ledger, 1e-5)[1] == proactive_epsilon(noise_multiplier=3.0, delta=1e-5)
 
 
 def test_small_noise_is_refused_with_the_reason():

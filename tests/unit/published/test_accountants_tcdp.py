@@ -21,7 +21,7 @@ from privet.published.accountants import (
 
 def sampled(noise: float, rate: float, count: int, sampling: str = "fixed-size") -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate, sampling=sampling), count)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate, sampling=sampling), count)
     return ledger
 
 
@@ -53,7 +53,7 @@ def test_lemma_3_at_its_edge():
 
 
 def test_fixed_size_needs_replace():
-    step = Step(noise=20.0, rate=0.01, sampling=FixedSize())
+    step = Step(noise_multiplier=20.0, sample_rate=0.01, sampling=FixedSize())
     assert Tcdp().unsupported_reason(step, "replace-one") is None
     assert "replace-one" in (Tcdp().unsupported_reason(step, "zero-out") or "")
 

@@ -18,7 +18,7 @@ def test_a_whole_dataset_gaussian_has_half_its_squared_mu():
 @pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
 def test_the_certified_value_is_above_the_exact_curve(mu, delta):
     ledger = Ledger()
-    ledger.add(Step(noise=1 / mu))
+    ledger.add(Step(noise_multiplier=1 / mu))
     lower, upper = Zcdp().bounds(ledger, delta)
     assert lower is None
     assert upper >= epsilon_of_mu(mu, delta)
@@ -27,7 +27,7 @@ def test_the_certified_value_is_above_the_exact_curve(mu, delta):
 def test_the_sampled_rule_is_only_claimed():
     """Rate 0.01, noise 0.5, 100 steps: the rule says 1.397, the truth is 6.476."""
     ledger = Ledger()
-    ledger.add(Step(noise=0.5, rate=0.01), 100)
+    ledger.add(Step(noise_multiplier=0.5, sample_rate=0.01), 100)
     assert Zcdp().bounds(ledger, 1e-5)[1] == pytest.approx(1.397, abs=5e-4)
     assert Zcdp().label(ledger, 1e-5) == "claimed"
 

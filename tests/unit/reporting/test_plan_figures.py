@@ -26,7 +26,7 @@ def test_a_table_has_every_cell(found: Frontier, tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [(int(row["steps"]), float(row["batch_size"])) for row in rows] == [(5, 50), (500, 50), (5, 100), (500, 100)]
     good, bad = rows[0], rows[1]
-    assert float(good["noise_multiplier"]) == found.cells[0].noise
+    assert float(good["noise_multiplier"]) == found.cells[0].noise_multiplier
     assert (good["label"], good["why"]) == ("certified", "")
     assert float(good["epsilon_lower"]) <= float(good["epsilon"]) <= 2
     assert (bad["noise_multiplier"], bad["epsilon"], bad["label"]) == ("", "", "")

@@ -38,7 +38,7 @@ class Many(Slow):
 
 
 def steps(rate: float = 0.2, length: int = 6) -> Sampler:
-    return Sampler(size=20, steps=PlannedSteps(length=length, rate=rate), generator=seeded(1))
+    return Sampler(dataset_size=20, steps=PlannedSteps(length=length, sample_rate=rate), randomness=seeded(1))
 
 
 WANTED = torch.tensor([1, 4, 4, 19])
@@ -140,7 +140,7 @@ def test_a_step_without_records_is_one_piece():
 
 
 def test_batches_are_read_when_they_are_asked_for():
-    endless = Sampler(size=20, steps=PlannedSteps(length=10**12, rate=0.2))
+    endless = Sampler(dataset_size=20, steps=PlannedSteps(length=10**12, sample_rate=0.2))
     assert len(next(physical_batches(X, endless)).data) <= 20
 
 

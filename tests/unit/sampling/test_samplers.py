@@ -24,8 +24,8 @@ KINDS = (Poisson(), TruncatedPoisson(cap=40, size=300), FixedSize(), Shuffled())
 
 
 def drawn(kind: Sampling, *, size: int = 300, rate: float = 0.1, length: int = 25, seed: int = 0, **more: str):
-    steps = PlannedSteps(length=length, rate=rate, sampling=kind, **more)
-    return [batch.numpy() for batch in Sampler(size=size, steps=steps, generator=seeded(seed))]
+    steps = PlannedSteps(length=length, sample_rate=rate, sampling=kind, **more)
+    return [batch.numpy() for batch in Sampler(dataset_size=size, steps=steps, randomness=seeded(seed))]
 
 
 def test_every_sampling_an_accountant_knows_can_be_drawn():
@@ -34,10 +34,12 @@ def test_every_sampling_an_accountant_knows_can_be_drawn():
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_fresh_coins_do_not_repeat(kind):
-    fresh = Sampler(size=300, steps=PlannedSteps(length=25, rate=0.1, sampling=kind))
+    fresh = Sampler(dataset_size=300, steps=PlannedSteps(length=25, sample_rate=0.1, sampling=kind))
     assert fresh.noise_is_secret
     assert not all(map(torch.equal, fresh, fresh))
-    assert not Sampler(size=3, steps=PlannedSteps(length=1, rate=0.5), generator=seeded(0)).noise_is_secret
+    assert not Sampler(
+        dataset_size=3, steps=PlannedSteps(length=1, sample_rate=0.5), randomness=seeded(0)
+    ).noise_is_secret
 
 
 # --- Poisson ----------------------------------------------------------------------------------------
@@ -98,15 +100,15 @@ def test_a_gap_starts_where_its_chance_says(rate, k):
 
 
 def test_the_rate_may_change_at_every_step():
-    found = drawn(Poisson(), size=10_000, rate=0.9, length=3, batch_size="table:1,0.1,0.01")
+    found = drawn(Poisson(), size=10_000, rate=0.9, length=3, batch_schedule="table:1,0.1,0.01")
     assert [round(len(batch), -2) for batch in found] == [9000, 900, 100]
 
 
 def test_an_empty_batch_is_a_step():
-    found = list(Sampler(size=10, steps=PlannedSteps(length=50, rate=1e-6), generator=seeded(0)))
+    found = list(Sampler(dataset_size=10, steps=PlannedSteps(length=50, sample_rate=1e-6), randomness=seeded(0)))
     assert len(found) == 50
     assert all(batch.shape == (0,) and batch.dtype == torch.int64 for batch in found)
-    assert len(list(Sampler(size=0, steps=PlannedSteps(length=3, rate=0.5)))) == 3
+    assert len(list(Sampler(dataset_size=0, steps=PlannedSteps(length=3, sample_rate=0.5)))) == 3
 
 
 # --- the others -------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def test_fixed_size_batches_of_nothing_are_refused():
 def test_shuffled_epochs_hold_every_record_once(size, rate):
     ledger = Ledger()
     length = round(1 / rate + 0.5 - 1e-9)
-    ledger.add(Step(noise=1.0, rate=rate, sampling=Shuffled()), 3 * length)
+    ledger.add(Step(noise_multiplier=1.0, sample_rate=rate, sampling=Shuffled()), 3 * length)
     assert len(epoch_noises(ledger)) == 3  # the accountant counts the same epochs
     found = drawn(Shuffled(), size=size, rate=rate, length=3 * length)
     for begin in range(0, 3 * length, length):
@@ -161,25 +163,27 @@ def test_shuffled_epochs_differ_and_the_last_may_be_cut_short():
 
 
 def test_a_shuffled_run_is_taken_up_between_epochs_only():
-    steps = PlannedSteps(length=25, rate=0.1, sampling=Shuffled())
-    assert len(list(Sampler(size=300, steps=steps, start=20))) == 5
-    assert len(list(Sampler(size=300, steps=steps, start=25))) == 0
+    steps = PlannedSteps(length=25, sample_rate=0.1, sampling=Shuffled())
+    assert len(list(Sampler(dataset_size=300, steps=steps, start=20))) == 5
+    assert len(list(Sampler(dataset_size=300, steps=steps, start=25))) == 0
     with pytest.raises(InvalidValue, match=r"start=13 lies inside a shuffled epoch, steps 10 to 19.*start at 20"):
-        Sampler(size=300, steps=steps, start=13)
-    uneven = PlannedSteps(length=8, rate=0.5, sampling=Shuffled(), batch="table:1,1,0.5,0.5,0.5,0.5,1,1")
-    assert [len(batch) for batch in Sampler(size=8, steps=uneven)] == [4, 4, 2, 2, 2, 2, 4, 4]
+        Sampler(dataset_size=300, steps=steps, start=13)
+    uneven = PlannedSteps(
+        length=8, sample_rate=0.5, sampling=Shuffled(), batch_schedule="table:1,1,0.5,0.5,0.5,0.5,1,1"
+    )
+    assert [len(batch) for batch in Sampler(dataset_size=8, steps=uneven)] == [4, 4, 2, 2, 2, 2, 4, 4]
     with pytest.raises(InvalidValue, match="steps 2 to 5"):
-        Sampler(size=8, steps=uneven, start=4)
+        Sampler(dataset_size=8, steps=uneven, start=4)
 
 
 def test_a_rate_that_changes_within_an_epoch_is_refused():
     with pytest.raises(InvalidValue, match="within a shuffled epoch"):
-        drawn(Shuffled(), size=8, rate=0.5, length=4, batch_size="table:1,0.5,1,1")
+        drawn(Shuffled(), size=8, rate=0.5, length=4, batch_schedule="table:1,0.5,1,1")
 
 
 def test_a_trillion_steps_cost_nothing_until_they_are_drawn():
     for kind in KINDS:
-        many = Sampler(size=300, steps=PlannedSteps(length=10**12, rate=0.1, sampling=kind), start=10)
+        many = Sampler(dataset_size=300, steps=PlannedSteps(length=10**12, sample_rate=0.1, sampling=kind), start=10)
         assert len(next(iter(many))) <= 300
         assert len(many) == 10**12 - 10
 
@@ -195,7 +199,7 @@ def for_budget(**changes: str) -> Plan:
 
 
 def test_the_sampler_of_a_plan_follows_its_steps():
-    made = sampler(PLAN, records=300, start=5, generator=seeded(0))
+    made = sampler(PLAN, records=300, start=5, randomness=seeded(0))
     assert made.steps is PLAN.steps
     assert made.sampling == PLAN.steps[0].sampling
     assert len(made) == len(list(made)) == 20
@@ -204,16 +208,20 @@ def test_the_sampler_of_a_plan_follows_its_steps():
 @pytest.mark.parametrize(
     "steps",
     [
-        PlannedSteps(length=25, rate=0.1, scale=PLAN.scale, sampling=FixedSize()),
-        PlannedSteps(length=25, rate=0.11, scale=PLAN.scale),
-        PlannedSteps(length=26, rate=0.1, scale=PLAN.scale),
-        PlannedSteps(length=25, rate=0.1, scale=PLAN.scale, batch="linear:end=2"),
+        PlannedSteps(
+            length=25, sample_rate=0.1, peak_noise_multiplier=PLAN.peak_noise_multiplier, sampling=FixedSize()
+        ),
+        PlannedSteps(length=25, sample_rate=0.11, peak_noise_multiplier=PLAN.peak_noise_multiplier),
+        PlannedSteps(length=26, sample_rate=0.1, peak_noise_multiplier=PLAN.peak_noise_multiplier),
+        PlannedSteps(
+            length=25, sample_rate=0.1, peak_noise_multiplier=PLAN.peak_noise_multiplier, batch_schedule="linear:end=2"
+        ),
     ],
 )
 def test_another_sampler_than_the_plans_is_refused(steps):
     sampler(PLAN, records=300).check(PLAN)
     with pytest.raises(InvalidValue, match=r"not the plan's.*The guarantee would not hold"):
-        Sampler(size=300, steps=steps).check(PLAN)
+        Sampler(dataset_size=300, steps=steps).check(PLAN)
 
 
 def test_a_public_size_is_checked_and_a_private_one_is_not():
@@ -230,11 +238,11 @@ def test_a_plan_for_users_does_not_sample_records():
 
 
 def test_wrong_arguments_say_so():
-    steps = PlannedSteps(length=25, rate=0.1)
+    steps = PlannedSteps(length=25, sample_rate=0.1)
     with pytest.raises(InvalidValue, match="start=26 must be at most steps=25"):
-        Sampler(size=300, steps=steps, start=26)
+        Sampler(dataset_size=300, steps=steps, start=26)
     with pytest.raises(InvalidValue, match="dataset_size=-1"):
-        Sampler(size=-1, steps=steps)
+        Sampler(dataset_size=-1, steps=steps)
 
     class Mine(Sampling):
         name = "mine"
@@ -243,4 +251,4 @@ def test_wrong_arguments_say_so():
             return "mine"
 
     with pytest.raises(Unsupported, match="sampling='mine' cannot be drawn"):
-        Sampler(size=3, steps=PlannedSteps(length=1, rate=0.1, sampling=Mine()))
+        Sampler(dataset_size=3, steps=PlannedSteps(length=1, sample_rate=0.1, sampling=Mine()))

@@ -18,12 +18,12 @@ from privet.sampling.users import bound_contributions, number_users, user_sample
 
 IDS = ["ann", "bob", "ann", "cat", "ann", "cat", "ann", "dan"]
 PLAN = plan(epsilon=3.0, delta=1e-2, dataset_size=4, sample_rate=0.5, steps=40, unit="user")
-ALL = replace(PLAN, steps=PlannedSteps(length=40, rate=1.0))  # what it costs does not matter here
+ALL = replace(PLAN, steps=PlannedSteps(length=40, sample_rate=1.0))  # what it costs does not matter here
 
 
 @given(ids=st.lists(st.integers(-3, 8), max_size=60), most=st.integers(1, 5), seed=st.integers(0, 999))
 def test_at_most_so_many_are_kept_and_all_who_have_fewer(ids, most, seed):
-    kept = bound_contributions(np.array(ids, dtype=np.int64), most=most, generator=seeded(seed)).tolist()
+    kept = bound_contributions(np.array(ids, dtype=np.int64), most=most, randomness=seeded(seed)).tolist()
     assert kept == sorted(set(kept))
     had = Counter(ids)
     assert Counter(ids[index] for index in kept) == {user: min(most, count) for user, count in had.items()}
@@ -47,13 +47,13 @@ def test_a_record_without_an_owner_is_refused(ids):
 def test_other_users_do_not_decide_what_is_kept_of_one():
     """Every choice of 1 of ann's 4 records occurs, whoever else is there; 200 draws miss one once in 1e24."""
     for ids in (IDS, [user if user == "ann" else "bob" for user in IDS]):
-        mine = {i for seed in range(200) for i in bound_contributions(ids, most=1, generator=seeded(seed)).tolist()}
+        mine = {i for seed in range(200) for i in bound_contributions(ids, most=1, randomness=seeded(seed)).tolist()}
         assert {0, 2, 4, 6} <= mine
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 9])
 def test_a_chosen_user_gives_up_to_so_many_records_next_to_each_other(most):
-    sampler = user_sampler(PLAN, users=IDS, most=most, generator=seeded(0))
+    sampler = user_sampler(PLAN, users=IDS, most=most, randomness=seeded(0))
     found = list(sampler)
     assert len(found) == len(sampler) == 40
     users = [[IDS[i] for i in batch.tolist()] for batch in found]
@@ -76,7 +76,7 @@ def test_the_bound_is_that_of_a_whole_user():
 
 @pytest.mark.parametrize("physical", [2, 3, 5, 100])
 def test_pieces_never_part_a_user(physical):
-    sampler = user_sampler(ALL, users=IDS, most=2, generator=seeded(0))
+    sampler = user_sampler(ALL, users=IDS, most=2, randomness=seeded(0))
     records, owned = torch.arange(8), [set()]
     for piece in physical_batches(records, sampler, physical=physical):
         names = {IDS[i] for i in piece.indices.tolist()}
@@ -91,9 +91,9 @@ def test_pieces_never_part_a_user(physical):
 
 
 def test_nobody_chosen_is_a_step():
-    rare = replace(PLAN, steps=PlannedSteps(length=3, rate=1e-6))
+    rare = replace(PLAN, steps=PlannedSteps(length=3, sample_rate=1e-6))
     pieces = list(
-        physical_batches(torch.arange(8), user_sampler(rare, users=IDS, most=2, generator=seeded(0)), physical=2)
+        physical_batches(torch.arange(8), user_sampler(rare, users=IDS, most=2, randomness=seeded(0)), physical=2)
     )
     assert [(len(piece.data), piece.is_last) for piece in pieces] == [(0, True)] * 3
 

@@ -178,7 +178,7 @@ def test_a_part_that_is_lent_is_alone_in_its_piece_and_every_record_is_in_one_pa
 
     for size in (2, 3, 5):
         for most in (None, 1, 2, 3):
-            parts = [distributed.Part(on, most).rebind(Whole()) for on in on_ranks(size, lambda g: g)]
+            parts = [distributed.RankShard(on, most).rebind(Whole()) for on in on_ranks(size, lambda g: g)]
             for n, pieces in enumerate(zip(*parts, strict=True)):
                 cut = [piece.split(most) if most else (piece,) for piece in pieces]
                 assert len({len(c) for c in cut}) == 1
@@ -279,9 +279,9 @@ def test_a_folder_that_has_a_ledger_is_refused_on_every_rank(tmp_path):
         ("dataset", lambda r: {"dataset": (X.roll(r, 0), Y)}),
         ("dataset", lambda r: {"dataset": (X, Y.roll(r, 0))}),
         ("optimizer", lambda r: {"lr": 0.1 * (r + 1)}),
-        ("generator", lambda r: {"generator": seeded(r)}),
+        ("randomness", lambda r: {"randomness": seeded(r)}),
         ("settings", lambda r: {"max_physical_batch_size": 2 + r}),
-        ("settings", lambda r: {"secure": bool(r)}),
+        ("settings", lambda r: {"secure_noise": bool(r)}),
         ("settings", lambda r: {"non_private_preprocessing": "counted" * r, "uncertified": True}),
         ("settings", lambda r: {"planned": a_plan(unit="user", dataset_size=30), "users": USERS[r:] + USERS[:r]}),
     ],
@@ -316,8 +316,8 @@ def test_weights_that_come_apart_stop_every_rank(monkeypatch):
 
 
 def test_samples_that_come_apart_stop_every_rank_before_noise(monkeypatch, drawn):
-    coins = distributed.coins
-    monkeypatch.setattr(distributed, "coins", lambda gen, g, n: (coins(gen, g, n), seeded(g.rank))[1])
+    original = distributed.sampling_randomness
+    monkeypatch.setattr(distributed, "sampling_randomness", lambda r, g, n: (original(r, g, n), seeded(g.rank))[1])
     told = on_ranks(2, lambda g: run(a_training(g)))
     assert all("sample is not the same on all ranks at step 0" in str(error) for error in told)
     assert not drawn
@@ -493,10 +493,12 @@ def test_checksums_tell_tensors_apart():
 def test_a_sum_over_ranks_that_overflows_is_refused(monkeypatch):
     monkeypatch.setattr(engine_release, "add_noise", lambda *_, **__: {"w": torch.tensor([3e38])})
     rule, step = bounded(clipping_rule("flat")), PLAN.steps[0]
-    total = ClippedSum(grads={"w": torch.zeros(1)}, l2_bound=step.clip, raw_norms=torch.zeros(0), raw_batch_size=0)
+    total = ClippedSum(
+        grads={"w": torch.zeros(1)}, l2_bound=step.clipping_norm, raw_norms=torch.zeros(0), raw_batch_size=0
+    )
 
     def work(g):
         releaser = engine_release.releaser_for(rule, total.grads, randomness=seeded(1), adjacency="zero-out", ranks=g)
-        return releaser.release(total, issue_uncharged(step), batch=1.0)
+        return releaser.release(total, issue_uncharged(step), batch_size=1.0)
 
     assert all("not finite" in str(error) for error in on_ranks(2, work))

@@ -102,7 +102,7 @@ def test_what_is_learnt_on_the_way_comes_back(tmp_path):
         assert training.rule.current_clip(1.0) != 1.0
         learnt, mean, steps = training.rule.state_dict(), training.average.mean, training.average.steps
     model, optimizer, scheduler = parts()
-    with resume(model, optimizer, (X, Y), p, out=tmp_path / "a", scheduler=scheduler, average=0.9) as again:
+    with resume(model, optimizer, (X, Y), p, out=tmp_path / "a", scheduler=scheduler, ema_decay=0.9) as again:
         assert again.rule.state_dict() == learnt
         assert again.average.steps == steps
         assert all(torch.equal(again.average.mean[name], mean[name]) for name in mean)
@@ -138,7 +138,7 @@ def test_another_plan_model_or_average_is_refused_and_the_ledger_is_free_again(t
     with pytest.raises(InvalidValue, match="another plan"):
         resume(model, optimizer, (X, Y), planned(13), out=tmp_path / "a", scheduler=scheduler)
     with pytest.raises(InvalidValue, match="average"):
-        resume(model, optimizer, (X, Y), p, out=tmp_path / "a", scheduler=scheduler, average=0.5)
+        resume(model, optimizer, (X, Y), p, out=tmp_path / "a", scheduler=scheduler, ema_decay=0.5)
     other = nn.Linear(5, 2)
     with pytest.raises(InvalidValue, match="checkpoint"):
         resume(other, torch.optim.Adam(other.parameters()), (X, Y), p, out=tmp_path / "a", scheduler=scheduler)

@@ -23,7 +23,7 @@ def whole(tmp_path_factory):
     """A run that is over, to be copied."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     p = plan(epsilon=3.0, delta=1e-3, dataset_size=SIZE, batch_size=20, steps=10)
-    train(p, "tiny_task:task", out=folder, average=0.9)
+    train(p, "tiny_task:task", out=folder, ema_decay=0.9)
     return folder
 
 
@@ -35,7 +35,7 @@ def folder(whole, tmp_path):
 def test_it_says_all_that_a_report_needs(whole):
     run = Run.load(whole)
     assert run.plan.hash == run.about["plan"]
-    assert run.settings.average == 0.9
+    assert run.settings.ema_decay == 0.9
     assert (run.steps, run.end, run.seed, run.together, run.notes) == (10, "complete", None, None, ())
     assert run.guarantee.epsilon <= 3.0
     assert run.checkpoint == whole
@@ -157,7 +157,7 @@ DAMAGE = {
     "a list": (text("[]"), "is not the description of a run"),
     "deep": (text("[" * 100_000), "nested too deeply"),
     "another format": (edited(format="privet-plan"), "is not the description of a run"),
-    "another version": (edited(version=2), "Use the Privet that wrote it"),
+    "another version": (edited(version=3), "Use the Privet that wrote it"),
     "another plan": (edited(plan="sha256:00"), "different plans"),
     "an unknown key": (edited(more=1), "'more', which is not known"),
     "a missing key": (without("seed"), "has no 'seed'"),

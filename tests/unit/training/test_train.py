@@ -667,7 +667,7 @@ def test_what_a_watcher_is_told_is_marked(tmp_path):
         def step(self, number, spent, speed):
             told.append(spent())
 
-    train(private(), "tiny_task:task", out=tmp_path / "a", watcher=Listening(), reserve=4)
+    train(private(), "tiny_task:task", out=tmp_path / "a", watcher=Listening(), steps_per_line=4)
     charged = [read_ledger(tmp_path / "a").ledger.first(min(20, -(-n // 4) * 4)) for n in range(1, 21)]
     from privet import spent
 
@@ -717,5 +717,5 @@ def _over_the_batch(out, y):
 def test_losses_that_depend_on_the_batch_by_value_are_refused_in_the_first_step(tmp_path, losses):
     """No gradient goes through a detached mean or a count, and one record moved the sum by a hundred clips."""
     with pytest.raises(Unsupported, match="the loss of one example depends on"):
-        train(private(), replace(task(), losses=losses), out=tmp_path / "run", reserve=1)
+        train(private(), replace(task(), losses=losses), out=tmp_path / "run", steps_per_line=1)
     assert read_ledger(tmp_path / "run").ledger.steps == 1  # its batch was seen

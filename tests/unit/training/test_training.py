@@ -73,11 +73,11 @@ def weights(model):
 def by_hand(model, optimizer, dataset, planned, generator, after=lambda: None, *, views=1, augment=lambda x: x):
     """The obvious loop: one example at a time, clipped, summed, noise, the planned batch, the optimizer's own step."""
     x, y = dataset
-    for step, chosen in zip(planned.steps, sampler(planned, records=len(x), generator=generator), strict=True):
+    for step, chosen in zip(planned.steps, sampler(planned, records=len(x), randomness=generator), strict=True):
         rows = chosen.repeat_interleave(views)
-        total = slow_sum(model, LOSS, (augment(x[rows]), y[rows]), "flat", step.clip, views=views)
-        std = noise_std(step, l2_bound=step.clip)
-        noisy = add_noise(total, std=std, randomness=generator, divisor=step.rate * planned.recipe.size)
+        total = slow_sum(model, LOSS, (augment(x[rows]), y[rows]), "flat", step.clipping_norm, views=views)
+        std = noise_std(step, l2_bound=step.clipping_norm)
+        noisy = add_noise(total, std=std, randomness=generator, divisor=step.sample_rate * planned.recipe.dataset_size)
         for name, p in model.named_parameters():
             p.grad = noisy[name]
         optimizer.step()
@@ -276,7 +276,7 @@ def test_nothing_but_the_release_reaches_the_weights():
 def test_adaptive_rules_learn_over_the_run_and_the_ledger_has_the_clip_in_force(tmp_path):
     training = a_training(planned=a_plan(rule="quantile:target=0.9,count_noise=2.0", clipping_norm=0.01), out=tmp_path)
     run(training)
-    clips = [step.clip for step, count in read_ledger(tmp_path).ledger for _ in range(count)]
+    clips = [step.clipping_norm for step, count in read_ledger(tmp_path).ledger for _ in range(count)]
     assert clips[0] == 0.01
     assert len(set(clips)) == 6
 
@@ -528,7 +528,7 @@ class Endless(IterableDataset):
 
 def test_what_does_not_fit_is_refused_at_the_start(tmp_path):
     refused("plan=None must be a Plan", planned=None)
-    refused("generator=7 must be a Randomness", randomness=7)
+    refused("randomness=7 must be a Randomness", randomness=7)
     refused("examples=59 must be the plan's dataset_size=60", dataset=a_dataset(59))
     refused("Use SGD", Unsupported, optimizer=lambda m: torch.optim.LBFGS(m.parameters()))
     refused("not the model's", optimizer=lambda m: sgd(a_model()))

@@ -22,14 +22,14 @@ from privet.tuning.choice import (
 )
 
 
-def gradients(right: int, size: int, steps: PlannedSteps, number: int) -> np.ndarray:
+def estimates(right: int, size: int, steps: PlannedSteps, number: int) -> np.ndarray:
     source = Randomness(5)
     return np.array([noisy_accuracy(right, size=size, steps=steps, source=source) for _ in range(number)])
 
 
 def test_one_release_on_all_records_has_the_planned_noise_on_the_count():
     """Rate 1, one step: the count of right answers plus N(0, noise^2), exactly the Gaussian mechanism."""
-    drawn = shares(60, 100, PlannedSteps(length=1, rate=1.0, scale=3.0), 1000) * 100 - 60
+    drawn = estimates(60, 100, PlannedSteps(length=1, sample_rate=1.0, peak_noise_multiplier=3.0), 1000) * 100 - 60
     low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], df=len(drawn)) * 3.0**2
     assert low <= (drawn**2).sum() <= high
     assert not low <= (drawn**2 * 1.25**2).sum() <= high  # noise wrong by a quarter would be seen
@@ -38,10 +38,10 @@ def test_one_release_on_all_records_has_the_planned_noise_on_the_count():
 
 def test_many_releases_are_one_estimate_without_bias():
     """Sampling and noise by hand: sums of Poisson-sampled counts, weighted as the docstring says."""
-    steps = PlannedSteps(length=40, rate=0.3, scale=4.0, noise="exponential:end=0.25")
+    steps = PlannedSteps(length=40, sample_rate=0.3, peak_noise_multiplier=4.0, noise_schedule="exponential:end=0.25")
     size, right = 200, 150
-    drawn = shares(right, size, steps, 800)
-    q, sigma = 0.3, np.array(steps.noises)
+    drawn = estimates(right, size, steps, 800)
+    q, sigma = 0.3, np.array(steps.noise_multipliers)
     w = q / (sigma**2 + size * q * (1 - q) / 4)
     variance = (w**2 * (sigma**2 + right * q * (1 - q))).sum() / (size * (w * q).sum()) ** 2
     assert abs(drawn.mean() - right / size) < 5 * math.sqrt(variance / len(drawn))
@@ -50,9 +50,9 @@ def test_many_releases_are_one_estimate_without_bias():
 
 
 def test_the_spread_is_that_of_the_worst_case():
-    steps = PlannedSteps(length=20, rate=1.0, scale=2.0)
+    steps = PlannedSteps(length=20, sample_rate=1.0, peak_noise_multiplier=2.0)
     assert noisy_accuracy_std(100, steps) == pytest.approx(2.0 / math.sqrt(20) / 100)
-    drawn = shares(50, 100, steps, 800)
+    drawn = estimates(50, 100, steps, 800)
     assert drawn.std() == pytest.approx(noisy_accuracy_std(100, steps), rel=0.15)
 
 

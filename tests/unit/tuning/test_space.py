@@ -103,7 +103,7 @@ def test_a_candidate_is_parted_and_said():
         {"clipping_norm": 1.0, "rho_noise": 2},
         {"lr": 0.1},
     )
-    assert format_candidate({"lr": 0.1, "model": "cnn", "augmentations": 2}) == "lr 0.1, model cnn, views 2"
+    assert format_candidate({"lr": 0.1, "model": "cnn", "augmentations": 2}) == "lr 0.1, model cnn, augmentations 2"
 
 
 # --- parts of the records ---------------------------------------------------------------------------

@@ -59,8 +59,8 @@ def event_of(ledger: Ledger) -> dp_event.DpEvent:
     """The releases of a ledger in the words of another library."""
     parts = []
     for step, count in ledger:
-        gaussian = dp_event.GaussianDpEvent(step.noise)
-        parts.append(dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(step.rate, gaussian), count))
+        gaussian = dp_event.GaussianDpEvent(step.noise_multiplier)
+        parts.append(dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(step.sample_rate, gaussian), count))
     return dp_event.ComposedDpEvent(parts)
 
 

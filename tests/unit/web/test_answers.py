@@ -31,9 +31,9 @@ def test_the_answer_is_the_plan(planned: Plan) -> None:
     found = plan_answer(planned, 0.1)
     assert found["guarantee"]["epsilon"] == planned.guarantee.epsilon
     assert found["steps"] == 40
-    assert found["schedule"]["noise_multiplier"][0] == planned.steps[0].noise
-    assert found["schedule"]["noise_multiplier"][-1] == planned.steps[-1].noise
-    assert float(found["schedule"]["ends"]["noise_multiplier"][1]) >= planned.steps[-1].noise
+    assert found["schedule"]["noise"][0] == planned.steps[0].noise_multiplier
+    assert found["schedule"]["noise"][-1] == planned.steps[-1].noise_multiplier
+    assert float(found["schedule"]["ends"]["noise"][1]) >= planned.steps[-1].noise_multiplier
     assert found["hash"] == planned.hash
     for name, accountant in (("clt", "gdp"), ("renyi", "rdp")):
         assert found["beside"][name]["epsilon"] == spent(planned.ledger(), 1e-5, accountant=accountant).epsilon
@@ -78,7 +78,7 @@ def test_the_curves_end_at_the_guarantee_and_never_fall(planned: Plan) -> None:
 def test_the_attacker_can_do_no_more_than_is_said() -> None:
     """One full-batch release, of which the trade-off is known exactly: G_mu with mu = 1 / noise."""
     one = plan(recipe_from_controls({**CONTROLS, "batch_size": 6000, "steps": 1}))
-    exact = Gaussian(mu=1 / one.scale)
+    exact = Gaussian(mu=1 / one.peak_noise_multiplier)
     found = attacker_answer(one)
     assert found["best"]["label"] == "certified"
     hits, advantage = (float(found["best"][name]) / 100 for name in ("hits", "advantage"))
@@ -95,6 +95,6 @@ def test_the_view_ahead_has_the_plan_itself_in_its_midst() -> None:
     assert found["batches"] == [150, 600, 2400]
     assert found["steps"] == [12, 40, 120]
     own = next(cell for cell in found["cells"] if (cell["batch_size"], cell["steps"]) == (600, 40))
-    assert float(own["noise_multiplier"]) == pytest.approx(plan(recipe).scale, rel=1e-3)
+    assert float(own["noise_multiplier"]) == pytest.approx(plan(recipe).peak_noise_multiplier, rel=1e-3)
     assert {cell["label"] for cell in found["cells"]} == {"certified"}
     assert any(cell["frontier"] for cell in found["cells"])

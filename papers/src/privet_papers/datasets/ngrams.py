@@ -1,7 +1,7 @@
 """Words as whole numbers, by a public vocabulary, and which n-grams a text has; 0 is padding and stands in front.
 
 By default each word is hashed into one of the numbers. Counting the most frequent words, as papers do, looks at the
-private texts without noise; `vocabulary=counted` does it, and is trained on by `--as-published` only.
+private texts without noise; `vocabulary=counted` does it, and is trained on by `--uncertified` only.
 
 A linear model on sets of n-grams learns under noise what needs a network to read a sequence. Numbers come from a
 CRC-32, not from counting the private texts. `features=set` gives the numbers themselves, for the model `bag`: small for

@@ -58,15 +58,21 @@ def data_of(name: str) -> tuple[int, int, int]:
 
 
 def recipe_of(
-    data: str, method: str, *, clip: float | str = CLIP, noise: float | str | None = None, steps: int | None = None
+    data: str,
+    method: str,
+    *,
+    clipping_norm: float | str = CLIP,
+    noise_multiplier: float | str | None = None,
+    steps: int | None = None,
 ) -> dict[str, Any]:
     """A method on a dataset, as published; where it lets the clip fall, C is C/2 after the steps of Table II."""
     size, batch, most = data_of(data)
     steps, free = steps or most, METHODS[method].free
     given = {
         "dataset_size": size, "batch_size": batch, "steps": steps, "delta": DELTA, "method": method,
-        "clipping_norm": _falling(clip, steps / most) if "clipping_norm" in free and not isinstance(clip, str) else clip,
-        "noise_multiplier": noise or (DECAYS["exponential"] if "noise" in free else NOISE),
+        "clipping_norm": _falling(clipping_norm, steps / most)
+        if "clip" in free and not isinstance(clipping_norm, str) else clipping_norm,
+        "noise_multiplier": noise_multiplier or (DECAYS["exponential"] if "noise" in free else NOISE),
     }  # fmt: skip
     return given if METHODS[method].is_certified else given | {"uncertified": True}
 
@@ -280,7 +286,7 @@ def _table4() -> list[Row]:
                 if data in MISSING:
                     found.append(unavailable("table4", name, place, published, MISSING[data]))
                 else:
-                    recipe = recipe_of(data, method, clip=clip)
+                    recipe = recipe_of(data, method, clipping_norm=clip)
                     found.append(trains("table4", name, place, data, recipe, published=published))
     return found
 
@@ -322,7 +328,7 @@ def _iterations() -> list[Row]:
         Row(
             paper=NAME, table="table8-iterations", name=f"{decay}-{accountant}", kind="accounts",
             place=f"Table VIII, {decay}, iteration", label="claimed",
-            recipe=recipe_of("mnist", "dyn-sigma", noise=DECAYS[decay]),
+            recipe=recipe_of("mnist", "dyn-sigma", noise_multiplier=DECAYS[decay]),
             published={"iterations": TABLE8[decay]["iterations"][number]}, notes=(GAMMA_NOTE,),
             figures=partial(_used_up, accountant=accountant, budget=TABLE5[10000][number]),
         )

@@ -25,16 +25,16 @@ FAR = {BELOW: -50.0, ABOVE: 50.0}  # what records of the extreme batches are mul
 
 
 class Counterfactuals:
-    """Which rows are exchanged, and in which order all of them are; the rows of a record (`views`) stay together."""
+    """Which rows are exchanged, and in which order all of them are; the rows of a record (`augmentations`) stay together."""
 
-    def __init__(self, *, rows: int, views: int, generator: torch.Generator) -> None:
+    def __init__(self, *, rows: int, augmentations: int, generator: torch.Generator) -> None:
         self.rows = rows
-        records = rows // views
+        records = rows // augmentations
         shuffled = torch.randperm(records, generator=generator)
-        self._exchanged = (shuffled % 2 == 0).repeat_interleave(views)
+        self._exchanged = (shuffled % 2 == 0).repeat_interleave(augmentations)
         order = torch.randperm(records, generator=generator)
-        self._order = (order[:, None] * views + torch.arange(views)).flatten()
-        self._roll = max(1, records // 2) * views
+        self._order = (order[:, None] * augmentations + torch.arange(augmentations)).flatten()
+        self._roll = max(1, records // 2) * augmentations
         self.has_power = records > 1  # one record has no other
 
     def most_changed(self, variant: int) -> int:

@@ -168,18 +168,24 @@ class FollowedBatch(Mode):
     """What is known of one batch and its counterfactuals.
 
     Args:
-        data: the batch, a nest of tensors with `rows` rows, those of a record (`views`) together.
+        data: the batch, a nest of tensors with `rows` rows, those of a record (`augmentations`) together.
         memory: what earlier checked steps of this training have seen.
         model: its parameters and buffers are functions of earlier releases.
     """
 
     def __init__(
-        self, data: Any, *, rows: int, views: int = 1, memory: LoopMemory | None = None, model: nn.Module | None = None
+        self,
+        data: Any,
+        *,
+        rows: int,
+        augmentations: int = 1,
+        memory: LoopMemory | None = None,
+        model: nn.Module | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = LoopMemory() if memory is None else memory
         self.seen = Seen(rows=rows)
-        self._others = Counterfactuals(rows=rows, views=views, generator=self.memory.generator)
+        self._others = Counterfactuals(rows=rows, augmentations=augmentations, generator=self.memory.generator)
         self._rows, self._active = rows, set(VARIANTS)
         self._mirrors = Mirrors()
         self._calls: list[Call] = []

@@ -36,7 +36,7 @@ function follow(row) {
 /** What the controls say. A control that the method does not use is left out. */
 export function read() {
   const said = Object.fromEntries(rows().filter((row) => !row.hidden).map((row) => [row.dataset.name, numberOf(row).value.trim()]));
-  return { ...said, relation: byId("relation").value, method: byId("method").value, uncertified: byId("uncertified").checked };
+  return { ...said, adjacency: byId("adjacency").value, method: byId("method").value, uncertified: byId("uncertified").checked };
 }
 
 /** Set some of the controls. */
@@ -45,7 +45,7 @@ export function write(values) {
     if (values[row.dataset.name] != null) numberOf(row).value = values[row.dataset.name];
     follow(row);
   }
-  for (const name of ["relation", "method"]) {
+  for (const name of ["adjacency", "method"]) {
     const offered = [...byId(name).options].some((option) => option.value === values[name]);
     if (offered) byId(name).value = values[name];
   }
@@ -59,7 +59,7 @@ function showMethod() {
     if (control.dataset.name.startsWith("rho_")) control.hidden = !row.needs.includes(control.dataset.name);
   }
   const published = byId("uncertified").checked;
-  fill("method-hint", `${row.paper}. ${published ? row.wrong || "As in the paper." : `Noise: ${row.noise}; clip: ${row.clip}.`}`);
+  fill("method-hint", `${row.paper}. ${published ? row.caveat || "As in the paper." : `Noise: ${row.noise}; clip: ${row.clip}.`}`);
 }
 
 /** Make the controls live; `changed` is called at every move. */
@@ -77,7 +77,7 @@ export function start(found, changed) {
     });
     numberOf(row).addEventListener("input", () => { follow(row); changed(); });
   }
-  for (const name of ["relation", "method", "uncertified"]) {
+  for (const name of ["adjacency", "method", "uncertified"]) {
     byId(name).addEventListener("change", () => { showMethod(); changed(); });
   }
   byId("controls").addEventListener("submit", (event) => event.preventDefault());

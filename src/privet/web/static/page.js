@@ -63,14 +63,14 @@ function lookAhead(said) {
 async function ahead(said) {
   try {
     const found = await ask("ahead", said);
-    if (found) showAhead(found, (cell) => cell.batch === Number(said.batch) && cell.steps === shown?.found.steps, choose);
+    if (found) showAhead(found, (cell) => cell.batch_size === Number(said.batch_size) && cell.steps === shown?.found.steps, choose);
   } catch (error) {
     showNone(error);
   }
 }
 
 function choose(cell) {
-  controls.write({ batch: String(cell.batch), epochs: String(cell.epochs) });
+  controls.write({ batch_size: String(cell.batch_size), epochs: String(cell.epochs) });
   moved();
 }
 

@@ -24,7 +24,7 @@ DELTA = 1e-5
 
 def constant(noise: float, rate: float, count: int) -> Ledger:
     ledger = Ledger()
-    ledger.add(Step(noise=noise, rate=rate), count)
+    ledger.add(Step(noise_multiplier=noise, sample_rate=rate), count)
     return ledger
 
 
@@ -303,7 +303,7 @@ def test_hard_cases_give_an_interval(name):
     assert math.isfinite(high)
     assert 0 <= low <= high
     plain = Ledger()  # never more than without sampling
-    plain.extend(noise_multiplier=ledger.columns().noise, sample_rate=1.0)
+    plain.extend(noise_multiplier=ledger.columns().noise_multiplier, sample_rate=1.0)
     if len(plain) == len(ledger):
         assert high <= interval(plain, delta)[1] * (1 + 1e-9)
 
@@ -325,7 +325,7 @@ def test_hard_cases_are_narrow(name, width):
 def test_hard_cases_lie_in_the_slow_bracket(name):
     ledger, delta = HARD[name]
     low, high = interval(ledger, delta)
-    least, most = bracket({(step.noise, step.rate): count for step, count in ledger}, delta)
+    least, most = bracket({(step.noise_multiplier, step.sample_rate): count for step, count in ledger}, delta)
     assert low <= most
     assert least <= high
     assert most - least <= 0.02 * most

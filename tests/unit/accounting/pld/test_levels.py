@@ -23,16 +23,16 @@ def test_equal_steps_meet_whatever_their_order():
     first, second = loss_levels(there), loss_levels(back)
     for name in ("rate", "mu", "count"):
         assert getattr(first, name).tolist() == getattr(second, name).tolist()
-    assert sorted(zip(first.rate, first.mu, first.count, strict=True)) == [
+    assert sorted(zip(first.sample_rate, first.mu, first.count, strict=True)) == [
         (0.1, 0.5, 1), (0.1, 1.0, 2), (0.2, 1 / 3, 1), (0.3, 0.5, 1),
     ]  # fmt: skip
 
 
 def test_whole_dataset_steps_are_one_gaussian():
     ledger = Ledger()
-    ledger.add(Step(noise=2.0), 8)
-    ledger.add(Step(noise=1.0, rate=0.1), 5)
-    ledger.add(Step(noise=0.5), 1)
+    ledger.add(Step(noise_multiplier=2.0), 8)
+    ledger.add(Step(noise_multiplier=1.0, sample_rate=0.1), 5)
+    ledger.add(Step(noise_multiplier=0.5), 1)
     levels = loss_levels(ledger)
     assert levels.gaussian == pytest.approx(8 / 4 + 4)
     assert levels.steps == 5
