@@ -49,7 +49,7 @@ MOST_BYTES = 16 * 2**20
 BUDGET = ("epsilon", "delta", "unit", "adjacency")
 NO_LIMIT = 1.7976931348623157e308  # the epsilon of a budget when epsilon is what is asked for
 GIVEN = {  # what says each knob
-    "noise_multiplier": ("noise_multiplier",), "steps": ("steps", "epochs"), "batch_size": ("batch_size", "sample_rate"),
+    "noise": ("noise_multiplier",), "steps": ("steps", "epochs"), "batch": ("batch_size", "sample_rate"),
     "epsilon": ("epsilon",),
 }  # fmt: skip
 MOST_SIZE = 10**12
