@@ -55,9 +55,9 @@ def spent(
 
     Args:
         accountant: a registered name, or `my.module:Class`. What is not of this package is labelled `claimed` at most.
-        relation: which datasets are neighbours. Poisson sampling gives the same numbers under
-            `zero-out` (n is public) and `add-remove`; `replace` needs rate 1 or fixed-size sampling,
-            with `noise` counted in units of the doubled sensitivity.
+        adjacency: which datasets are neighbours. Poisson sampling gives the same numbers under
+            `zero-out` (n is public) and `add-remove`; `replace-one` needs sample rate 1 or fixed-size sampling,
+            with the noise counted in units of the doubled sensitivity.
         dataset_size: the number of records, if known: a delta of 1 / size or more draws a warning.
 
     >>> ledger = Ledger()

@@ -56,7 +56,7 @@ def tune(
         out: the tuning's folder.
         charge: the law that charges the whole: geometric, poisson, fixed or disjoint. None: nothing is charged.
         trials: how many candidates are tried, at random if there are more; the mean for geometric and poisson.
-        judges: the share of the training records that judges; they are not trained on.
+        validation_fraction: the share of the training records that judges; they are not trained on.
         public: a task whose training records are public: they judge, and all records of the task train.
         seed: makes the tuning reproducible, and not private.
         watch: makes who is told of a trial's steps.
