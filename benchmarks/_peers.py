@@ -1,6 +1,8 @@
-"""The accountants that are compared: each a maker of a function from (noise_multiplier, count, sample_rate, delta) to its
-bounds. `noise_multiplier` and `count` are lists, one entry for each distinct noise. Each is called as its own documentation shows,
-with its own defaults; where it must be told how exact to be (prv-accountant), it is told what Opacus uses.
+"""The accountants that are compared, each a maker of a function that gives its bounds.
+
+It takes (noise_multiplier, count, sample_rate, delta); `noise_multiplier` and `count` are lists, one entry for
+each distinct noise. Each is called as its own documentation shows, with its own defaults; where it must be told how
+exact to be (prv-accountant), it is told what Opacus uses.
 """
 
 import math

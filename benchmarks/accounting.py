@@ -47,7 +47,7 @@ TIGHT = 0.1  # Rényi bounds of these schedules are 20 % too high and more, the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A training run: sample rate, noise multiplier at each step, and the shape (height 1) that a calibration would scale."""
+    """A run: sample rate, noise multiplier at each step, and the shape (height 1) that a calibration would scale."""
 
     name: str
     sample_rate: float
