@@ -249,7 +249,7 @@ class Analytic:
         begun = time.perf_counter()
         if observation.batch != 1:
             raise Unsupported(
-                f"batch={observation.batch} is more than one example. Their inputs are mixed in the first layer. Use "
+                f"batch_size={observation.batch} is more than one example. Their inputs are mixed in the first layer. Use "
                 "invert-l2, or batch 1."
             )
         weight, bias = _first_layer(observation)

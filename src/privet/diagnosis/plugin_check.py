@@ -183,7 +183,7 @@ CLIPPING_RULE = Contract(kind="clipping rule", needs=rules.needs, checks={
 
 # --- layer rules ------------------------------------------------------------------------------------
 
-LAYER_RULE = Contract(kind="layer rule", needs=("accepts", "run", "shares"), checks={})
+LAYER_RULE = Contract(kind="layer rule", needs=("accepts", "run", "gradients"), checks={})
 
 
 def _check_layer_rule(kind: type, make: Any) -> tuple[Outcome, ...]:

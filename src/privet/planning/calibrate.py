@@ -145,7 +145,7 @@ def raise_until_met(make: Callable[[float], float], *, epsilon: float, height: f
     for step in (0.0, *(1e-16 * 4.0**k for k in range(20))):
         if make(height * (1 + step)) <= epsilon:
             return height * (1 + step)
-    raise NoSolution(f"epsilon={epsilon!r} cannot be reached near noise={height:.6g}. Use accountant='pld'.")
+    raise NoSolution(f"epsilon={epsilon!r} cannot be reached near noise_multiplier={height:.6g}. Use accountant='pld'.")
 
 
 def _cost(epsilon_at: EpsilonAt, height: float) -> float:

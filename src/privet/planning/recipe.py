@@ -371,7 +371,7 @@ def take_budget(given: dict[str, Any]) -> Budget:
     elif "epsilon" not in wanted:
         raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
     if "delta" not in wanted:
-        _check.whole(size=require_size(given, str(wanted.get("unit", "example"))))
+        _check.whole(dataset_size=require_size(given, str(wanted.get("unit", "example"))))
         wanted["delta"] = 1 / (10 * given["dataset_size"])
     return Budget(**wanted)
 

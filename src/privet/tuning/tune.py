@@ -1,7 +1,7 @@
 """Choosing settings by trying them: each trial a private run on a part of the training records, another part judges.
 
-found = tune({"lr": [0.05, 0.1], "clip": [0.5, 1.0]}, out="tuned", task="digits", epsilon=3.0, epochs=10)
-found.best                                                      # {'lr': 0.1, 'clip': 0.5}
+found = tune({"lr": [0.05, 0.1], "clipping_norm": [0.5, 1.0]}, out="tuned", task="digits", epsilon=3.0, epochs=10)
+found.best                                                      # {'lr': 0.1, 'clipping_norm': 0.5}
 
 Without a charge only the guarantee of one run holds, and the look at the others is told. With `charge` the budget is
 that of the whole: trials, scores and choice; planning/trials.py has the laws. The best run is then the result itself.
@@ -56,7 +56,7 @@ def tune(
         out: the tuning's folder.
         charge: the law that charges the whole: geometric, poisson, fixed or disjoint. None: nothing is charged.
         trials: how many candidates are tried, at random if there are more; the mean for geometric and poisson.
-        judges: the share of the training records that judges; they are not trained on.
+        validation_fraction: the share of the training records that judges; they are not trained on.
         public: a task whose training records are public: they judge, and all records of the task train.
         seed: makes the tuning reproducible, and not private.
         watch: makes who is told of a trial's steps.
@@ -66,7 +66,7 @@ def tune(
     >>> from torch import nn
     >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
     >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> given = {"epsilon": 2.0, "delta": 1e-3, "batch": 10, "steps": 5}
+    >>> given = {"epsilon": 2.0, "delta": 1e-3, "batch_size": 10, "steps": 5}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = tune({"lr": [0.1, 0.5]}, out=folder + "/a", task=own, charge="fixed", **given)
     >>> found.runs, found.size, found.guarantee.label, found.guarantee.epsilon <= 2.0
