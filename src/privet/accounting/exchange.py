@@ -33,11 +33,7 @@ FORMAT, VERSION = "privet-ledger", 2
 MOST_BYTES = 64 * 2**20
 MOST_STEPS = 10**12
 KEYS = ("noise_multiplier", "sample_rate", "clipping_norm", "sampling", "count")
-SHORT = {
-    "noise_multiplier": "noise_multiplier",
-    "sample_rate": "sample_rate",
-    "clipping_norm": "clipping_norm",
-}  # also the names of format 1
+SHORT = {"noise": "noise_multiplier", "rate": "sample_rate", "clip": "clipping_norm"}  # also the names of format 1
 MECHANISMS = ("rdp", "gdp", "prv")
 _CHECKPOINT = "privacy_accountant_state_dict"
 

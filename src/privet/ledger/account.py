@@ -234,11 +234,9 @@ def open_account(
         return InMemory(plan)
     if ledger is None:
         given: dict[str, Any] = {
-            "reserve": steps_per_line,
-            "seeded": seeded,
-            "covered": preprocessing_is_private,
+            "steps_per_line": steps_per_line, "seeded": seeded, "preprocessing_is_private": preprocessing_is_private,
             "dataset": dataset,
-        }
+        }  # fmt: skip
         with admit_run(Path(out), make_header(plan, run="", **given)) as register:
             begun = LedgerFile.create(out, plan, **given)
             try:
