@@ -165,15 +165,16 @@ def attack(
         Unsupported: the task is not one of images.
     """
     loaded, sources, plans = resolve_sources(
-        what, task, where, uncertified, noise=noise_multiplier, clip=clipping_norm, rate=sample_rate, steps=steps
-    )
+        what, task, where, uncertified, noise_multiplier=noise_multiplier, clipping_norm=clipping_norm,
+        sample_rate=sample_rate, steps=steps,
+    )  # fmt: skip
     attacks = (("invert-l2", "prior") if batch_size == 1 else ("invert-l2",)) if attacks is None else attacks
     made = {spelling: resolve_attack(spelling) for spelling in attacks}
     _check_request(made, at_steps)
     victims = observing.choose_targets(loaded, examples=examples, batch=batch_size, candidates=candidates, seed=seed)
     k = len(victims.candidates[0])
     settings = {
-        "examples": examples, "batch": batch_size, "candidates": k, "seed": seed, "model": model,
+        "examples": examples, "batch_size": batch_size, "candidates": k, "seed": seed, "model": model,
         "at_steps": [str(word) for word in at_steps], "uncertified": uncertified,
     }  # fmt: skip
     cells = [
@@ -181,7 +182,7 @@ def attack(
         for name in sources for number in _step_numbers(plans, sources[name], at_steps) for spelling in made
         if number != ALL or (spelling == "prior" and isinstance(sources[name], Plan))
     ]  # fmt: skip
-    shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings}, plans[0])
+    shelf = _Shelf(out, {"task": loaded.name, "dataset_size": loaded.size, **settings}, plans[0])
     outcomes: list[Outcome] = []
     for name, source in sources.items():
         moments: dict[int, observing.AttackedStep] = {}

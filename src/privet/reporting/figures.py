@@ -305,7 +305,7 @@ def save_grid(found: "AttackReport", path: Path) -> None:
         for place, word in zip(axes[0], ["true image", *heads], strict=True):
             place.set_title(word, fontsize=8)
         victims = format_count(found.settings["examples"], "victim", commas=True)
-        update = f"one update of {format_count(found.settings['batch'], 'unknown record', commas=True)}"
+        update = f"one update of {format_count(found.settings['batch_size'], 'unknown record', commas=True)}"
         figure.suptitle(f"{found.task}: one of {victims}, rebuilt from {update}", fontsize=9)
         figure.supxlabel(NOT_PRIVATE, fontsize=8, color="#a4133c", fontweight="bold")
 
