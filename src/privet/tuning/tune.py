@@ -234,8 +234,8 @@ def _score_trial(job: TuningJob, run: Run, number: int) -> float | None:
 
 def _describe_outcome(job: TuningJob, number: int) -> str:
     score = None if job.law == "disjoint" else tuning_folder.read_score(_scores_folder(job), number)
-    non_private_preprocessing = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
-    return "" if score is None else f": {job.task.measure.name} {score:.4f}{non_private_preprocessing}"
+    not_private = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
+    return "" if score is None else f": {job.task.measure.name} {score:.4f}{not_private}"
 
 
 # --- the choice -------------------------------------------------------------------------------------

@@ -316,7 +316,7 @@ def test_raw_metrics_are_not_shown_unless_asked_for(facts: dict[str, RunFacts]) 
     for name, value in one.raw.items():
         assert name not in hidden.html() + hidden.markdown() + json.dumps(hidden.as_dict())
         assert f"{name}: {value:.4g} not private" in Page(shown.html()).text
-        assert shown.as_dict()["runs"][0]["non_private_preprocessing"]["raw"][name] == value
+        assert shown.as_dict()["runs"][0]["not_private"]["raw"][name] == value
     assert "raw figures from training records are in its metrics and not shown" in hidden.html()
 
 
