@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from children import import_path
 from privet import plan
 from privet.ledger.reading import read_ledger
 
@@ -255,7 +256,7 @@ def small() -> Task:
 def test_the_command_trains_on_two_processes_is_killed_and_resumes(tmp_path, monkeypatch):
     folder = prepared(tmp_path / "a", 900)
     (folder / "of_mine.py").write_text(TASK)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", import_path(folder))
     begin = ["--plan", str(folder / "plan.json"), "--task", "of_mine:small", "--out", str(folder / "run")]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "privet"]
 

@@ -1,7 +1,6 @@
 """`privet train` as a user types it: a plan or a recipe in, a run's folder out, and one line for each mistake."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from children import environment
 from privet import Plan, Run, plan
 from privet.ledger.reading import read_ledger
 from tiny_task import SIZE, Net
@@ -194,9 +194,8 @@ def test_fine_tuning_by_a_recipe_and_options():
 
 
 def started(*words: str) -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "privet", "train", *words], env=env, text=True, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "privet", "train", *words], env=environment(), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
 
