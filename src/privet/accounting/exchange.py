@@ -291,7 +291,9 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
         }  # fmt: skip
     if step.sampling.name == "fixed-size":
         if size is None:
-            raise InvalidValue("dataset_size=None must be given for fixed-size sampling: the event holds numbers of examples.")
+            raise InvalidValue(
+                "dataset_size=None must be given for fixed-size sampling: the event holds numbers of examples."
+            )
         _check.whole(dataset_size=size)
         batch = round(step.sample_rate * size)
         if batch < 1 or not math.isclose(batch / size, step.sample_rate, rel_tol=1e-9):

@@ -86,14 +86,14 @@ class PlannedSteps(Sequence[Step]):
             )
         return ledger
 
-    def _shape_values(self, name: str, shape: str, height: float) -> Floats:
-        """height * shape over the steps, read-only; a constant takes no memory."""
+    def _shape_values(self, name: str, shape: str, peak: float) -> Floats:
+        """peak * shape over the steps, read-only; a constant takes no memory."""
         if name not in self._values:
             given = schedule(shape)
             if isinstance(given, Constant):
-                values = np.broadcast_to(np.float64(height * given.value), (self.length,))
+                values = np.broadcast_to(np.float64(peak * given.value), (self.length,))
             else:
-                values = height * schedule_values(given, self.length)
+                values = peak * schedule_values(given, self.length)
                 values.flags.writeable = False
             self._values[name] = values
         return self._values[name]
