@@ -30,8 +30,8 @@ ROUNDING = 1e-4
 
 
 def a_plan(**given: Any) -> Any:
-    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": BATCH, "steps": STEPS, "noise_multiplier": NOISE, "clipping_norm": CLIP,
-                   "solve": "epsilon", **given})  # fmt: skip
+    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": BATCH, "steps": STEPS, "noise_multiplier": NOISE,
+                   "clipping_norm": CLIP, "solve": "epsilon", **given})  # fmt: skip
 
 
 PLAN = a_plan()

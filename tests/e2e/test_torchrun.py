@@ -233,8 +233,8 @@ def test_ranks_killed_at_random_moments(tmp_path):
     one, other = written(folder, "done", 2)
     assert one["weights"] == other["weights"]
     assert one["number"] == steps
-    assert one["epsilon"] == pytest.approx(plan(delta=1e-3, dataset_size=300, batch_size=60, steps=steps, noise_multiplier=1.0,
-                                                solve="epsilon").guarantee.epsilon)  # fmt: skip
+    given = {"delta": 1e-3, "dataset_size": 300, "batch_size": 60, "noise_multiplier": 1.0, "solve": "epsilon"}
+    assert one["epsilon"] == pytest.approx(plan(**given, steps=steps).guarantee.epsilon)
 
 
 # A task of the user's own, for the command.

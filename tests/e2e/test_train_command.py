@@ -157,7 +157,8 @@ def test_unsound_methods_ask_for_a_word():
 
 
 def test_a_vocabulary_that_was_counted_asks_for_a_word():
-    line = "train --task tiny_task:task:non_private_preprocessing=counted --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
+    task = "tiny_task:task:non_private_preprocessing=counted"
+    line = f"train --task {task} --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
     refused(run(line), "counted: was read off the training records without noise. No epsilon covers it.")
     refused(run(line), "Leave it out, or plan with --method noisy-sgd and train with --as-published")
     assert not Path("runs").exists()

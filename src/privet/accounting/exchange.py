@@ -226,7 +226,7 @@ def from_dp_event(event: Any) -> Ledger:
 
 
 def to_dp_event(ledger: Ledger, *, dataset_size: int | None = None) -> Any:
-    """`ledger` as a dp_accounting `DpEvent`. `dataset_size`, the number of records, is needed for fixed-size sampling."""
+    """`ledger` as a dp_accounting `DpEvent`. Fixed-size sampling needs the number of records."""
     return event_from_json(to_event_json(ledger, dataset_size=dataset_size))
 
 

@@ -100,8 +100,8 @@ def identify_from_run(
     """
     if plan.is_unsound or victims.batch != 1 or plan.steps[0].sampling.name != "poisson":
         raise Unsupported(
-            f"rule={plan.rule!r}, batch_size={victims.batch}: a whole run is attacked with a sound rule, Poisson sampling "
-            "and one example for each victim. Leave `all` out of the steps."
+            f"rule={plan.rule!r}, batch_size={victims.batch}: a whole run is attacked with a sound rule, Poisson "
+            "sampling and one example for each victim. Leave `all` out of the steps."
         )
     begun, source = time.perf_counter(), torch.Generator().manual_seed(seed)
     scores = torch.zeros(2 * victims.size, len(victims.candidates[0]), dtype=torch.float64)

@@ -1,6 +1,6 @@
 """What a tuning tries: lists of values, or ranges, for keys of a recipe and of its [training] table.
 
-space = Space.of({"lr": [0.05, 0.1, 0.2], "clipping_norm": "0.1..2"})       # as on the command line: --try clipping_norm=0.1..2
+space = Space.of({"lr": [0.05, 0.1, 0.2], "clipping_norm": "0.1..2"})  # on the command line: --try clipping-norm=0.1..2
 """
 
 import itertools
