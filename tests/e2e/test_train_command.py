@@ -53,7 +53,7 @@ def test_a_plan_and_a_task_make_a_run(plan_file):
     spent = run("epsilon --from runs/a")
     assert "charged   20 of 20" in spent.output
     assert spent.stderr == ""
-    assert "delta=0.5 is at least 1/size" in run("epsilon --from runs/a --delta 0.5").stderr
+    assert "delta=0.5 is at least 1/dataset_size" in run("epsilon --from runs/a --delta 0.5").stderr
 
 
 def test_a_recipe_is_planned_then_trained_and_flags_win():
@@ -160,7 +160,7 @@ def test_a_vocabulary_that_was_counted_asks_for_a_word():
     task = "tiny_task:task:non_private_preprocessing=counted"
     line = f"train --task {task} --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
     refused(run(line), "counted: was read off the training records without noise. No epsilon covers it.")
-    refused(run(line), "Leave it out, or plan with --method noisy-sgd and train with --as-published")
+    refused(run(line), "Leave it out, or plan with --method noisy-sgd and train with --uncertified")
     assert not Path("runs").exists()
     result = run(line + " --method noisy-sgd --as-published")
     assert result.exit_code == 0
