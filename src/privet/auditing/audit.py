@@ -95,7 +95,7 @@ def audit(
         canaries: in the one run; `task` makes them mislabelled examples in place of a block of their own.
         scenes: neighbours of your own, in place of those made here.
         claim: for a plan, the curve that is claimed in place of the plan's own.
-        alarm: the chance that a kind of test accuses a mechanism that keeps its claim.
+        significance: the chance that a kind of test accuses a mechanism that keeps its claim.
 
     >>> audit("quarter-noise", kinds=["replay"]).verdict
     'violation'
