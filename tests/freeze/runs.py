@@ -138,7 +138,7 @@ def trained(training: Any, until: int | None = None) -> dict[str, Any]:
         "grads": {key: None if p.grad is None else digest(p.grad) for key, p in training.model.named_parameters()},
         "spent": guarantee.as_dict(),
     }  # fmt: skip
-    if get("Training", training, "average") is not None:
+    if training.average is not None:
         with get("Training", training, "averaged")() as model:
             found["average"] = digests(model)
     return found

@@ -133,7 +133,7 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
     said: dict[str, Any] = {
         "guarantee": found.guarantee.as_dict(),
         "certified": None if found.certified is None else found.certified.as_dict(),
-        "scale": found.peak_noise_multiplier,
+        "peak_noise_multiplier": found.peak_noise_multiplier,
         "steps": len(found.steps), "batch_size": found.batch_size,
         "noise_multiplier": [first.noise_multiplier, last.noise_multiplier],
         "clipping_norm": [first.clipping_norm, last.clipping_norm],
@@ -150,7 +150,7 @@ def _plan_object(found: "Plan", seconds: float, out: Path | None, closed: "Plan 
     return (
         said
         if closed is None
-        else said | {"closed_form": {"noise": closed.peak_noise_multiplier, "holds": _holds(closed)}}
+        else said | {"closed_form": {"noise_multiplier": closed.peak_noise_multiplier, "holds": _holds(closed)}}
     )
 
 

@@ -47,7 +47,11 @@ class SearchTrial:
     refused: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        said = {"values": dict(self.values), "noise": self.noise_multiplier, "utility_estimate": self.utility}
+        said = {
+            "values": dict(self.values),
+            "noise_multiplier": self.noise_multiplier,
+            "utility_estimate": self.utility,
+        }
         return said | {"certified": self.certified, "refused": self.refused}
 
 

@@ -237,12 +237,12 @@ def save_trials(
 def tuned_axes(candidates: Sequence[Candidate]) -> tuple[str, str | None]:
     """(the setting across, the one that has a line for each value): lr and clip where they were tuned.
 
-    >>> tuned_axes([{"clip": 1.0, "lr": 0.1, "batch": 10}, {"clip": 2.0, "lr": 0.2, "batch": 10}])
-    ('lr', 'clip')
+    >>> tuned_axes([{"clipping_norm": 1.0, "lr": 0.1}, {"clipping_norm": 2.0, "lr": 0.2}])
+    ('lr', 'clipping_norm')
     """
     tuned = {key: len({c[key] for c in candidates}) for key in candidates[0]}
     across = "lr" if tuned.get("lr", 0) > 1 else max(tuned, key=lambda key: tuned[key])
-    rest = [key for key in sorted(tuned, key=lambda key: key != "clip") if key != across]
+    rest = [key for key in sorted(tuned, key=lambda key: key != "clipping_norm") if key != across]
     along = next((key for key in rest if 1 < tuned[key] <= MOST_LINES), None)
     return across, along
 

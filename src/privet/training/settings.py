@@ -26,10 +26,11 @@ from privet.errors import InvalidValue
 from privet.ledger.format import check_dataset
 
 KEEP = ("last", "best")
+_OF_RECIPES = ("clipping_norm", "noise_multiplier", "batch_size", "clip", "noise", "batch", "epochs", "steps")
 _ELSEWHERE = {  # keys that people look for here
     "seed": "Give --seed to the command: such a run is not private.",
     "scale_factor": 'It is an option of the clipping rule: rule = "own_norm:scale=0.5", above the table.',
-    **dict.fromkeys(("clip", "noise", "batch", "epochs", "steps"), "It belongs to the recipe, above the table."),
+    **dict.fromkeys(_OF_RECIPES, "It belongs to the recipe, above the table."),
     "show_private": "Give --show-private to the command: what it shows is not private.",
     "uncertified": "Give --uncertified to the command: such a run has no guarantee.",
 }

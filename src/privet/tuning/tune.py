@@ -1,6 +1,6 @@
 """Choosing settings by trying them: each trial a private run on a part of the training records, another part judges.
 
-found = tune({"lr": [0.05, 0.1], "clip": [0.5, 1.0]}, out="tuned", task="digits", epsilon=3.0, epochs=10)
+found = tune({"lr": [0.05, 0.1], "clipping_norm": [0.5, 1.0]}, out="tuned", task="digits", epsilon=3.0, epochs=10)
 found.best                                                      # {'lr': 0.1, 'clip': 0.5}
 
 Without a charge only the guarantee of one run holds, and the look at the others is told. With `charge` the budget is
@@ -66,7 +66,7 @@ def tune(
     >>> from torch import nn
     >>> x, y = torch.randn(100, 3), torch.randint(2, (100,))
     >>> own = Task(name="own", train=(x, y), held_out=(x, y), evaluation="made up", model=lambda: nn.Linear(3, 2))
-    >>> given = {"epsilon": 2.0, "delta": 1e-3, "batch": 10, "steps": 5}
+    >>> given = {"epsilon": 2.0, "delta": 1e-3, "batch_size": 10, "steps": 5}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = tune({"lr": [0.1, 0.5]}, out=folder + "/a", task=own, charge="fixed", **given)
     >>> found.runs, found.size, found.guarantee.label, found.guarantee.epsilon <= 2.0
