@@ -154,9 +154,9 @@ class Overheard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rule, name)
 
-    def release(self, grads: Mapping[str, Tensor], bits: Tensor, **given: Any) -> Any:
-        self.heard = dict(grads) | ({"count": bits.clone()} if len(bits) else {})
-        return self._rule.released(grads, bits, **given)
+    def learn(self, grads: Mapping[str, Tensor], statistics: Tensor, **given: Any) -> Any:
+        self.heard = dict(grads) | ({"count": statistics.clone()} if len(statistics) else {})
+        return self._rule.learn(grads, statistics, **given)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
