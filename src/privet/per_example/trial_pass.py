@@ -16,17 +16,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.errors import PrivetError
-from privet.per_example.forward_record import (
-    CallNames,
-    Key,
-    call_names,
-    function_name,
-    is_forced,
-    split_tracked,
-    tensors_in,
-)
+from privet.per_example.forward_record import CallNames, call_names, is_forced, split_tracked, tensors_in
 from privet.per_example.interception import track_parameters
-from privet.per_example.layers.base import layer_rule
+from privet.per_example.layers.base import Key, function_name, layer_rule
 
 FEW, MANY = 2, 3
 LARGEST = 1e4  # of the numbers that trial examples are made of
