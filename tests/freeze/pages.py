@@ -4,12 +4,13 @@ import http.client
 import json
 import threading
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from freeze import files, runs, toy
-from freeze.renames import call, kw, name
+from freeze.renames import call, keyed, kw, name
 
 ASKED = {"epsilon": 2, "delta": 1e-4, "size": 600, "batch": 60, "steps": 40}
 WAYS = ("plan", "curves", "attacker", "ahead")
@@ -48,9 +49,9 @@ def _answers(port: int, asked: list[dict[str, Any]]) -> dict[str, Any]:
     found = {path: _ask(port, "GET", path) for path in ("/api/options", "/api/runs", "/runs/none/report.html")}
     for given in asked:
         for way in WAYS:
-            found[f"{way} {given}"] = _ask(port, "POST", f"/api/{way}", json.dumps(given))
+            found[f"{way} {given}"] = _ask(port, "POST", f"/api/{way}", json.dumps(keyed(given)))
         for file in ("plan.json", "recipe.toml"):
-            words = urlencode({key: value for key, value in given.items() if value is not None})
+            words = urlencode({key: value for key, value in keyed(given).items() if value is not None})
             found[f"{file} {given}"] = _ask(port, "GET", f"/api/{file}?{words}")
     return found
 
@@ -66,4 +67,4 @@ def _ask(port: int, method: str, path: str, body: str | None = None) -> dict[str
         line.close()
     if status >= 400:
         return {"status": status, "refusal": text}
-    return {"status": status, "answer": text.splitlines() if path.startswith("/api/recipe") else files.json_of(text)}
+    return {"status": status, "answer": tomllib.loads(text) if path.startswith("/api/recipe") else files.json_of(text)}

@@ -108,7 +108,12 @@ def _reworded(tree: Any, words: dict[str, str], *, is_page: bool = False) -> Any
     return tree
 
 
+AS_THEY_WERE = ("ledger.jsonl", "checkpoint.safetensors")  # files whose format, keys and all, is that of the base
+
+
 def _keyed(tree: Any, path: tuple[str, ...], rows: dict[str, str], values: dict[str, str]) -> Any:
+    if path and path[-1].endswith(AS_THEY_WERE):
+        return tree
     if isinstance(tree, dict):
         named = ((_key((*path, key), rows), key, value) for key, value in tree.items())
         return {new: _keyed(value, (*path, key), rows, values) for new, key, value in named if new}

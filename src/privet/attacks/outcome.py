@@ -241,7 +241,7 @@ def format_table(
 ) -> str:  # fmt: skip
     victims = format_count(settings["examples"], "victim", commas=True)
     lines = [
-        f"{victims} of {format_count(settings['batch'], 'unknown record', commas=True)} from {task}, "
+        f"{victims} of {format_count(settings['batch_size'], 'unknown record', commas=True)} from {task}, "
         f"{settings['candidates']} candidates, seed {settings['seed']}; the attacker knows every other record"
     ]
     lines += align_columns([_HEAD, *map(_outcome_row, outcomes), *(_baseline_row(n, m) for n, m in baselines.items())])
