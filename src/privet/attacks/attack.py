@@ -165,16 +165,22 @@ def attack(
         Unsupported: the task is not one of images.
     """
     loaded, sources, plans = resolve_sources(
-        what, task, where, uncertified, noise_multiplier=noise_multiplier, clipping_norm=clipping_norm,
-        sample_rate=sample_rate, steps=steps,
-    )  # fmt: skip
+        what,
+        task,
+        where,
+        uncertified,
+        noise_multiplier=noise_multiplier,
+        clipping_norm=clipping_norm,
+        sample_rate=sample_rate,
+        steps=steps,
+    )
     attacks = (("invert-l2", "prior") if batch_size == 1 else ("invert-l2",)) if attacks is None else attacks
     made = {spelling: resolve_attack(spelling) for spelling in attacks}
     _check_request(made, at_steps)
     victims = observing.choose_targets(loaded, examples=examples, batch=batch_size, candidates=candidates, seed=seed)
     k = len(victims.candidates[0])
     settings = {
-        "examples": examples, "batch": batch_size, "candidates": k, "seed": seed, "model": model,
+        "examples": examples, "batch_size": batch_size, "candidates": k, "seed": seed, "model": model,
         "at_steps": [str(word) for word in at_steps], "uncertified": uncertified,
     }  # fmt: skip
     cells = [

@@ -351,9 +351,15 @@ def membership_inference(
     _check.whole(least=4, shadows=shadows)
     _check.whole(least=2, targets=targets)
     loaded, sources, plans = resolve_sources(
-        what, task, where, uncertified, noise_multiplier=noise_multiplier, clipping_norm=clipping_norm,
-        sample_rate=sample_rate, steps=steps,
-    )  # fmt: skip
+        what,
+        task,
+        where,
+        uncertified,
+        noise_multiplier=noise_multiplier,
+        clipping_norm=clipping_norm,
+        sample_rate=sample_rate,
+        steps=steps,
+    )
     if "classes" not in loaded.facts:
         raise Unsupported(
             f"task={loaded.name!r} does not list its classes. The attack reads the probability of the true class. Use "
