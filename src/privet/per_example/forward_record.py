@@ -79,18 +79,13 @@ class CallNames:
         return value.__dict__.get("privet_name", "another model's parameter") if found is None else found
 
     def derive(self, outputs: Any, key: Key, turn: int, entering: Sequence[Tensor]) -> None:
-        """Track what is a function of parameters alone, and remember of which."""
-        sources: frozenset[int] = frozenset().union(*(root_parameters(t) for t in entering))
+        """Track what is a function of parameters alone, and remember of which, by their identities."""
+        sources: frozenset[int] = frozenset().union(*(t.__dict__.get("privet_roots") or (id(t),) for t in entering))
         for i, out in enumerate(tensors_in(outputs)):
             if out.is_floating_point() and out.requires_grad and not is_tracked(out):
                 track(out).__dict__.update(
                     privet_name=f"{function_name(key[0])}({','.join(key[1])})[{turn}.{i}]", privet_roots=sources
                 )
-
-
-def root_parameters(value: Tensor) -> frozenset[int]:
-    """The identities of the parameters that a tracked tensor is a function of."""
-    return value.__dict__.get("privet_roots") or frozenset((id(value),))
 
 
 def call_names(named: Mapping[str, nn.Parameter]) -> CallNames:

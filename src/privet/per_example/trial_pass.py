@@ -90,15 +90,14 @@ def trial_pass(model: nn.Module, run: Run, take: Take, uses: Any, forced: Any) -
                 found.outputs = copy_tensors(tensors_in(run(model, seen.mark_as_data(take))))
             found.is_random = not torch.equal(before, torch.get_rng_state())
             found.buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-            found.extra = {name: _extra_state(module) for name, module in model.named_modules() if _has_extra(module)}
+            found.extra = {
+                name: _extra_state(module) for name, module in model.named_modules()
+                if type(module).get_extra_state is not nn.Module.get_extra_state
+            }  # fmt: skip
     finally:
         for hook in hooks:
             hook.remove()
     return found
-
-
-def _has_extra(module: nn.Module) -> bool:
-    return type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 def _extra_state(module: nn.Module) -> Any:
