@@ -7,7 +7,10 @@ import pytest
 
 from typed import refused, run
 
-RECIPE = "delta = 1e-5\ndataset_size = 60000\nbatch_size = 256\nepochs = 20\nnoise_multiplier = 1.3\naccountant = 'moments'\nsolve = 'epsilon'\n"
+RECIPE = (
+    "delta = 1e-5\ndataset_size = 60000\nbatch_size = 256\nepochs = 20\nnoise_multiplier = 1.3\n"
+    "accountant = 'moments'\nsolve = 'epsilon'\n"
+)
 
 
 @pytest.fixture(scope="module")

@@ -189,7 +189,7 @@ def attack(
         for name in sources for number in _step_numbers(plans, sources[name], at_steps) for spelling in made
         if number != ALL or (spelling == "prior" and isinstance(sources[name], Plan))
     ]  # fmt: skip
-    shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings}, plans[0])
+    shelf = _Shelf(out, {"task": loaded.name, "dataset_size": loaded.size, **settings}, plans[0])
     outcomes: list[Outcome] = []
     for name, source in sources.items():
         moments: dict[int, observing.AttackedStep] = {}

@@ -190,11 +190,11 @@ def sum_batch(
 
 
 def check_clip(clip: float) -> None:
-    _check.positive(clip=clip)
+    _check.positive(clipping_norm=clip)
     if clip < LEAST_CLIP:
         raise InvalidValue(
-            f"clip={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, so norms "
-            "would come out too small. Scale the loss up, and the clip with it."
+            f"clipping_norm={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, "
+            "so norms would come out too small. Scale the loss up, and the clip with it."
         )
 
 

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,6 @@ class Estimate:
     bytes_each: int | None  # for one more record at once
     physical: int | None  # rows at once that keep within the limit; None if a whole batch does
     fits: bool = True  # False if one record alone is above the limit
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def estimate(

@@ -145,7 +145,7 @@ def raise_until_met(make: Callable[[float], float], *, epsilon: float, peak: flo
     for step in (0.0, *(1e-16 * 4.0**k for k in range(20))):
         if make(peak * (1 + step)) <= epsilon:
             return peak * (1 + step)
-    raise NoSolution(f"epsilon={epsilon!r} cannot be reached near noise={peak:.6g}. Use accountant='pld'.")
+    raise NoSolution(f"epsilon={epsilon!r} cannot be reached near noise_multiplier={peak:.6g}. Use accountant='pld'.")
 
 
 def _cost(epsilon_at: EpsilonAt, peak: float) -> float:

@@ -211,8 +211,8 @@ def _grid(
     for batch in batches:
         if batch > size:
             raise InvalidValue(
-                f"batches={batch:g} must be at most size={size}. Each {base.budget.unit} takes part at most once "
-                "in a step. Use a smaller batch."
+                f"batches={batch:g} must be at most dataset_size={size}. Each {base.budget.unit} takes part at most "
+                "once in a step. Use a smaller batch."
             )
     if steps is None and epochs is None:
         steps = STEPS if centre is None else [max(1, round(centre[1] * by)) for by in STEPS_AROUND]

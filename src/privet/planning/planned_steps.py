@@ -62,9 +62,8 @@ class PlannedSteps(Sequence[Step]):
         if (some > 1).any():
             worst = int(np.argmax(some > 1))
             raise InvalidValue(
-                f"batch_schedule={self.batch_schedule!r} makes rate={found[worst]:.6g} at step {worst}, above 1. An "
-                "example takes part "
-                "at most once in a step. Use a smaller batch."
+                f"batch_schedule={self.batch_schedule!r} makes sample_rate={found[worst]:.6g} at step {worst}, above "
+                "1. An example takes part at most once in a step. Use a smaller batch."
             )
         return found
 

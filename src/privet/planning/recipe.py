@@ -304,7 +304,7 @@ def override(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     """A recipe's table with flags on top. A flag replaces what says the same (steps: epochs), and so does `solve`."""
     merged = dict(table)
     flags = {key: value for key, value in overrides.items() if value is not None}
-    if "solve" in flags and flags["solve"] != merged.get("solve", "noise_multiplier"):
+    if "solve" in flags and flags["solve"] != merged.get("solve", "noise"):
         for key in GIVEN.get(str(flags["solve"]), ()):
             merged.pop(key, None)
     for group in (*GIVEN.values(), ("trials", "trials_mean")):
@@ -371,7 +371,7 @@ def take_budget(given: dict[str, Any]) -> Budget:
     elif "epsilon" not in wanted:
         raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
     if "delta" not in wanted:
-        _check.whole(size=require_size(given, str(wanted.get("unit", "example"))))
+        _check.whole(dataset_size=require_size(given, str(wanted.get("unit", "example"))))
         wanted["delta"] = 1 / (10 * given["dataset_size"])
     return Budget(**wanted)
 

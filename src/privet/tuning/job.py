@@ -242,8 +242,8 @@ def _check_recipe(recipe: dict[str, Any], task: Task) -> None:
     size = recipe.pop("dataset_size", None)
     if size is not None and size != count_records(task.train):
         raise InvalidValue(
-            f"size={size!r} is not that of task={task.name!r}, {count_records(task.train)}. The tuning finds the size "
-            "of the part that it trains on. Leave it out."
+            f"dataset_size={size!r} is not that of task={task.name!r}, {count_records(task.train)}. The tuning finds "
+            "the size of the part that it trains on. Leave it out."
         )
 
 
