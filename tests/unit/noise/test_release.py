@@ -30,7 +30,8 @@ def sum_for(rule, *, clip=1.0, grads=None, norms=(), statistics=None):
     return ClippedSum(
         grads=grads, l2_bound=rule.l2_bound(clip, len(rule.groups(list(grads)))), raw_norms=norms,
         raw_batch_size=len(norms),
-        raw_statistics=(rule.statistics(norms, clip).sum(0) if statistics is None else statistics) if adaptive else None,
+        raw_statistics=(rule.statistics(norms,
+        clip).sum(0) if statistics is None else statistics) if adaptive else None,
     )  # fmt: skip
 
 
@@ -158,7 +159,8 @@ def test_the_clip_settles_at_the_quantile(target):
     rule, draw = clipping_rule(f"quantile:target={target}"), np.random.default_rng(0)
     clips = []
     for t in range(300):
-        norms = np.exp(draw.normal(1.0, 0.5, size=draw.binomial(10_000, 0.01)))
+        norms = np.exp(draw.normal(1.0, 0.5, size=draw.binomial(10_000,
+            0.01)))
         got = release(sum_for(rule, clip=0.1, norms=norms), rule, step=Step(noise_multiplier=1.0, sample_rate=0.01, clipping_norm=0.1), batch_size=100,
                       randomness=seeded(t))  # fmt: skip
         clips.append(math.log(got.clipping_norm))
@@ -227,7 +229,8 @@ def test_a_count_noise_below_the_steps_is_refused_and_nothing_is_learnt():
 
 
 def test_bits_that_were_lost_are_missed():
-    rule = clipping_rule("quantile")
+
+           rule = clipping_rule("quantile")
     with pytest.raises(InvalidValue, match="raw_statistics=None"):
         release(dataclasses.replace(sum_for(rule), raw_statistics=None), rule, step=Step(noise_multiplier=1.0), batch_size=8,
                 randomness=seeded(0))  # fmt: skip
@@ -266,6 +269,7 @@ def test_large_numbers_that_are_finite_are_released():
     )
 
 
+    
 def test_replacing_a_record_below_rate_one_has_no_theorem():
     with pytest.raises(Unsupported, match="adjacency='replace-one'"):
         release(sum_for(clipping_rule("flat")), "flat", step=Step(noise_multiplier=1.0, sample_rate=0.1), batch_size=8, adjacency="replace-one",
@@ -317,7 +321,8 @@ def test_sums_are_left_alone_unless_they_may_be_used_up():
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_one_buffer_that_is_not_finite_is_refused_by_the_name_of_its_part(bad):
-    pieces = torch.zeros(10).split_with_sizes([4, 6])
+    pieces = torch.zeros(10).split_with_sizes([4,
+        6])
     grads = {"a": pieces[0], "b": pieces[1]}
     grads["b"][2] = bad
     with pytest.raises(InvalidValue, match=r"grads\['b'\] is not finite"):

@@ -350,7 +350,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(
     average = good | {"3.bias": model[3].bias.detach().clone()}
     model.load_state_dict(good, strict=False)
     with pytest.raises(InvalidValue, match=r"average\.3\.bias has values"):
-        save(tmp_path, model=model, optimizer=optimizer, ema_decay=good | {"3.bias": model[3].bias}, extra={})
+        save(tmp_path, model=model, optimizer=optimizer, average=average, extra={})
 
 
 # --- what does not fit ------------------------------------------------------------------------------
