@@ -230,8 +230,8 @@ def test_a_count_noise_below_the_steps_is_refused_and_nothing_is_learnt():
 
 def test_bits_that_were_lost_are_missed():
     rule = clipping_rule("quantile")
+    bare = dataclasses.replace(sum_for(rule), raw_statistics=None)
     with pytest.raises(InvalidValue, match="raw_statistics=None"):
-        bare = dataclasses.replace(sum_for(rule), raw_statistics=None)
         release(bare, rule, step=Step(noise_multiplier=1.0), batch_size=8, randomness=seeded(0))
     assert rule.state_dict() == {"moved": 0.0}
 

@@ -242,7 +242,7 @@ def test_extra_rule_state_and_average_come_back_as_they_were(tmp_path: Path) -> 
     optimizer = optim.SGD(model.parameters(), lr=1)
     rule = {"moved": 0.25, "mean.0.weight": torch.randn(4, 3), "unit": None}
     average = {name: value + 1 for name, value in model.named_parameters()}
-    given = {"rule_state": rule, "ema_decay": average, "extra": EXTRA}
+    given = {"rule_state": rule, "average": average, "extra": EXTRA}
     digest = save(tmp_path, model=model, optimizer=optimizer, **given)
     for found in (load(tmp_path, model=model, optimizer=optimizer), peek(tmp_path)):
         assert bits(found.extra) == bits(EXTRA)
