@@ -236,7 +236,8 @@ def score_attack(
         attack=attack, roc=(false, true), tpr={rate: float(true[false <= rate].max()) for rate in RATES},
         advantage=float(passed[inside].mean() - passed[~inside].mean()),
         is_violation=curve is not None and any(
-            _exceeds_curve(values, targets.members, t, curve, significance / (2 * len(RATES) + 2)) for t in (*thresholds, best)
+            _exceeds_curve(values, targets.members, t, curve, significance / (2 * len(RATES) + 2))
+            for t in (*thresholds, best)
         ),
     )  # fmt: skip
 

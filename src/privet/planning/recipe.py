@@ -65,7 +65,8 @@ class Recipe:
     kept as a number or as text. The peak of the noise multiplier is what planning finds, unless `solve` names another
     knob.
 
-    >>> recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
+    >>> budget = Budget(epsilon=1.2, delta=1e-5)
+    >>> recipe = Recipe(budget=budget, dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
     >>> recipe.count, recipe.solve
     (14063, 'noise')
     """

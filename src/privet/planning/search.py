@@ -86,7 +86,8 @@ def search(
         finalists: how many are planned in earnest, beside the recipe itself.
         progress: called with (what, done, of).
 
-    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=60000, steps=200, method="sensitivity-decay")
+    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=60000, steps=200,
+    ...                    method="sensitivity-decay")
     >>> best = search(recipe, over=["rho_clip"])
     >>> best.plan.guarantee.label, best.plan.guarantee.epsilon <= 2.0, 1 <= best.recipe.rho_clip <= 10
     ('certified', True, True)
