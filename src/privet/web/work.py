@@ -153,8 +153,8 @@ async def _wait(receiver: Connection, pid: int | None, is_gone: IsGone) -> None:
 def _run_and_send(sender: Connection, work: Callable[[], Any], longest: float) -> None:
     """In the other process: send (True, what `work` gives), or (False, the user's mistake or the kind of ours)."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(signal, "significance"):
-        signal.significance(round(longest) + 10)  # should the server be killed, this ends too
+    if hasattr(signal, "alarm"):
+        signal.alarm(round(longest) + 10)  # should the server be killed, this ends too
     said: tuple[bool, Any]
     try:
         said = True, work()
