@@ -88,6 +88,15 @@ def read_json(text: str | bytes, refusal: str = "is not a number JSON has.") -> 
     return json.loads(text, parse_constant=refuse)
 
 
+def is_plain_file(file: Path, *, most: float = 64 * MIB) -> bool:
+    """Whether it is a file of at most so many bytes, and no link, pipe or folder."""
+    try:
+        found = file.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size <= most
+
+
 def read_start(path: Path, size: int) -> bytes:
     """The first `size` bytes of a plain file; none if it is no plain file, or cannot be read."""
     try:

@@ -16,7 +16,7 @@ from scipy import stats
 import privet
 from privet import plan
 from privet.accounting import Ledger, Step
-from privet.accounting.mechanisms import Gaussian
+from privet.accounting.ledger import Gaussian
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.account import Charge, InMemory, issue_uncharged
 from privet.noise.mechanism import Sums, mechanism_names, register, resolve_mechanism

@@ -7,13 +7,29 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privet import _check
-from privet.accounting.mechanisms import GAUSSIAN, MechanismSpec
 from privet.accounting.sampling import POISSON, Sampling, sampling
 from privet.errors import InvalidValue, Unsupported
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+class MechanismSpec:
+    """Which noise a step adds, as a value: what an accountant has a theorem for. Equal parameters compare equal."""
+
+    __slots__ = ()
+    name = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(MechanismSpec):
+    """Independent Gaussian noise in every step. The default: plans and ledgers do not write it."""
+
+    name = "gaussian"
+
+
+GAUSSIAN = Gaussian()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,8 @@ def attack(
         at_steps: of first, middle, last, and numbers from 1; a run is looked at where its checkpoint stands. `all` is
             the whole run of a plan, for `prior`.
         model: `shallow-cnn` with sigmoids unless a plan or run says otherwise.
-        noise, clip, rate, steps: of the plans of methods given by name; the first two are those of Wei and Liu.
+        noise_multiplier, clipping_norm, sample_rate, steps: of the plans of methods given by name; the first two are
+            those of Wei and Liu.
         uncertified: methods by the papers' own rules, which may have no guarantee.
         out: a folder where outcomes are kept; those that are there already are not computed again.
         progress: told (done, of, what is next).

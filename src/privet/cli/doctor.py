@@ -5,7 +5,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -331,8 +331,8 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "task": self.case.task, "model": self.case.name, "findings": [one.as_dict() for one in self.findings],
-            "changes": [change.as_dict() for change in self.changes], "fixed": self.is_fixed,
+            "task": self.case.task, "model": self.case.name, "findings": [asdict(one) for one in self.findings],
+            "changes": [asdict(change) for change in self.changes], "fixed": self.is_fixed,
         }  # fmt: skip
         if self.checkup is not None and self.checkup.explanation is not None:
             found |= self.checkup.explanation.as_dict()
@@ -344,7 +344,7 @@ class Report:
             }  # fmt: skip
         if self.estimate is not None:
             found["milliseconds"] = {"private": self.estimate.private_ms, "plain": self.estimate.plain_ms}
-            found["estimate"] = self.estimate.as_dict() | {"limit": self.limit}
+            found["estimate"] = asdict(self.estimate) | {"limit": self.limit}
         return found
 
     def print(self) -> None:

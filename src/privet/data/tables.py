@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from privet import _check
 from privet._files import MIB, read_start
@@ -32,10 +32,6 @@ DENSEST = 100  # times its own size; beyond it only up to SURELY, for a small fi
 SURELY = 2**30
 MOST_CLASSES = 2**31
 READ = "the list of classes was read from the records: it is taken as public"
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return nn.functional.mse_loss(outputs.view(-1), targets, reduction="none")
 
 
 # --- csv --------------------------------------------------------------------------------------------
@@ -71,7 +67,7 @@ def own_csv(
     wanted = [row[places[target]] for row in rows]
     if measure == "rmse":
         y = torch.tensor(_parse_numbers(path, target, wanted), dtype=torch.float32)
-        return make_own_task("csv", path, x, y, every=every, model="mlp", classes=1, losses=squared_error, measure=RMSE)
+        return make_own_task("csv", path, x, y, every=every, model="mlp", classes=1, losses=RMSE.each, measure=RMSE)
     names = _split_words(classes) or _class_names(wanted)
     y, note = _encode_labels(path, target, wanted, names), "" if classes else READ
     return make_own_task("csv", path, x, y, every=every, model="mlp", classes=len(names), note=note)

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,6 @@ class Estimate:
     physical: int | None  # rows at once that keep within the limit; None if a whole batch does
     fits: bool = True  # False if one record alone is above the limit
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def estimate(
     model: nn.Module, loss_fn: Callable[..., Tensor], rows_of: Rows, *, plan: Plan | None = None,
@@ -83,7 +80,9 @@ def estimate(
         plain_ms=1e3 * plain * batch_size / rows,
         peak_bytes=None if line is None else round(line[0] + line[1] * at_once),
         bytes_each=None if line is None else round(line[1]),
-        physical=None if most >= batch_size + SPREAD * math.sqrt(batch_size) else at_once if at_once < 16 else at_once // 8 * 8,
+        physical=None
+        if most >= batch_size + SPREAD * math.sqrt(batch_size)
+        else at_once if at_once < 16 else at_once // 8 * 8,
         fits=line is None or limit is None or line[0] + line[1] <= SAFE * limit,
     )  # fmt: skip
 
@@ -125,7 +124,8 @@ class _Trial:
         return self._held[count]
 
     def clip_and_sum(self, count: int) -> ClippedSum:
-        return clipped_sum(self.model, self.loss_fn, self.rows(count), rule=self.rule, clipping_norm=self.step.clipping_norm,
+        return clipped_sum(self.model, self.loss_fn, self.rows(count), rule=self.rule,
+                           clipping_norm=self.step.clipping_norm,
                            uncertified=self.uncertified)  # fmt: skip
 
     def add_noise(self, found: ClippedSum) -> Release:

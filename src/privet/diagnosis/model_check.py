@@ -5,7 +5,7 @@ A copy of the model is run on a few rows, random ones as a rule, so that nothing
 
 import copy
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -30,9 +30,6 @@ class ModelIssue:
     where: str  # a module, a parameter, `model`, `dataset` or `plan`
     why: str
     way_out: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,9 +25,6 @@ class LayerReplacement:
     after: str
     why: str
     weights: str
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def replace_layers(model: nn.Module) -> tuple[nn.Module, tuple[LayerReplacement, ...]]:

@@ -46,7 +46,8 @@ def sum_dense_updates(updates: Iterable[Update], named: Named, rule: ClippingRul
     in_force = clipper.rule.clip_in_force(clipping_norm)
     total = clipper.zero(in_force)
     most = max(1, min(TOGETHER, MOST_HELD // max(1, sum(p.numel() for p in named.values()))))
-    for some in _batch_updates(iter(updates), most):
+    left = iter(updates)
+    while some := list(itertools.islice(left, most)):
         shares: dict[str, PerExampleGradient] = {name: Dense(torch.stack([u[name] for u in some])) for name in named}
         total = total + clipper.sum(shares, len(some), in_force)
     return total
@@ -143,8 +144,3 @@ def _has_memory(t: Tensor) -> bool:
         return True
     last = t.storage_offset() + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
     return (last + 1) * t.element_size() <= t.untyped_storage().nbytes()
-
-
-def _batch_updates(updates: Iterator[Update], most: int) -> Iterator[list[Update]]:
-    while some := list(itertools.islice(updates, most)):
-        yield some

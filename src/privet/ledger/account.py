@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 from privet import _check
 from privet.accounting import Guarantee, Ledger, Step
-from privet.accounting.mechanisms import MechanismSpec
+from privet.accounting.ledger import MechanismSpec
 from privet.errors import BudgetExceeded, InvalidValue
 from privet.ledger.assumptions import NOT_RECORDED, LoopFacts
 from privet.ledger.file import LedgerFile

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from privet.accounting.mechanisms import MechanismSpec
+from privet.accounting.ledger import MechanismSpec
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.account import Charge
 

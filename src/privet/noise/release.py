@@ -13,7 +13,7 @@ from torch import Tensor
 from privet import _check
 from privet.accounting import Step
 from privet.accounting.guarantee import ADJACENCIES, Adjacency
-from privet.accounting.mechanisms import GAUSSIAN, Gaussian
+from privet.accounting.ledger import GAUSSIAN, Gaussian
 from privet.clipping.clipped_sum import ClippedSum
 from privet.clipping.rule import BoundedRule, ClippingRule, bounded, clipping_rule
 from privet.errors import InvalidValue, Unsupported

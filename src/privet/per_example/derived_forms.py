@@ -52,12 +52,9 @@ def _may_overlap(tensor: Tensor) -> bool:
 
 def _are_disjoint(tensors: Sequence[Tensor]) -> bool:
     """Whether the views share no element: the ranges of memory that they span do not meet."""
-    spans = sorted((t.storage_offset(), t.storage_offset() + _memory_span(t)) for t in tensors)
+    reach = (sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True)) for t in tensors)
+    spans = sorted((t.storage_offset(), t.storage_offset() + 1 + far) for t, far in zip(tensors, reach, strict=True))
     return all(end <= start for (_, end), (start, _) in pairwise(spans))
-
-
-def _memory_span(tensor: Tensor) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 @dataclass(slots=True)

@@ -9,130 +9,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 
-from privet.errors import InvalidValue, PrivetError, Unsupported
-from privet.per_example.forms import PerExampleGradient
+from privet.errors import InvalidValue
 from privet.per_example.interception import is_tracked, track
-from privet.per_example.layers.base import LayerRule, layer_rule
-
-
-@dataclass(frozen=True, slots=True)
-class BatchDim:
-    """Where the examples lie in a tensor: along `dim`, an example's rows together (`major`) or strided."""
-
-    dim: int
-    major: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class CallLayout:
-    """What analysis found out of one call: where the examples lie in its plain arguments and in its outputs."""
-
-    inputs: tuple[BatchDim | None, ...]
-    outputs: tuple[BatchDim | None, ...]
-    calls: int = 0  # how many uses of this kind there must be; 0 if all of them are alike, so that it does not matter
-    is_use: bool = field(init=False)  # parameters meet data; otherwise the outputs are functions of parameters alone
-    in_front: bool = field(init=False)  # the examples lie along dimension 0 everywhere, one after the other
-
-    def __post_init__(self) -> None:  # asked for in every step
-        object.__setattr__(self, "is_use", any(where is not None for where in self.outputs))
-        object.__setattr__(self, "in_front", all(where == BatchDim(0) for where in (*self.inputs, *self.outputs)))
-
+from privet.per_example.layers.base import CallLayout, Key, ParameterUse, UnseenCall, function_name, layer_rule
 
 _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", bool)  # on what autograd saves; older: unknown
 SMALL = 1 << 14  # numbers: a gradient that may be kept to the end of the backward pass
-Key = tuple[Callable[..., Any], tuple[str, ...]]
-Found = dict[int, list[tuple[Tensor, PerExampleGradient]]]  # by the parameter's identity
 Facts = Mapping[Key, Sequence[CallLayout]]
-
-
-class UnseenCall(PrivetError):
-    """A call that analysis has not seen: the model took another way with this batch."""
-
-
-@dataclass(slots=True, eq=False)
-class ParameterUse:
-    """One meeting of parameters and data, kept until the gradients of its outputs are known."""
-
-    name: Key
-    rule: LayerRule
-    func: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: dict[str, Any]
-    fact: CallLayout
-    batch: int
-    rows: int  # of the batch: more than one for each example if it has several views
-    edges: list[GradientEdge]
-    plain: list[Tensor]
-    tracked: list[Tensor]
-    is_plain: bool = False  # the data and the outputs have one row for each example, in front
-    is_asked: bool = True  # whether autograd is asked for the gradients; else they are caught on their way
-    kept: Any = None  # what the rule wants to remember
-    versions: list[int] = field(default_factory=list)
-    ids: frozenset[int] = field(init=False)  # of the tracked tensors
-
-    def __post_init__(self) -> None:  # asked for in every step
-        self.ids = frozenset(map(id, self.tracked))
-
-    def group_rows(self, augmentations: int) -> None:
-        """So many rows, lying together, are one example's."""
-        self.batch //= augmentations
-        self.is_plain = self.is_plain and augmentations == 1
-
-    def release_tensors(self) -> None:
-        """Forget the tensors: their shares are made. Nor may a use hold the graph, whose nodes hold the use."""
-        self.args, self.kwargs, self.plain, self.kept, self.versions, self.edges = (), {}, [], None, [], []
-
-    def is_tracked(self, value: Any) -> bool:
-        return id(value) in self.ids
-
-    def put_examples_first(self, value: Tensor, where: BatchDim | None) -> Tensor:
-        assert where is not None
-        if where.dim == 0 and value.shape[0] == self.batch:
-            return value.unsqueeze(1)
-        found = move_examples_first(value, where, self.rows)
-        return found if self.rows == self.batch else found.reshape(self.batch, -1, *found.shape[2:])
-
-    def input(self, value: Tensor) -> Tensor:
-        at = next(i for i, t in enumerate(self.plain) if t is value)
-        return self.put_examples_first(value.detach(), self.fact.inputs[at])  # a share must not keep autograd's graph
-
-    def output(self, value: Tensor, at: int = 0) -> Tensor:
-        """A tensor of the shape of output `at`, its gradient say, with its examples in front."""
-        return self.put_examples_first(value, self.fact.outputs[at])
-
-    def add_shares(self, grads: Sequence[Tensor | None], found: Found) -> None:
-        """Put what each parameter gets by this use to the rest, from the gradients of the tensors that were wanted."""
-        for g in grads:
-            if g is not None:
-                break
-        else:
-            return
-        self.check_unchanged()
-        for tensor, share in self.rule.gradients(self, list(grads)):  # type: ignore[arg-type]
-            for root in tensor.__dict__.get("privet_roots") or (id(tensor),):  # the parameters it is a function of
-                found.setdefault(root, []).append((tensor, share))
-        self.release_tensors()
-
-    def check_unchanged(self) -> None:
-        for value, version in zip(self.plain, self.versions, strict=True):
-            if value._version != version:
-                raise Unsupported(
-                    f"{function_name(self.name[0])} of {self.name[1][0]}: its input was changed in place after use, "
-                    "so its gradient cannot be had; PyTorch refuses this too. Leave out inplace=True there."
-                )
-
-
-def move_examples_first(value: Tensor, where: BatchDim, batch: int) -> Tensor:
-    """(B, rows of an example, ...) from a tensor whose examples lie at `where`."""
-    value = value if where.dim == 0 else value.movedim(where.dim, 0)
-    rows, rest = divmod(value.shape[0], batch)
-    if rest:
-        raise UnseenCall(f"{value.shape[0]} rows cannot belong to {batch} examples")
-    if where.major:
-        return value.reshape(batch, rows, *value.shape[1:])
-    return value.reshape(rows, batch, *value.shape[1:]).movedim(1, 0)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -176,12 +61,6 @@ def split_tracked(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Ten
     return entering, plain
 
 
-def function_name(func: Callable[..., Any]) -> str:
-    """A function's name for people; a property's getter is called by the property."""
-    name = getattr(func, "__name__", "function")
-    return str(getattr(getattr(func, "__self__", None), "__name__", name)) if name == "__get__" else name
-
-
 @dataclass(slots=True)
 class CallNames:
     """Names for tracked tensors, so that a call in one pass is found again in the next."""
@@ -200,18 +79,13 @@ class CallNames:
         return value.__dict__.get("privet_name", "another model's parameter") if found is None else found
 
     def derive(self, outputs: Any, key: Key, turn: int, entering: Sequence[Tensor]) -> None:
-        """Track what is a function of parameters alone, and remember of which."""
-        sources: frozenset[int] = frozenset().union(*(root_parameters(t) for t in entering))
+        """Track what is a function of parameters alone, and remember of which, by their identities."""
+        sources: frozenset[int] = frozenset().union(*(t.__dict__.get("privet_roots") or (id(t),) for t in entering))
         for i, out in enumerate(tensors_in(outputs)):
             if out.is_floating_point() and out.requires_grad and not is_tracked(out):
                 track(out).__dict__.update(
                     privet_name=f"{function_name(key[0])}({','.join(key[1])})[{turn}.{i}]", privet_roots=sources
                 )
-
-
-def root_parameters(value: Tensor) -> frozenset[int]:
-    """The identities of the parameters that a tracked tensor is a function of."""
-    return value.__dict__.get("privet_roots") or frozenset((id(value),))
 
 
 def call_names(named: Mapping[str, nn.Parameter]) -> CallNames:

@@ -15,19 +15,10 @@ from privet import _check
 from privet.errors import InvalidValue, Unsupported
 from privet.per_example import layers as _layer
 from privet.per_example.forms import MOST_HELD, Dense, PerExampleGradient, widen
-from privet.per_example.forward_record import (
-    Facts,
-    ForwardRecord,
-    UnseenCall,
-    batch_size_of,
-    call_names,
-    function_name,
-    map_tensors,
-    tensor_kinds,
-)
+from privet.per_example.forward_record import Facts, ForwardRecord, batch_size_of, call_names, map_tensors, tensor_kinds
 from privet.per_example.independence.buffers import BufferGuard
 from privet.per_example.interception import track_parameters
-from privet.per_example.layers.base import PerFunction
+from privet.per_example.layers.base import PerFunction, UnseenCall, function_name
 from privet.per_example.model_facts import ModelFacts, model_facts, per_example_gradients, trainable_parameters
 from privet.per_example.trial_pass import MANY
 

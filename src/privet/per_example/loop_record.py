@@ -19,8 +19,6 @@ from privet.errors import InvalidValue, Unsupported
 from privet.per_example.forms import PerExampleGradient
 from privet.per_example.forward_record import (
     ForwardRecord,
-    ParameterUse,
-    UnseenCall,
     batch_size_of,
     call_names,
     map_tensors,
@@ -30,6 +28,7 @@ from privet.per_example.forward_record import (
 from privet.per_example.independence.buffers import BufferGuard
 from privet.per_example.independence.loop import LoopCheck
 from privet.per_example.interception import track_parameters
+from privet.per_example.layers.base import ParameterUse, UnseenCall
 from privet.per_example.model_facts import AGREE, ROUGH, model_facts, per_example_gradients, trainable_parameters
 from privet.per_example.trial_pass import MANY
 

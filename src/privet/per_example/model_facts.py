@@ -17,14 +17,23 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from privet.errors import Unsupported
-from privet.per_example import forward_record, trial_pass
+from privet.per_example import trial_pass
 from privet.per_example.derived_forms import gradient_of_parameter
 from privet.per_example.forms import PerExampleGradient, without_autocast
-from privet.per_example.forward_record import BatchDim, CallLayout, Facts, Found, Key, ParameterUse, function_name
+from privet.per_example.forward_record import Facts, ForwardRecord, call_names
 from privet.per_example.independence import model as independence
 from privet.per_example.independence.buffers import NONE, BufferWrites, find_writes
 from privet.per_example.interception import track_parameters
-from privet.per_example.layers.base import NoLayerRule
+from privet.per_example.layers.base import (
+    BatchDim,
+    CallLayout,
+    Found,
+    Key,
+    NoLayerRule,
+    ParameterUse,
+    UnseenCall,
+    function_name,
+)
 from privet.per_example.trial_pass import (
     MANY,
     Call,
@@ -84,7 +93,7 @@ def _inspect_model(model: nn.Module, run: Run, forced: Mapping[str, str]) -> Mod
             facts, calls = find_batch_dims(model, run, forced=forced)
             is_sure = _check_against_autograd(model, run, facts, forced)
             independence.check_independent_gradients(model, run, trainable_parameters(model))
-        except (NoLayerRule, forward_record.UnseenCall) as error:
+        except (NoLayerRule, UnseenCall) as error:
             return ModelFacts(None, [], str(error), writes=find_writes(model, run))
         return ModelFacts(facts, calls, is_sure=is_sure, writes=find_writes(model, run))
 
@@ -252,7 +261,7 @@ def _check_first_derivatives(losses: Tensor, uses: list[ParameterUse], named: Ma
         if node is not None and node not in seen:
             seen.add(node)
             if id(getattr(node, "variable", None)) in mine:
-                raise forward_record.UnseenCall(
+                raise UnseenCall(
                     "losses hold a gradient (create_graph=True, as a gradient penalty has), or a parameter is used "
                     "where it is not seen: what it does there would be left out of the sum"
                 )
@@ -307,7 +316,7 @@ def _check_counts(uses: list[ParameterUse]) -> None:
         return
     for use in uses:
         if use.fact.calls and use.fact.calls != counts[use.name]:
-            raise forward_record.UnseenCall(
+            raise UnseenCall(
                 f"{function_name(use.name[0])} of {', '.join(use.name[1])} was called another number of times"
             )
 
@@ -320,7 +329,7 @@ def _check_against_autograd(model: nn.Module, run: Run, facts: Facts, forced: Ma
     named = trainable_parameters(model)
     with torch.enable_grad():
         with same_random_state(model):
-            tape = forward_record.ForwardRecord(forward_record.call_names(named), facts, MANY, MANY, forced)
+            tape = ForwardRecord(call_names(named), facts, MANY, MANY, forced)
             with track_parameters(list(named.values()), tape):
                 losses = run(model, first_examples(MANY))
             try:

@@ -16,17 +16,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from privet.errors import PrivetError
-from privet.per_example.forward_record import (
-    CallNames,
-    Key,
-    call_names,
-    function_name,
-    is_forced,
-    split_tracked,
-    tensors_in,
-)
+from privet.per_example.forward_record import CallNames, call_names, is_forced, split_tracked, tensors_in
 from privet.per_example.interception import track_parameters
-from privet.per_example.layers.base import layer_rule
+from privet.per_example.layers.base import Key, function_name, layer_rule
 
 FEW, MANY = 2, 3
 LARGEST = 1e4  # of the numbers that trial examples are made of
@@ -98,15 +90,14 @@ def trial_pass(model: nn.Module, run: Run, take: Take, uses: Any, forced: Any) -
                 found.outputs = copy_tensors(tensors_in(run(model, seen.mark_as_data(take))))
             found.is_random = not torch.equal(before, torch.get_rng_state())
             found.buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-            found.extra = {name: _extra_state(module) for name, module in model.named_modules() if _has_extra(module)}
+            found.extra = {
+                name: _extra_state(module) for name, module in model.named_modules()
+                if type(module).get_extra_state is not nn.Module.get_extra_state
+            }  # fmt: skip
     finally:
         for hook in hooks:
             hook.remove()
     return found
-
-
-def _has_extra(module: nn.Module) -> bool:
-    return type(module).get_extra_state is not nn.Module.get_extra_state
 
 
 def _extra_state(module: nn.Module) -> Any:

@@ -21,7 +21,8 @@ MOST_SCHEDULED = 10**7  # one value is held for each
 class PlannedSteps(Sequence[Step]):
     """Step i has noise `scale * noise_i`, rate `rate * batch_i` and clip `clip_i`; the shapes are spelled.
 
-    >>> steps = PlannedSteps(length=3, sample_rate=0.01, peak_noise_multiplier=2.0, noise_schedule="exponential:end=0.25")
+    >>> quarter = "exponential:end=0.25"
+    >>> steps = PlannedSteps(length=3, sample_rate=0.01, peak_noise_multiplier=2.0, noise_schedule=quarter)
     >>> [step.noise_multiplier for step in steps]
     [2.0, 1.0, 0.5]
     """

@@ -65,7 +65,8 @@ class Recipe:
     kept as a number or as text. The peak of the noise multiplier is what planning finds, unless `solve` names another
     knob.
 
-    >>> recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
+    >>> budget = Budget(epsilon=1.2, delta=1e-5)
+    >>> recipe = Recipe(budget=budget, dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
     >>> recipe.count, recipe.solve
     (14063, 'noise')
     """
@@ -304,7 +305,7 @@ def override(table: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     """A recipe's table with flags on top. A flag replaces what says the same (steps: epochs), and so does `solve`."""
     merged = dict(table)
     flags = {key: value for key, value in overrides.items() if value is not None}
-    if "solve" in flags and flags["solve"] != merged.get("solve", "noise_multiplier"):
+    if "solve" in flags and flags["solve"] != merged.get("solve", "noise"):
         for key in GIVEN.get(str(flags["solve"]), ()):
             merged.pop(key, None)
     for group in (*GIVEN.values(), ("trials", "trials_mean")):

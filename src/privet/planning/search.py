@@ -86,7 +86,8 @@ def search(
         finalists: how many are planned in earnest, beside the recipe itself.
         progress: called with (what, done, of).
 
-    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=60000, steps=200, method="sensitivity-decay")
+    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=60000, steps=200,
+    ...                    method="sensitivity-decay")
     >>> best = search(recipe, over=["rho_clip"])
     >>> best.plan.guarantee.label, best.plan.guarantee.epsilon <= 2.0, 1 <= best.recipe.rho_clip <= 10
     ('certified', True, True)
@@ -191,7 +192,10 @@ class GridThenRefine:
         for trial in self.rank_trials():
             if len(planned) == finalists or trial.utility is None:
                 break
-            if not trial.certified and not any(_are_near(trial.values, other) for other in planned):
+            is_near = (  # a neighbour of one that is planned
+                all(abs(math.log(trial.values[name] / other[name])) < APART for name in other) for other in planned
+            )
+            if not trial.certified and not any(is_near):
                 self.progress("planning the finalists", len(planned), finalists)
                 planned.append(dict(trial.values))
                 self.certify(planned[-1])
@@ -253,10 +257,6 @@ def _grid(limits: Limits) -> Iterator[Values]:
         for low, high in limits.values()
     ]
     return (dict(zip(limits, chosen, strict=True)) for chosen in itertools.product(*axes))
-
-
-def _are_near(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    return all(abs(math.log(one[name] / other[name])) < APART for name in one)
 
 
 # --- checks -----------------------------------------------------------------------------------------

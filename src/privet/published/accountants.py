@@ -160,17 +160,10 @@ def auto_linear(
     >>> round(epsilon_of_rho(rho, 1e-5), 4)
     0.2429
     """
-    _check_auto(
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        epochs=epochs,
-        decay=decay,
-        clipping_norm=clipping_norm,
-    )
+    _check_auto(noise_multiplier, sample_rate, clipping_norm, epochs, decay)
     last = decay ** (epochs - 1)
-    return _published_tcdp(
-        noise_multiplier, sample_rate, clipping_norm, total=(1 - decay**epochs) / (last - decay**epochs), last=last
-    )
+    total = (1 - decay**epochs) / (last - decay**epochs)
+    return _published_tcdp(noise_multiplier, sample_rate, clipping_norm, total=total, last=last)
 
 
 def auto_time(
@@ -188,12 +181,9 @@ def auto_time(
     >>> round(epsilon_of_rho(rho, 1e-5), 4)
     0.2268
     """
-    _check_auto(noise_multiplier=noise_multiplier, sample_rate=sample_rate, epochs=epochs, clipping_norm=clipping_norm)
-    decay = noise_multiplier / epochs
-    total = epochs + noise_multiplier * (epochs - 1) / 2
-    return _published_tcdp(
-        noise_multiplier, sample_rate, clipping_norm, total=total, last=1 / (1 + decay * (epochs - 1))
-    )
+    _check_auto(noise_multiplier, sample_rate, clipping_norm, epochs)
+    total, last = epochs + noise_multiplier * (epochs - 1) / 2, 1 / (1 + noise_multiplier / epochs * (epochs - 1))
+    return _published_tcdp(noise_multiplier, sample_rate, clipping_norm, total=total, last=last)
 
 
 def auto_step(
@@ -218,23 +208,12 @@ def auto_step(
     >>> round(epsilon_of_rho(rho, 1e-5), 4)
     0.1874
     """
-    _check_auto(
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        epochs=epochs,
-        decay=decay,
-        clipping_norm=clipping_norm,
-    )
+    _check_auto(noise_multiplier, sample_rate, clipping_norm, epochs, decay)
     _check.whole(every=every)
     drops = epochs / every
     last = decay ** (drops - 1)
-    return _published_tcdp(
-        noise_multiplier,
-        sample_rate,
-        clipping_norm,
-        total=(1 - decay**drops) / (last - decay**drops) / every,
-        last=last,
-    )
+    total = (1 - decay**drops) / (last - decay**drops) / every
+    return _published_tcdp(noise_multiplier, sample_rate, clipping_norm, total=total, last=last)
 
 
 def auto_exponential(
@@ -252,30 +231,21 @@ def auto_exponential(
     >>> round(epsilon_of_rho(rho, 1e-5), 3)
     9.994
     """
-    _check_auto(
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        epochs=epochs,
-        decay=decay,
-        clipping_norm=clipping_norm,
-    )
-    total = math.expm1(decay * epochs) / math.expm1(decay)
-    return _published_tcdp(
-        noise_multiplier, sample_rate, clipping_norm, total=total, last=math.exp(-decay * (epochs - 1))
-    )
+    _check_auto(noise_multiplier, sample_rate, clipping_norm, epochs, decay)
+    total, last = math.expm1(decay * epochs) / math.expm1(decay), math.exp(-decay * (epochs - 1))
+    return _published_tcdp(noise_multiplier, sample_rate, clipping_norm, total=total, last=last)
 
 
 def _published_tcdp(
     noise_multiplier: float, sample_rate: float, clipping_norm: float, *, total: float, last: float
 ) -> tuple[float, float]:
     """Eq. (10) and (11): `total` is the sum of noise^2 / noise_e^2, `last` the least noise_e^2 / noise^2."""
-    return 13 * sample_rate**2 * clipping_norm**2 * total / (2 * noise_multiplier**2), -math.log(
-        sample_rate
-    ) * noise_multiplier**2 * last / (2 * clipping_norm**2)
+    rho = 13 * sample_rate**2 * clipping_norm**2 * total / (2 * noise_multiplier**2)
+    return rho, -math.log(sample_rate) * noise_multiplier**2 * last / (2 * clipping_norm**2)
 
 
 def _check_auto(
-    *, noise_multiplier: float, sample_rate: float, epochs: int, clipping_norm: float, decay: float | None = None
+    noise_multiplier: float, sample_rate: float, clipping_norm: float, epochs: int, decay: float | None = None
 ) -> None:
     _check.positive(noise_multiplier=noise_multiplier, clipping_norm=clipping_norm)
     _check.rate(sample_rate=sample_rate)
@@ -365,7 +335,10 @@ class AdvancedWei(_Wei):
 
     def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
         if step.noise_multiplier < 0.06:
-            return f"noise_multiplier={step.noise_multiplier:g} is below 0.06, where e^epsilon of one step overflows. Use more noise."
+            return (
+                f"noise_multiplier={step.noise_multiplier:g} is below 0.06, where e^epsilon of one step overflows. Use "
+                "more noise."
+            )
         return super().unsupported_reason(step, adjacency)
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:

@@ -11,7 +11,6 @@ that had found a violation and this has not; one of others stands beside it, as 
 
 import json
 import math
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, force_setattr, replace
 
-from privet._files import write_new
+from privet._files import is_plain_file, write_new
 from privet._text import one_line, shorten
 from privet.accounting import Guarantee
 from privet.auditing.finding import ORDER, Audit, Verdict
@@ -166,15 +165,6 @@ class Attacks:
 
 
 # --- read -------------------------------------------------------------------------------------------
-def is_plain_file(file: Path, *, most: float = MOST_BYTES) -> bool:
-    """Whether it is a file of bearable size, and no link, pipe or folder."""
-    try:
-        found = file.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size <= most
-
-
 def read_audit(folder: Path, plan: str) -> Audits | None:
     """What audit.json and those beside it say; None if there is none.
 
@@ -216,7 +206,7 @@ def read_content(file: Path, kind: str, plan: str) -> _File | None:
     """
     if not file.is_symlink() and not file.exists():
         return None
-    if not is_plain_file(file):
+    if not is_plain_file(file, most=MOST_BYTES):
         raise InvalidValue(
             f"{file}: is a link, no plain file, or above {MOST_BYTES // 2**20} MiB. A report reads nothing else. "
             "Remove it."

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import asdict
 
+from privet._files import is_plain_file
 from privet._text import one_line, shorten
-from privet.accounting import EpsilonCurve, Ledger, epsilon_curve
+from privet.accounting import EpsilonCurve, epsilon_curve
 from privet.accounting.guarantee import format_bound
 from privet.accounting.tradeoff import Gaussian, Tradeoff, advantage, tradeoff, true_positive_rate
 from privet.errors import InvalidValue, PrivetError
@@ -100,7 +101,7 @@ def gather(folder: str | Path) -> RunFacts:
     folder = Path(folder)
     for name in READ:
         file = folder / name
-        if (file.is_symlink() or file.exists()) and not evidence.is_plain_file(file):
+        if (file.is_symlink() or file.exists()) and not is_plain_file(file):
             raise InvalidValue(f"{file}: is a link, no plain file, or very large. A report reads nothing else.")
     for name in (WEIGHTS, f"{BEST}/{WEIGHTS}"):
         if (folder / name).is_symlink() or (folder / BEST).is_symlink():
@@ -158,11 +159,6 @@ def is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def held_ledger(run: Run) -> Ledger:
-    """The steps that the guarantee is about: those spent, or the plan's while some are left or outputs decided."""
-    return run.ledger if run.steps >= len(run.plan.steps) else run.plan.ledger()
-
-
 def versions_of(run: Run) -> dict[str, str]:
     return {shorten(str(key), 40): shorten(str(value), 60) for key, value in run.versions.items()}
 
@@ -174,8 +170,9 @@ def _curves(run: Run) -> tuple[tuple[EpsilonCurve, ...], Tradeoff | Gaussian | N
     """
     if run.guarantee.label != "certified":
         return (), None
-    ledger, budget = held_ledger(run), run.plan.recipe.budget
-    curves = []
+    budget, curves = run.plan.recipe.budget, []
+    # The steps that the guarantee is about: those spent, or the plan's while some are left or outputs decided.
+    ledger = run.ledger if run.steps >= len(run.plan.steps) else run.plan.ledger()
     for accountant in ("pld", "gdp"):
         try:
             curves.append(epsilon_curve(ledger, budget.delta, points=POINTS, accountant=accountant,
@@ -201,7 +198,7 @@ def _hashes(run: Run) -> dict[str, str]:
     folder = run.checkpoint
     files = {"ledger": run.folder / ledger_reading.NAME} | ({} if folder is None else {"weights": folder / WEIGHTS})
     for name, file in files.items():
-        if evidence.is_plain_file(file, most=MOST_HASHED):
+        if is_plain_file(file, most=MOST_HASHED):
             with file.open("rb") as stream:
                 found[name] = f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
     return found

@@ -359,11 +359,6 @@ def png(rows: Any) -> bytes:
     )
 
 
-def printer() -> str | None:
-    """The browser that prints, by its path; None if there is none."""
-    return next((found for name in BROWSERS if (found := shutil.which(name)) is not None), None)
-
-
 def pdf(page: str) -> bytes:
     """The page as it is printed.
 
@@ -371,7 +366,7 @@ def pdf(page: str) -> bytes:
         MissingExtra: no browser is there.
         InvalidValue: it does not print.
     """
-    browser = printer()
+    browser = next((found for name in BROWSERS if (found := shutil.which(name)) is not None), None)
     if browser is None:
         raise MissingExtra(
             "no program that prints web pages is there. A PDF needs Chromium or Chrome. Install one, or write .html "

@@ -162,7 +162,7 @@ class TuningJob:
         return {
             "task": self.spelling, "records": count_records(self.task.train), "trained_on": self.size,
             "judged_by": self.judged_by, "space": self.space.as_dict(), "charge": self.law, "trials": self.trials,
-            "validation_fraction": None if self.public is not None or self.law == "disjoint" else self.validation_fraction,
+            "validation_fraction": self.validation_fraction if self.public is None and self.law != "disjoint" else None,
             "public": None if self.public is None else self.public.name, "seed": self.seed,
             "recipe": dict(self.recipe), "training": dict(self.training),
         }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import stat
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from privet._files import is_plain_file
 from privet._text import one_line, shorten
 from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, PrivetError
@@ -33,7 +33,6 @@ from privet.web.work import Broken, Busy, Desk, Gone, Late, run_in_thread
 REPORT, ABOUT, LEDGER = "report.html", "run.json", "ledger.jsonl"
 READ = (ABOUT, "plan.json", LEDGER, "metrics.jsonl")  # what a run's entry is made of
 MOST_RUNS = 100
-MOST_LISTED_BYTES = 64 * 2**20  # of one file
 
 
 class Gallery:
@@ -59,9 +58,8 @@ class Gallery:
     def report(self, name: str) -> bytes | None:
         """The report of the run called `name`, if it has one that lies in its folder."""
         folder = next((found for found in self._folders() if found.name == name), None)
-        file = None if folder is None else _plain_file_inside(folder, REPORT)
         try:
-            return None if file is None else file.read_bytes()
+            return None if folder is None or not is_plain_file(folder / REPORT) else (folder / REPORT).read_bytes()
         except OSError:
             return None
 
@@ -72,7 +70,7 @@ class Gallery:
         except OSError:
             return
         for folder in found:
-            if not folder.is_symlink() and folder.is_dir() and _plain_file_inside(folder, ABOUT) is not None:
+            if not folder.is_symlink() and folder.is_dir() and is_plain_file(folder / ABOUT):
                 yield folder
 
     def _dataset_costs(self, alive: Callable[[], None]) -> list[dict[str, Any]]:
@@ -95,7 +93,7 @@ class Gallery:
         if kept is None or kept[0] != stamp:
             kept = self._kept[folder.name] = (stamp, _read(folder))
         name = folder.name.encode("utf-8", "replace").decode()
-        has_report = _plain_file_inside(folder, REPORT) is not None and name == folder.name
+        has_report = is_plain_file(folder / REPORT) and name == folder.name
         return kept[1] | {"name": name, "report": has_report}
 
 
@@ -103,8 +101,9 @@ def _read_one_run(folder: Path, alive: Callable[[], None]) -> OneRun:
     """The run in a folder, from files of its own alone."""
     alive()
     for name in (LEDGER, ABOUT):
-        if (folder / name).is_symlink() or ((folder / name).exists() and _plain_file_inside(folder, name) is None):
-            raise InvalidValue(f"{folder / name}: is a link, no plain file, or very large. It is not read here.")
+        file = folder / name
+        if file.is_symlink() or (file.exists() and not is_plain_file(file)):
+            raise InvalidValue(f"{file}: is a link, no plain file, or very large. It is not read here.")
     return read(folder)
 
 
@@ -128,16 +127,6 @@ def _dataset_sums(root: Path, runs: list[OneRun], alive: Callable[[], None]) -> 
     return found
 
 
-def _plain_file_inside(folder: Path, name: str) -> Path | None:
-    """The file, if it is a plain one of bearable size, in the folder itself: no link, no pipe."""
-    file = folder / name
-    try:
-        found = file.lstat()
-    except OSError:
-        return None
-    return file if stat.S_ISREG(found.st_mode) and found.st_size <= MOST_LISTED_BYTES else None
-
-
 def _file_stamp(file: Path) -> tuple[int, int] | None:
     try:
         found = file.lstat()
@@ -152,7 +141,7 @@ def _read(folder: Path) -> dict[str, Any]:
     from privet.training.run import Run
 
     there = [name for name in READ if (folder / name).is_symlink() or (folder / name).exists()]
-    if any(_plain_file_inside(folder, name) is None for name in there):
+    if not all(is_plain_file(folder / name) for name in there):
         return {"error": "one of its files is a link, no plain file, or very large."}
     try:
         run = Run.load(folder)

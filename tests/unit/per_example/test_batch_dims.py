@@ -9,10 +9,9 @@ from torch import nn
 
 from engine_oracle import CrossEntropy, Fn
 from privet.errors import Unsupported
-from privet.per_example.forward_record import BatchDim
 from privet.per_example.gradients import explain
 from privet.per_example.independence.model import changed_rows, growing_dim
-from privet.per_example.layers.base import NoLayerRule
+from privet.per_example.layers.base import BatchDim, NoLayerRule
 from privet.per_example.model_facts import find_batch_dims
 from privet.per_example.trial_pass import (
     change_example,

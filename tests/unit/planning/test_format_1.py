@@ -80,7 +80,8 @@ def test_a_ledger_of_format_1_is_read() -> None:
 
 
 def test_a_total_of_format_1_is_read(tmp_path: Path) -> None:
-    row = {"epsilon": 3.0, "delta": 1e-5, "order": 9.0, "relation": "replace", "unit": "user", "earlier": [], "runs": {}}
+    row = {"epsilon": 3.0, "delta": 1e-5, "order": 9.0, "relation": "replace", "unit": "user"}
+    row |= {"earlier": [], "runs": {}}
     content = {"format": "privet-budget", "version": 1, "datasets": {"people": row}}
     (tmp_path / total.NAME).write_text(json.dumps(content | {"digest": content_digest(content)}))
     assert total.read(tmp_path)["people"].adjacency == "replace-one"

@@ -232,7 +232,8 @@ def test_a_report_claims_no_more_noise_and_no_smaller_clip_than_there_was(facts:
     found = facts["complete"]
     steps = found.run.plan.steps
     text = compose([found]).markdown()
-    for name, true, sign in (("noise multiplier", steps.noise_multipliers, 1), ("clip", steps.clipping_norms, -1)):
+    rows = (("noise multiplier", steps.noise_multipliers, 1), ("clipping norm", steps.clipping_norms, -1))
+    for name, true, sign in rows:
         said = re.search(rf"\| {name} \| ([\d.]+) to ([\d.]+) \|", text)
         assert sign * float(said.group(1)) <= sign * true[0]
         assert sign * float(said.group(2)) <= sign * true[-1]

@@ -1,16 +1,15 @@
-"""What a layer rule is: how one torch function's parameters get their per-example gradients."""
+"""What a layer rule is, and the call it is asked about: how one torch function's parameters get their gradients."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
-from privet.errors import PrivetError
+from privet.errors import PrivetError, Unsupported
 from privet.per_example.forms import Dense, PerExampleGradient, widen
-
-if TYPE_CHECKING:
-    from privet.per_example.forward_record import ParameterUse
 
 
 class NoLayerRule(PrivetError):
@@ -20,6 +19,125 @@ class NoLayerRule(PrivetError):
 Function = Callable[..., Any]
 Ran = tuple[Any, list[Tensor], Any]  # the output, the tensors whose gradients are wanted, what to remember
 Shares = Iterable[tuple[Tensor, PerExampleGradient]]  # of each tracked tensor
+Key = tuple[Callable[..., Any], tuple[str, ...]]
+Found = dict[int, list[tuple[Tensor, PerExampleGradient]]]  # by the parameter's identity
+
+
+class UnseenCall(PrivetError):
+    """A call that analysis has not seen: the model took another way with this batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDim:
+    """Where the examples lie in a tensor: along `dim`, an example's rows together (`major`) or strided."""
+
+    dim: int
+    major: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CallLayout:
+    """What analysis found out of one call: where the examples lie in its plain arguments and in its outputs."""
+
+    inputs: tuple[BatchDim | None, ...]
+    outputs: tuple[BatchDim | None, ...]
+    calls: int = 0  # how many uses of this kind there must be; 0 if all of them are alike, so that it does not matter
+    is_use: bool = field(init=False)  # parameters meet data; otherwise the outputs are functions of parameters alone
+    in_front: bool = field(init=False)  # the examples lie along dimension 0 everywhere, one after the other
+
+    def __post_init__(self) -> None:  # asked for in every step
+        object.__setattr__(self, "is_use", any(where is not None for where in self.outputs))
+        object.__setattr__(self, "in_front", all(where == BatchDim(0) for where in (*self.inputs, *self.outputs)))
+
+
+@dataclass(slots=True, eq=False)
+class ParameterUse:
+    """One meeting of parameters and data, kept until the gradients of its outputs are known."""
+
+    name: Key
+    rule: "LayerRule"
+    func: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    fact: CallLayout
+    batch: int
+    rows: int  # of the batch: more than one for each example if it has several views
+    edges: list[GradientEdge]
+    plain: list[Tensor]
+    tracked: list[Tensor]
+    is_plain: bool = False  # the data and the outputs have one row for each example, in front
+    is_asked: bool = True  # whether autograd is asked for the gradients; else they are caught on their way
+    kept: Any = None  # what the rule wants to remember
+    versions: list[int] = field(default_factory=list)
+    ids: frozenset[int] = field(init=False)  # of the tracked tensors
+
+    def __post_init__(self) -> None:  # asked for in every step
+        self.ids = frozenset(map(id, self.tracked))
+
+    def group_rows(self, augmentations: int) -> None:
+        """So many rows, lying together, are one example's."""
+        self.batch //= augmentations
+        self.is_plain = self.is_plain and augmentations == 1
+
+    def release_tensors(self) -> None:
+        """Forget the tensors: their shares are made. Nor may a use hold the graph, whose nodes hold the use."""
+        self.args, self.kwargs, self.plain, self.kept, self.versions, self.edges = (), {}, [], None, [], []
+
+    def is_tracked(self, value: Any) -> bool:
+        return id(value) in self.ids
+
+    def put_examples_first(self, value: Tensor, where: BatchDim | None) -> Tensor:
+        assert where is not None
+        if where.dim == 0 and value.shape[0] == self.batch:
+            return value.unsqueeze(1)
+        found = move_examples_first(value, where, self.rows)
+        return found if self.rows == self.batch else found.reshape(self.batch, -1, *found.shape[2:])
+
+    def input(self, value: Tensor) -> Tensor:
+        at = next(i for i, t in enumerate(self.plain) if t is value)
+        return self.put_examples_first(value.detach(), self.fact.inputs[at])  # a share must not keep autograd's graph
+
+    def output(self, value: Tensor, at: int = 0) -> Tensor:
+        """A tensor of the shape of output `at`, its gradient say, with its examples in front."""
+        return self.put_examples_first(value, self.fact.outputs[at])
+
+    def add_shares(self, grads: Sequence[Tensor | None], found: Found) -> None:
+        """Put what each parameter gets by this use to the rest, from the gradients of the tensors that were wanted."""
+        for g in grads:
+            if g is not None:
+                break
+        else:
+            return
+        self.check_unchanged()
+        for tensor, share in self.rule.gradients(self, list(grads)):  # type: ignore[arg-type]
+            for root in tensor.__dict__.get("privet_roots") or (id(tensor),):  # the parameters it is a function of
+                found.setdefault(root, []).append((tensor, share))
+        self.release_tensors()
+
+    def check_unchanged(self) -> None:
+        for value, version in zip(self.plain, self.versions, strict=True):
+            if value._version != version:
+                raise Unsupported(
+                    f"{function_name(self.name[0])} of {self.name[1][0]}: its input was changed in place after use, "
+                    "so its gradient cannot be had; PyTorch refuses this too. Leave out inplace=True there."
+                )
+
+
+def move_examples_first(value: Tensor, where: BatchDim, batch: int) -> Tensor:
+    """(B, rows of an example, ...) from a tensor whose examples lie at `where`."""
+    value = value if where.dim == 0 else value.movedim(where.dim, 0)
+    rows, rest = divmod(value.shape[0], batch)
+    if rest:
+        raise UnseenCall(f"{value.shape[0]} rows cannot belong to {batch} examples")
+    if where.major:
+        return value.reshape(batch, rows, *value.shape[1:])
+    return value.reshape(rows, batch, *value.shape[1:]).movedim(1, 0)
+
+
+def function_name(func: Callable[..., Any]) -> str:
+    """A function's name for people; a property's getter is called by the property."""
+    name = getattr(func, "__name__", "function")
+    return str(getattr(getattr(func, "__self__", None), "__name__", name)) if name == "__get__" else name
 
 
 class LayerRule(Protocol):
@@ -33,7 +151,7 @@ class LayerRule(Protocol):
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         """Call the function, and say which tensors' gradients are wanted."""
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         """(tracked tensor, share) for each tracked argument, given the gradients of the tensors that were wanted."""
 
 
@@ -98,7 +216,7 @@ class PerFunction:
             raise NoLayerRule(f"{name} of parameters and data gives {type(out).__name__}, not one tensor")
         return out, [out], None
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         data = [use.put_examples_first(t, w) if w else t for t, w in zip(use.plain, use.fact.inputs, strict=True)]
         axes = tuple(0 if w else None for w in use.fact.inputs)
         parameters = [t.detach() for t in use.tracked]
@@ -123,7 +241,7 @@ def _move_examples_back(piece: Tensor, where: Any) -> Tensor:
     return piece if where is None else piece.movedim(0, where.dim)
 
 
-def _call_with(use: "ParameterUse", data: list[Tensor], values: list[Tensor]) -> Any:
+def _call_with(use: ParameterUse, data: list[Tensor], values: list[Tensor]) -> Any:
     """The function called with other tensors in the places of its plain and tracked ones."""
     swap = {id(t): new for t, new in zip([*use.plain, *use.tracked], [*data, *values], strict=True)}
 

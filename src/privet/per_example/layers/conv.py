@@ -1,7 +1,7 @@
 """Convolutions in one to three dimensions, ordinary and transposed, with any stride, padding, dilation and groups."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +9,7 @@ from torch import Tensor
 
 from privet.per_example.forms import Dense, PerExampleGradient, Rearranged, compact_outer_product, widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import PlainRun, Shares, bind_arguments, register
-
-if TYPE_CHECKING:
-    from privet.per_example.forward_record import ParameterUse
-
+from privet.per_example.layers.base import ParameterUse, PlainRun, Shares, bind_arguments, register
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -119,7 +115,7 @@ class Convolution(PlainRun):
         x, weight, *_ = bind_arguments(_CONV, args, kwargs)  # the first names of both kinds
         return not is_tracked(x) and x.dim() == weight.dim()
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         x, weight, bias, stride, padding, dilation, groups = bind_arguments(_CONV, use.args, use.kwargs)
         kernel, dims = weight.shape[2:], weight.dim() - 2
         steps, spread = _to_sizes(stride, dims, 1), _to_sizes(dilation, dims, 1)
@@ -152,7 +148,7 @@ def _subsample(a: Tensor, steps: list[int]) -> Tensor:
     return a
 
 
-def _pointwise_gradient(use: "ParameterUse", a: Tensor, g: Tensor) -> PerExampleGradient:
+def _pointwise_gradient(use: ParameterUse, a: Tensor, g: Tensor) -> PerExampleGradient:
     """A kernel of one pixel is a linear map at each place."""
     shape = g.shape[1], a.shape[1], *[1] * (g.dim() - 2)
     inner = [
@@ -161,7 +157,7 @@ def _pointwise_gradient(use: "ParameterUse", a: Tensor, g: Tensor) -> PerExample
     return Rearranged(compact_outer_product(*inner), lambda t: t.reshape(shape), lambda t: t.reshape(len(t), *shape))
 
 
-def _sum_images(use: "ParameterUse", found: Tensor, where: Any) -> Tensor:
+def _sum_images(use: ParameterUse, found: Tensor, where: Any) -> Tensor:
     """(B, ...) from one row for each image: an example may have several."""
     if found.shape[0] == use.batch:
         return found
@@ -174,7 +170,7 @@ class TransposedConvolution(Convolution):
 
     name = "transposed convolution"
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         x, weight, bias, stride, padding, _, groups, dilation = bind_arguments(_TRANSPOSED, use.args, use.kwargs)
         kernel, dims = weight.shape[2:], weight.dim() - 2
         g, a = widen(grads[0]), widen(x.detach())

@@ -1,20 +1,17 @@
 """Free parameters that are added to, multiplied with or spread over the data: biases, scales, class tokens."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from privet.per_example.forms import Dense, widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import PlainRun, Shares, register
-
-if TYPE_CHECKING:
-    from privet.per_example.forward_record import ParameterUse
+from privet.per_example.layers.base import ParameterUse, PlainRun, Shares, register
 
 
-def sum_to_shape(use: "ParameterUse", value: Tensor, shape: Sequence[int]) -> Tensor:
+def sum_to_shape(use: ParameterUse, value: Tensor, shape: Sequence[int]) -> Tensor:
     """(B, *shape) from a tensor of the output's shape: summed over what `shape` was broadcast along."""
     where = use.fact.outputs[0]
     assert where is not None
@@ -37,7 +34,7 @@ class Sum(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and len(args) == 2
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         minus = use.func in (torch.sub, Tensor.sub, Tensor.__sub__)
         for place, value in enumerate(use.args):
             if use.is_tracked(value):
@@ -54,7 +51,7 @@ class Scale(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and len(args) == 2 and sum(map(is_tracked, args)) == 1
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         x, w = use.args if use.is_tracked(use.args[1]) else use.args[::-1]
         yield w, Dense(sum_to_shape(use, widen(grads[0]) * x, w.shape))
 
@@ -68,13 +65,13 @@ class Spread(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return is_tracked(args[0]) and not kwargs
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         value = use.args[0]
         summed = _sum_repeats if use.func is Tensor.repeat else sum_to_shape
         yield value, Dense(summed(use, grads[0], value.shape))
 
 
-def _sum_repeats(use: "ParameterUse", grad: Tensor, shape: Sequence[int]) -> Tensor:
+def _sum_repeats(use: ParameterUse, grad: Tensor, shape: Sequence[int]) -> Tensor:
     """`repeat` tiles: a dimension of size n repeated r times is (r, n), and r is summed over."""
     where = use.fact.outputs[0]
     assert where is not None

@@ -1,7 +1,7 @@
 """Tables of rows looked up by the data: embedding, embedding bag, and plain indexing."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +11,7 @@ from privet.errors import Unsupported
 from privet.per_example.derived_forms import EmbeddingRows
 from privet.per_example.forms import widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind_arguments, register
-
-if TYPE_CHECKING:
-    from privet.per_example.forward_record import ParameterUse
-
+from privet.per_example.layers.base import Function, ParameterUse, PlainRun, Ran, Shares, bind_arguments, register
 
 _EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 _BAG = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
@@ -45,7 +41,7 @@ class Embedding(PlainRun):
         _check(max_norm, by_frequency)
         return super().run(func, args, kwargs)
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         index, weight, padding, *_ = bind_arguments(_EMBEDDING, use.args, use.kwargs)
         g = widen(use.output(grads[0])).flatten(1, -2)
         if padding is not None and padding < 0:
@@ -64,7 +60,7 @@ class Indexed(PlainRun):
             return False
         return isinstance(args[-1], Tensor) and args[-1].dtype in (torch.int64, torch.int32)
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         table, *_, index = use.args
         rows = use.input(index).flatten(1)
         g = widen(use.output(grads[0])).reshape(use.batch, rows.shape[1], -1)
@@ -86,7 +82,7 @@ class EmbeddingBag(PlainRun):
         _check(given["max_norm"], given["scale_grad_by_freq"])
         return super().run(func, args, kwargs)
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         given = dict(zip(_BAG, bind_arguments(_BAG, use.args, use.kwargs), strict=True))
         weight, mode = given["weight"], given["mode"] or "mean"
         index = given["input"]  # (B rows, T): one bag each

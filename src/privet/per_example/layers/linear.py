@@ -1,7 +1,7 @@
 """Linear maps: F.linear with any leading dimensions, products with a matrix or vector, and addmm."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +9,7 @@ from torch import Tensor
 
 from privet.per_example.forms import WIDE, Dense, OuterProduct, PerExampleGradient, compact_outer_product, widen
 from privet.per_example.interception import is_tracked
-from privet.per_example.layers.base import PlainRun, Shares, bind_arguments, register
-
-if TYPE_CHECKING:
-    from privet.per_example.forward_record import ParameterUse
+from privet.per_example.layers.base import ParameterUse, PlainRun, Shares, bind_arguments, register
 
 _LINEAR = ("input", "weight", "bias")
 
@@ -31,7 +28,7 @@ class Linear(PlainRun):
         x, weight, _ = bind_arguments(_LINEAR, args, kwargs)
         return not is_tracked(x) and weight.dim() == 2
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         found: list[tuple[Tensor, PerExampleGradient]] = []
         x, weight, bias = use.args if len(use.args) == 3 else bind_arguments(_LINEAR, use.args, use.kwargs)
         if grads[0].dim() == 2 and use.is_plain:  # one row for each example
@@ -58,7 +55,7 @@ class Product(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and not is_tracked(args[0]) and args[1].dim() <= 2 and args[0].dim() >= 2
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         x, weight = use.args
         a, g = flatten_positions(use.input(x)), use.output(grads[0])
         if weight.dim() == 1:
@@ -76,7 +73,7 @@ class AddProduct(PlainRun):
     def accepts(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         return not kwargs and not is_tracked(args[1]) and args[2].dim() == 2 and args[0].dim() == 1
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         bias, x, weight = use.args
         g = flatten_positions(use.output(grads[0]))
         if use.is_tracked(weight):

@@ -1,7 +1,7 @@
 """Normalisations that stay within an example: group, layer, RMS and instance norm."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,10 +9,7 @@ from torch import Tensor
 
 from privet.errors import Unsupported
 from privet.per_example.forms import Dense, widen
-from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind_arguments, register
-
-if TYPE_CHECKING:
-    from privet.per_example.forward_record import ParameterUse
+from privet.per_example.layers.base import Function, ParameterUse, PlainRun, Ran, Shares, bind_arguments, register
 
 _LAYER = ("input", "normalized_shape", "weight", "bias", "eps")
 _GROUP = ("input", "num_groups", "weight", "bias", "eps")
@@ -20,7 +17,7 @@ _INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_inpu
 _BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 
 
-def _affine_gradients(use: "ParameterUse", g: Tensor, scaled: Tensor, weight: Any, bias: Any) -> Shares:
+def _affine_gradients(use: ParameterUse, g: Tensor, scaled: Tensor, weight: Any, bias: Any) -> Shares:
     """Shares from g and g xhat, (B, *shape of the parameters)."""
     if use.is_tracked(weight):
         yield weight, Dense(scaled.reshape(use.batch, *weight.shape))
@@ -39,7 +36,7 @@ class LayerNorm(PlainRun):
         out, mean, scale = torch.native_layer_norm(x, shape, weight, bias, 1e-5 if eps is None else eps)
         return out, [out], (mean, scale)
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         x, shape, weight, bias, _ = bind_arguments(_LAYER, use.args, use.kwargs)
         mean, scale = use.kept
         g = widen(use.output(grads[0])).flatten(1, -len(shape) - 1)
@@ -55,7 +52,7 @@ class RmsNorm(PlainRun):
 
     name = "rms norm"
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         x, shape, weight, eps = bind_arguments(("input", "normalized_shape", "weight", "eps"), use.args, use.kwargs)
         xhat = use.put_examples_first(F.rms_norm(widen(x).detach(), shape, eps=eps), use.fact.inputs[0])
         g = widen(use.output(grads[0])).flatten(1, -len(shape) - 1)
@@ -76,7 +73,7 @@ class GroupNorm(PlainRun):
         )
         return out, [out], (mean, scale)
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         x, groups, weight, bias, _ = bind_arguments(_GROUP, use.args, use.kwargs)
         mean, scale = (widen(t) for t in use.kept)  # (N, G)
         n, c = x.shape[:2]
@@ -90,7 +87,7 @@ class GroupNorm(PlainRun):
         )  # fmt: skip
 
 
-def _channel_gradients(use: "ParameterUse", grad: Tensor, xhat: Tensor, weight: Any, bias: Any) -> Shares:
+def _channel_gradients(use: ParameterUse, grad: Tensor, xhat: Tensor, weight: Any, bias: Any) -> Shares:
     n, c = xhat.shape[:2]
     scaled, g = _moments(widen(grad).reshape(n, c, -1), xhat.reshape(n, c, -1))
     where = use.fact.outputs[0]
@@ -121,7 +118,7 @@ class InstanceNorm(PlainRun):
             )
         return super().run(func, args, kwargs)
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         given = dict(zip(_INSTANCE, bind_arguments(_INSTANCE, use.args, use.kwargs), strict=True))
         eps = given["eps"]
         xhat = F.instance_norm(widen(given["input"]).detach(), eps=1e-5 if eps is None else eps)
@@ -142,7 +139,7 @@ class BatchNorm(PlainRun):
             )
         return super().run(func, args, kwargs)
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         given = dict(zip(_BATCH, bind_arguments(_BATCH, use.args, use.kwargs), strict=True))
         x, mean, var, eps = given["input"], given["running_mean"], given["running_var"], given["eps"]
         xhat = F.batch_norm(widen(x).detach(), mean, var, eps=1e-5 if eps is None else eps)

@@ -6,7 +6,7 @@ W_ih, sum_t g_bt h_b(t-1)^T for W_hh and sum_t g_bt for a bias. One Gram matrix 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,17 @@ from torch import Tensor
 
 from privet.errors import Unsupported
 from privet.per_example.forms import Dense, OuterProductSum, gram_squared_norms, prefers_gram
-from privet.per_example.layers.base import Function, PlainRun, Ran, Shares, bind_arguments, register
+from privet.per_example.layers.base import (
+    Function,
+    ParameterUse,
+    PlainRun,
+    Ran,
+    Shares,
+    UnseenCall,
+    bind_arguments,
+    register,
+)
 from privet.per_example.layers.recurrent_sweep import Gru, Lstm, RecurrentPass, ReluRnn, Rnn, Weights, run_recurrent
-
-if TYPE_CHECKING:
-    from privet.per_example.forward_record import ParameterUse
-
 
 _SEQUENCE = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
 _CELL = ("input", "hx", "w_ih", "w_hh", "b_ih", "b_hh")
@@ -76,8 +81,6 @@ class Recurrent(PlainRun):
 
     def run(self, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Ran:
         if "batch_sizes" in kwargs or (len(args) > 1 and getattr(args[1], "dtype", None) is torch.int64):
-            from privet.per_example.forward_record import UnseenCall  # late: the tape imports the rules
-
             raise UnseenCall("packed sequences do not say which rows belong to which example")
         x, hx, _, _, layers, dropout, train, _, batch_first = bind_arguments(_SEQUENCE, args, kwargs)
         h, c = hx if _KINDS[func] is Lstm else (hx, None)
@@ -99,7 +102,7 @@ class Recurrent(PlainRun):
         out = x.transpose(0, 1) if batch_first else x
         return (out, *(torch.stack(states) for states in zip(*last, strict=True))), anchors, sweeps
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         *_, batch_first = bind_arguments(_SEQUENCE, use.args, use.kwargs)
         yield from _layer_gradients(use, grads, 0 if batch_first else 1)
 
@@ -133,11 +136,11 @@ class Cell(PlainRun):
         (_, *states), anchor = run_recurrent(sweep, x[None], h, c)
         return (tuple(states) if len(states) == 2 else states[0]), [anchor], [sweep]
 
-    def gradients(self, use: "ParameterUse", grads: list[Tensor]) -> Shares:
+    def gradients(self, use: ParameterUse, grads: list[Tensor]) -> Shares:
         yield from _layer_gradients(use, grads, 0)
 
 
-def _layer_gradients(use: "ParameterUse", grads: list[Tensor], batch_dim: int) -> Shares:
+def _layer_gradients(use: ParameterUse, grads: list[Tensor], batch_dim: int) -> Shares:
     where = use.fact.outputs[0]
     if where is None or where.dim != batch_dim:
         raise Unsupported(
@@ -150,7 +153,7 @@ def _layer_gradients(use: "ParameterUse", grads: list[Tensor], batch_dim: int) -
             yield from _pass_gradients(use, sweep, place)
 
 
-def _pass_gradients(use: "ParameterUse", sweep: RecurrentPass, where: Any) -> Shares:
+def _pass_gradients(use: ParameterUse, sweep: RecurrentPass, where: Any) -> Shares:
     def first(value: Tensor) -> Tensor:
         return use.put_examples_first(value, where).flatten(1, 2)  # (B, rows T, ...)
 
