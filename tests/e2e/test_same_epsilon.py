@@ -51,7 +51,10 @@ def test_json_has_the_same(files: tuple[str, str]) -> None:
         (["--from", "{plan}", "--same-epsilon-by", "pdl"], "Did you mean 'pld'"),
         (["--from", "{plan}", "--same-epsilon-by", " , "], "has an empty name"),
         (["--from", "{plan}", "--same-epsilon-by", "no.where:Mine"], "cannot be imported"),
-        (["--from", "{plan}", "--same-epsilon-by", "gdp", "--noise", "1"], "--noise cannot be given with --same-ep"),
+        (
+            ["--from", "{plan}", "--same-epsilon-by", "gdp", "--noise", "1"],
+            "--noise-multiplier cannot be given with --same-ep",
+        ),
         (["--from", "{plan}", "{plan}", "--same-epsilon-by", "gdp"], "needs --from with one plan"),
         (["--from", "{torn}", "--same-epsilon-by", "gdp"], "torn or edited"),
         (["--from", "{text}", "--same-epsilon-by", "gdp"], "not TOML"),
