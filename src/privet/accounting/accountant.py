@@ -146,9 +146,8 @@ def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, adjacency: Adjacen
     for step in representative_steps(ledger):
         if step.noise_multiplier < LEAST_NOISE:
             raise Unsupported(
-                f"noise_multiplier={float(step.noise_multiplier)!r} must be at least {LEAST_NOISE:g}. Below it "
-                "epsilon overflows. Use more "
-                "noise."
+                f"noise_multiplier={float(step.noise_multiplier)!r} must be at least {LEAST_NOISE:g}. Below it epsilon "
+                "overflows. Use more noise."
             )
         if registry.is_ours(chosen) and not samplings.is_ours(step.sampling):  # what it is called proves nothing
             raise Unsupported(
@@ -346,8 +345,7 @@ def _scan_epochs(ledger: Ledger) -> tuple[list[float], int]:
         if left and step.sample_rate != rate_before:
             raise InvalidValue(
                 f"sample_rate={step.sample_rate!r} changes within a shuffled epoch: {left} steps of it remain. Change "
-                "the rate "
-                "between epochs only."
+                "the rate between epochs only."
             )
         rate_before = step.sample_rate
         while count:

@@ -97,9 +97,8 @@ def _from_csv(text: str) -> Ledger:
         for column, name in enumerate(header, 1):  # it may be a file of records by mistake: no name is shown
             if name not in KEYS or header.count(name) > 1:
                 raise InvalidValue(
-                    f"line 1: column {column} is not known or appears twice.{_check.suggestion(name, KEYS)} "
-                    "The first line names the columns: noise_multiplier,sample_rate and perhaps "
-                    "clipping_norm,count,sampling."
+                    f"line 1: column {column} is not known or appears twice.{_check.suggestion(name, KEYS)} The first "
+                    "line names the columns: noise_multiplier,sample_rate and perhaps clipping_norm,count,sampling."
                 )
         if missing := [name for name in ("noise_multiplier", "sample_rate") if name not in header]:
             raise InvalidValue(

@@ -348,8 +348,8 @@ def _row_norms(rows: Tensor) -> Tensor:
 
 
 def _transform_gradient(rule: Any, name: str, share: PerExampleGradient, shape: torch.Size) -> PerExampleGradient:
-    word = f"transformed[{name!r}]"
-    sample, one = torch.ones(shape), cast(Callable[[str, Tensor], Tensor], rule.transformed)
+    word = f"transform[{name!r}]"
+    sample, one = torch.ones(shape), cast(Callable[[str, Tensor], Tensor], rule.transform)
     if one(name, sample) is sample:
         return share
     grads = share.materialize().reshape(-1, *shape)

@@ -92,8 +92,7 @@ def check_note(non_private_preprocessing: Any) -> None:
     if not isinstance(non_private_preprocessing, str) or not non_private_preprocessing.isprintable():
         raise InvalidValue(
             f"non_private_preprocessing={shorten(repr(non_private_preprocessing))} must be one line of text. It is "
-            "shown beside every epsilon. "
-            "Say what was read off the records, or leave it out."
+            "shown beside every epsilon. Say what was read off the records, or leave it out."
         )
 
 

@@ -310,8 +310,7 @@ def gradient_noise(noise: float, statistics_noise: float) -> float:
     if not statistics_noise > noise:
         raise InvalidValue(
             f"count_noise={statistics_noise!r} must be above the step's noise={noise!r}. The count alone would cost "
-            "more than "
-            "the step is charged. Leave it out, or give more."
+            "more than the step is charged. Leave it out, or give more."
         )
     ratio = noise / statistics_noise
     return noise / math.sqrt((1 - ratio) * (1 + ratio)) * (1 + 1e-15)

@@ -63,8 +63,7 @@ class PlannedSteps(Sequence[Step]):
             worst = int(np.argmax(some > 1))
             raise InvalidValue(
                 f"batch_schedule={self.batch_schedule!r} makes rate={found[worst]:.6g} at step {worst}, above 1. An "
-                "example takes part "
-                "at most once in a step. Use a smaller batch."
+                "example takes part at most once in a step. Use a smaller batch."
             )
         return found
 
