@@ -27,7 +27,7 @@ from privet import _check
 from privet._files import parse_json, read_text, write_file
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
-from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
+from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported, name_errors
 
 FORMAT, VERSION = "privet-ledger", 2
 MOST_BYTES = 64 * 2**20
@@ -435,15 +435,13 @@ class LedgerBuilder:
         sampling: Any = POISSON,
         count: Any = 1,
     ) -> None:
-        try:
+        with name_errors(place):
             numbers = {
                 k: require_number(k, v)
                 for k, v in zip(KEYS, (noise_multiplier, sample_rate, clipping_norm), strict=False)
             }
             step = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]
             self.ledger.add(step, require_integer("count", count))
-        except PrivetError as error:
-            raise type(error)(f"{place}: {error}") from None
         self._steps += int(count)
         if self._steps > MOST_STEPS:
             raise InvalidValue(f"{place}: more than {MOST_STEPS:.0e} steps in all.")
