@@ -30,16 +30,11 @@ class Measure:
     higher_is_better: bool = True
 
 
-def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(1) == targets).float()
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.view(-1) - targets).square()
-
-
-ACCURACY = Measure(name="accuracy", each=_is_right)
-RMSE = Measure(name="rmse", each=_squared_error, finish=lambda mean: mean**0.5, higher_is_better=False)
+ACCURACY = Measure(name="accuracy", each=lambda outputs, targets: (outputs.argmax(1) == targets).float())
+RMSE = Measure(
+    name="rmse", each=lambda outputs, targets: (outputs.view(-1) - targets).square(), finish=lambda mean: mean**0.5,
+    higher_is_better=False,
+)  # fmt: skip
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
