@@ -6,6 +6,7 @@ one function. An accountant answers only for what it has a theorem for; the rest
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -293,16 +294,7 @@ def to_poisson(ledger: Ledger) -> Ledger:
     """The same releases with every truncated Poisson step taken as a Poisson one."""
     plain = Ledger()
     for step, count in ledger:
-        kept = POISSON if isinstance(step.sampling, TruncatedPoisson) else step.sampling
-        plain.add(
-            Step(
-                noise_multiplier=step.noise_multiplier,
-                sample_rate=step.sample_rate,
-                clipping_norm=step.clipping_norm,
-                sampling=kept,
-            ),
-            count,
-        )
+        plain.add(replace(step, sampling=POISSON) if isinstance(step.sampling, TruncatedPoisson) else step, count)
     return plain
 
 

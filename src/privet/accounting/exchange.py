@@ -152,13 +152,7 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     [{'noise_multiplier': 1.1, 'sample_rate': 0.01, 'clipping_norm': 1.0, 'sampling': 'poisson', 'count': 3}]
     """
     rows = [
-        {
-            "noise_multiplier": step.noise_multiplier,
-            "sample_rate": step.sample_rate,
-            "clipping_norm": step.clipping_norm,
-            "sampling": str(step.sampling),
-            "count": count,
-        }
+        {name: getattr(step, name) for name in KEYS[:3]} | {"sampling": str(step.sampling), "count": count}
         for step, count in ledger
     ]
     return {"format": FORMAT, "version": VERSION, "steps": rows}
