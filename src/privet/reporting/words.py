@@ -24,6 +24,12 @@ GRID = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.03, 
 
 
 # --- the plan ---------------------------------------------------------------------------------------
+def budget(run: Run) -> str:
+    """The budget that was asked for: a wish, and no guarantee."""
+    asked = run.plan.recipe.budget
+    return f"{asked.epsilon:g} at δ = {asked.delta:g}"
+
+
 def settings(run: Run) -> str:
     """The settings of the training that are not the defaults."""
     plain = Settings()
