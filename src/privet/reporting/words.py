@@ -186,3 +186,7 @@ def violations(attacks: Attacks) -> int:
 
 def has_ceiling(attacks: Attacks) -> bool:
     return any(one.ceiling is not None for one in attacks.outcomes)
+
+
+def interval(limits: tuple[float, float]) -> str:
+    return f"{limits[0]:+.2f} to {limits[1]:+.2f}"
