@@ -11,6 +11,9 @@ Every message reads `<name>=<value> <rule>. <why>. <what to do>.` on one line. T
 it without a traceback and exits with 2.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PrivetError(Exception):
     """Anything a user can correct."""
@@ -34,3 +37,12 @@ class BudgetExceeded(PrivetError):
 
 class MissingExtra(PrivetError, ImportError):
     """An optional dependency is missing; the message names the extra to install."""
+
+
+@contextmanager
+def name_errors(what: object, *, kind: type[PrivetError] | None = None, advice: str = "") -> Iterator[None]:
+    """An error raised inside says first what it is about, a file say; `kind` is its class, if it gets another."""
+    try:
+        yield
+    except PrivetError as error:
+        raise (kind or type(error))(f"{what}: {error}{advice}") from None

@@ -6,6 +6,7 @@ one function. An accountant answers only for what it has a theorem for; the rest
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -146,9 +147,8 @@ def refuse_unsupported(chosen: Accountant, ledger: Ledger, *, adjacency: Adjacen
     for step in representative_steps(ledger):
         if step.noise_multiplier < LEAST_NOISE:
             raise Unsupported(
-                f"noise_multiplier={float(step.noise_multiplier)!r} must be at least {LEAST_NOISE:g}. Below it "
-                "epsilon overflows. Use more "
-                "noise."
+                f"noise_multiplier={float(step.noise_multiplier)!r} must be at least {LEAST_NOISE:g}. Below it epsilon "
+                "overflows. Use more noise."
             )
         if registry.is_ours(chosen) and not samplings.is_ours(step.sampling):  # what it is called proves nothing
             raise Unsupported(
@@ -294,16 +294,7 @@ def to_poisson(ledger: Ledger) -> Ledger:
     """The same releases with every truncated Poisson step taken as a Poisson one."""
     plain = Ledger()
     for step, count in ledger:
-        kept = POISSON if isinstance(step.sampling, TruncatedPoisson) else step.sampling
-        plain.add(
-            Step(
-                noise_multiplier=step.noise_multiplier,
-                sample_rate=step.sample_rate,
-                clipping_norm=step.clipping_norm,
-                sampling=kept,
-            ),
-            count,
-        )
+        plain.add(replace(step, sampling=POISSON) if isinstance(step.sampling, TruncatedPoisson) else step, count)
     return plain
 
 
@@ -346,8 +337,7 @@ def _scan_epochs(ledger: Ledger) -> tuple[list[float], int]:
         if left and step.sample_rate != rate_before:
             raise InvalidValue(
                 f"sample_rate={step.sample_rate!r} changes within a shuffled epoch: {left} steps of it remain. Change "
-                "the rate "
-                "between epochs only."
+                "the rate between epochs only."
             )
         rate_before = step.sample_rate
         while count:

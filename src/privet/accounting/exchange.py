@@ -27,7 +27,7 @@ from privet import _check
 from privet._files import parse_json, read_text, write_file
 from privet.accounting.ledger import Ledger, Step
 from privet.accounting.sampling import POISSON, TruncatedPoisson
-from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported
+from privet.errors import InvalidValue, MissingExtra, PrivetError, Unsupported, name_errors
 
 FORMAT, VERSION = "privet-ledger", 2
 MOST_BYTES = 64 * 2**20
@@ -97,9 +97,8 @@ def _from_csv(text: str) -> Ledger:
         for column, name in enumerate(header, 1):  # it may be a file of records by mistake: no name is shown
             if name not in KEYS or header.count(name) > 1:
                 raise InvalidValue(
-                    f"line 1: column {column} is not known or appears twice.{_check.suggestion(name, KEYS)} "
-                    "The first line names the columns: noise_multiplier,sample_rate and perhaps "
-                    "clipping_norm,count,sampling."
+                    f"line 1: column {column} is not known or appears twice.{_check.suggestion(name, KEYS)} The first "
+                    "line names the columns: noise_multiplier,sample_rate and perhaps clipping_norm,count,sampling."
                 )
         if missing := [name for name in ("noise_multiplier", "sample_rate") if name not in header]:
             raise InvalidValue(
@@ -153,13 +152,7 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
     [{'noise_multiplier': 1.1, 'sample_rate': 0.01, 'clipping_norm': 1.0, 'sampling': 'poisson', 'count': 3}]
     """
     rows = [
-        {
-            "noise_multiplier": step.noise_multiplier,
-            "sample_rate": step.sample_rate,
-            "clipping_norm": step.clipping_norm,
-            "sampling": str(step.sampling),
-            "count": count,
-        }
+        {name: getattr(step, name) for name in KEYS[:3]} | {"sampling": str(step.sampling), "count": count}
         for step, count in ledger
     ]
     return {"format": FORMAT, "version": VERSION, "steps": rows}
@@ -438,15 +431,13 @@ class LedgerBuilder:
         sampling: Any = POISSON,
         count: Any = 1,
     ) -> None:
-        try:
+        with name_errors(place):
             numbers = {
                 k: require_number(k, v)
                 for k, v in zip(KEYS, (noise_multiplier, sample_rate, clipping_norm), strict=False)
             }
             step = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]
             self.ledger.add(step, require_integer("count", count))
-        except PrivetError as error:
-            raise type(error)(f"{place}: {error}") from None
         self._steps += int(count)
         if self._steps > MOST_STEPS:
             raise InvalidValue(f"{place}: more than {MOST_STEPS:.0e} steps in all.")

@@ -37,9 +37,8 @@ class Step:
     """One release: a sum of clipped gradients plus Gaussian noise.
 
     `noise_multiplier` is sigma: standard deviation over sensitivity. `sample_rate` is the chance q that an example
-    takes
-    part. `clipping_norm` is the bound C on one example's share; it does not change the cost. `mechanism` says which
-    noise it is.
+    takes part. `clipping_norm` is the bound C on one example's share; it does not change the cost. `mechanism` says
+    which noise it is.
     """
 
     noise_multiplier: float

@@ -93,14 +93,12 @@ def private_selection(
     if is_truncated(ledger):
         raise Unsupported(
             f"trial_count_distribution={law!r} has no theorem for truncated batches. Rényi privacy is lost where a "
-            "batch is cut. "
-            "Use Poisson sampling, or trial_count_distribution='fixed'."
+            "batch is cut. Use Poisson sampling, or trial_count_distribution='fixed'."
         )
     if law == "poisson" and any(Pld().unsupported_reason(step, adjacency) for step in representative_steps(ledger)):
         raise Unsupported(
             "trial_count_distribution='poisson' does not cover this ledger: it needs the delta of one run, which "
-            "accountant='pld' "
-            "does not know here. Use trial_count_distribution='geometric', or Poisson sampling."
+            "accountant='pld' does not know here. Use trial_count_distribution='geometric', or Poisson sampling."
         )
     epsilon_of = {"geometric": _geometric_epsilon, "poisson": _poisson_epsilon}[law]
     found = epsilon_of(ledger, delta, float(mean)) if ledger else 0.0

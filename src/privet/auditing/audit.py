@@ -134,7 +134,9 @@ def audit(
             )
         )  # fmt: skip
     claimed = what if isinstance(what, Run) else planned
-    return Audit(mechanism=name, claim=_describe_claim(parts, claimed), findings=tuple(findings))
+    charges = (label + _describe_charge(mechanism.claim) for label, mechanism in parts.items())
+    claim_text = "; ".join(charges) if claimed is None else str(claimed.guarantee)
+    return Audit(mechanism=name, claim=claim_text, findings=tuple(findings))
 
 
 def _resolve_kinds(kinds: Sequence[str] | None, planned: Plan | None) -> tuple[str, ...]:
@@ -234,12 +236,6 @@ def _resolve_pairs(which: MechanismClaim) -> tuple[NeighbouringPair, ...]:
 
 def _add_label(found: Finding, label: str) -> Finding:
     return replace(found, says=label + found.says) if label else found
-
-
-def _describe_claim(parts: dict[str, Mechanism], claimed: "Plan | Run | None") -> str:
-    if claimed is not None:
-        return str(claimed.guarantee)
-    return "; ".join(label + _describe_charge(mechanism.claim) for label, mechanism in parts.items())
 
 
 def _describe_charge(which: MechanismClaim) -> str:

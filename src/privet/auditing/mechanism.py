@@ -220,7 +220,9 @@ class EngineStep:
         def run(generator: Randomness) -> Released:
             chosen = everyone
             if self.step.sample_rate != 1:
-                chosen = select_present(records, self._draw_batch(len(records[1]), generator))
+                steps = PlannedSteps(length=1, sample_rate=self.step.sample_rate, sampling=self.step.sampling)
+                drawn = next(iter(Sampler(dataset_size=len(records[1]), steps=steps, randomness=generator)))
+                chosen = select_present(records, drawn)
             key = chosen.numpy().tobytes()
             self._restore_rule()
             if key not in sums:
@@ -228,10 +230,6 @@ class EngineStep:
             return self._release(sums[key], self.step, generator)
 
         return run
-
-    def _draw_batch(self, size: int, randomness: Randomness) -> Tensor:
-        steps = PlannedSteps(length=1, sample_rate=self.step.sample_rate, sampling=self.step.sampling)
-        return next(iter(Sampler(dataset_size=size, steps=steps, randomness=randomness)))
 
     def _restore_rule(self) -> None:
         if is_adaptive(self._rule) and self._memory is not None:

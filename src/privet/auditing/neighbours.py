@@ -45,8 +45,7 @@ def neighbouring_pairs(*, adjacency: Adjacency = "zero-out", clip: float = 1.0) 
     if adjacency == "replace-one":
         raise Unsupported(
             "adjacency='replace-one' has no neighbouring datasets here. They remove an example, or set it to null. "
-            "Give "
-            "your own scenes."
+            "Give your own scenes."
         )
     found = []
     for canary in CANARIES:

@@ -153,8 +153,7 @@ def _check_plan(plan: Plan, canaries: int) -> None:
     if canaries > plan.recipe.dataset_size:
         raise InvalidValue(
             f"canaries={canaries} must be at most the plan's dataset_size={plan.recipe.dataset_size}. Each takes an "
-            "example's place. "
-            "Use fewer."
+            "example's place. Use fewer."
         )
     if plan.recipe.budget.adjacency != "zero-out" or plan.recipe.budget.unit != "example":
         raise Unsupported(

@@ -355,9 +355,8 @@ class Report:
             click.echo(f"plan: {self.plan.guarantee}")
             click.echo(
                 f"      {len(steps)} steps, expected batch size {self.plan.batch_size:.6g}, "
-                f"{self.plan.recipe.dataset_size:,} "
-                f"{self.plan.recipe.budget.unit}s ({self.epochs:.4g} epochs), {steps.sampling} sampling, rule "
-                f"{self.plan.rule}"
+                f"{self.plan.recipe.dataset_size:,} {self.plan.recipe.budget.unit}s ({self.epochs:.4g} epochs), "
+                f"{steps.sampling} sampling, rule {self.plan.rule}"
             )
         if self.is_fixed:
             _print_changes(self.changes)

@@ -10,7 +10,7 @@ import click
 
 from privet._registry import parse_number as number_of
 from privet.cli.common import Command, Option, adjacency_of, integer, number, option_group
-from privet.errors import InvalidValue
+from privet.errors import name_errors
 
 if TYPE_CHECKING:
     from privet.planning import Recipe
@@ -151,10 +151,8 @@ def recipe_in(file: Path | None, given: dict[str, Any]) -> "Recipe":
     training = dict(found.training)
     if "weights" not in training:  # `privet train --weights` may bring them
         training = {key: value for key, value in training.items() if key not in ("train", "fresh")}
-    try:
+    with name_errors(file):
         Settings.of(training)
-    except InvalidValue as error:
-        raise InvalidValue(f"{file}: {error}") from None
     return found
 
 

@@ -11,7 +11,7 @@ from privet.cli import common
 from privet.cli.common import PATH, number, option_group, plain_name, print_lines, print_object
 from privet.cli.recipe_options import JSON, budget_options, option, shape_options, with_shapes
 from privet.cli.train import training_options
-from privet.errors import InvalidValue
+from privet.errors import InvalidValue, name_errors
 
 if TYPE_CHECKING:
     from privet.training.progress import Progress
@@ -127,13 +127,10 @@ def _space(tried: tuple[str, ...]) -> dict[str, str]:
 
 def _keywords(recipe: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """The keywords of the plan: those of the file, and the flags, which win."""
-    from privet.errors import PrivetError
     from privet.planning.recipe import override, read_table
 
-    try:
+    with name_errors(recipe):
         table = {} if recipe is None else read_table(recipe)
-    except PrivetError as error:
-        raise type(error)(f"{recipe}: {error}") from None
     for key in table:
         if key in _OWN:
             raise InvalidValue(

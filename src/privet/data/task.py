@@ -30,16 +30,11 @@ class Measure:
     higher_is_better: bool = True
 
 
-def _is_right(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.argmax(1) == targets).float()
-
-
-def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    return (outputs.view(-1) - targets).square()
-
-
-ACCURACY = Measure(name="accuracy", each=_is_right)
-RMSE = Measure(name="rmse", each=_squared_error, finish=lambda mean: mean**0.5, higher_is_better=False)
+ACCURACY = Measure(name="accuracy", each=lambda outputs, targets: (outputs.argmax(1) == targets).float())
+RMSE = Measure(
+    name="rmse", each=lambda outputs, targets: (outputs.view(-1) - targets).square(), finish=lambda mean: mean**0.5,
+    higher_is_better=False,
+)  # fmt: skip
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -92,8 +87,7 @@ def check_note(non_private_preprocessing: Any) -> None:
     if not isinstance(non_private_preprocessing, str) or not non_private_preprocessing.isprintable():
         raise InvalidValue(
             f"non_private_preprocessing={shorten(repr(non_private_preprocessing))} must be one line of text. It is "
-            "shown beside every epsilon. "
-            "Say what was read off the records, or leave it out."
+            "shown beside every epsilon. Say what was read off the records, or leave it out."
         )
 
 

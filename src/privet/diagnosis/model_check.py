@@ -85,20 +85,16 @@ def examine_model(model: nn.Module, loss_fn: Callable[..., Tensor], batch: Any) 
         mended, changes = replace_layers(model)
     except PrivetError as error:
         return Checkup(findings=(issue_from_failure(error, model),))
-    found = [_replacement_issue(change) for change in changes]
+    found = [
+        ModelIssue(severity="stop", where=change.name or "model", why=f"{change.before} {change.why}.",
+                   way_out=f"Use {change.after} in its place.") for change in changes
+    ]  # fmt: skip
     found += [*_parameter_issues(model), *_mode_issues(model)]
     left = [_manual_replacement_issue(name, m) for name, m in mended.named_modules() if mixes_examples(m)]
     if left or not trainable_parameters(mended):
         return Checkup(findings=sort_by_severity(found + left), changes=changes)
     more, explanation = _trial_issues(mended, loss_fn, batch)
     return Checkup(findings=sort_by_severity(found + more), changes=changes, explanation=explanation)
-
-
-def _replacement_issue(change: LayerReplacement) -> ModelIssue:
-    return ModelIssue(
-        severity="stop", where=change.name or "model", why=f"{change.before} {change.why}.",
-        way_out=f"Use {change.after} in its place.",
-    )  # fmt: skip
 
 
 def _manual_replacement_issue(name: str, module: nn.Module) -> ModelIssue:

@@ -218,8 +218,7 @@ def open_account(
     """The account of a run: a new ledger in the folder `out`, an open one of it, or memory where there is no folder.
 
     `preprocessing_is_private` is False where something was read off the records before the first step: no proof covers
-    it. `dataset`
-    names the records. Where a folder above has a total for them, the run begins, or goes on, within it or not at all.
+    it. `dataset` names the records. Where a folder above has a total for them, the run goes on within it or not at all.
     """
     _check.whole(steps_per_line=steps_per_line)
     check_dataset(dataset)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from privet._files import MIB, Descriptor, read_file, read_json, read_start
 from privet.accounting import Guarantee, Ledger
-from privet.errors import InvalidValue, PrivetError
+from privet.errors import InvalidValue, PrivetError, name_errors
 from privet.ledger.assumptions import LoopFacts
 from privet.ledger.format import (
     FORMAT,
@@ -164,7 +164,7 @@ def read_ledger(path: str | Path, *, at_least: LedgerPosition | None = None) -> 
     """
     file = Path(path) / NAME if Path(path).is_dir() else Path(path)
     count = read_high_water_mark(file.parent) if file.name == NAME else None  # first: the run may be going on
-    try:
+    with name_errors(file):
         found = parse(_read_bytes(file), at_least=at_least)
         for _ in range(_AGAIN):
             if found.tail is None:
@@ -174,8 +174,6 @@ def read_ledger(path: str | Path, *, at_least: LedgerPosition | None = None) -> 
                 break
         _check_count(found, count)
         return found
-    except PrivetError as error:
-        raise type(error)(f"{file}: {error}") from None
 
 
 def _check_count(found: Reading, count: Count | None) -> None:

@@ -21,7 +21,7 @@ from privet._text import format_count, shorten
 from privet.accounting import Guarantee
 from privet.accounting.filter import Filter
 from privet.accounting.guarantee import ADJACENCIES, UNITS, Adjacency, Unit, format_bound, format_outward
-from privet.errors import BudgetExceeded, InvalidValue, PrivetError, Unsupported
+from privet.errors import BudgetExceeded, InvalidValue, PrivetError, Unsupported, name_errors
 from privet.ledger import reading as ledger_reading
 from privet.ledger.format import Header, check_dataset, header_line, make_header
 from privet.ledger.runs import OneRun, common_protection, read_runs, refuse_tuned, refuse_unproven, select_dataset
@@ -257,10 +257,8 @@ def _check_fits(place: Path, total: Total, header: Header) -> None:
 
 
 def _cost(place: Path, total: Total, runs: list[OneRun]) -> float:
-    try:
+    with name_errors(f"{place}: the total of {total.dataset!r} cannot be computed", kind=Unsupported):
         return total.filter.cost([run.planned for run in runs], adjacency=total.adjacency)
-    except PrivetError as error:
-        raise Unsupported(f"{place}: the total of {total.dataset!r} cannot be computed: {error}") from None
 
 
 def _counted_runs(place: Path, total: Total) -> list[OneRun]:

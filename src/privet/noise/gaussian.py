@@ -53,8 +53,7 @@ def rescaled_noise_std(noise: float, l2_bound: float, step: Step, adjacency: Adj
     if step.sample_rate < 1 and step.sampling.name != "fixed-size":
         raise Unsupported(
             f"adjacency='replace-one' at sample_rate={step.sample_rate:g} has no theorem with {step.sampling} "
-            "sampling. "
-            "Use adjacency='zero-out', rate 1, or fixed-size sampling."
+            "sampling. Use adjacency='zero-out', rate 1, or fixed-size sampling."
         )
     return math.nextafter(noise * (2 * l2_bound), math.inf)
 

@@ -37,8 +37,7 @@ class FrontierPoint:
     """One choice of rounds and batch: the noise that meets the budget there, or `why` there is none.
 
     `noise_multiplier` and `noise_last` are the multipliers of the first and the last step. `std` is the standard
-    deviation of the
-    noise in a coordinate of the averaged gradient, noise * clip / batch (root of the mean square over the steps).
+    deviation of the noise in a coordinate of the averaged gradient, noise * clip / batch (root of the mean square).
     `signal` is how far the run stands out of its noise, over what a run on full batches has at the same budget:
 
         signal = sqrt(sum_t (batch / noise_t)^2) / (size mu),   mu the Gaussian privacy of (epsilon, delta)

@@ -33,8 +33,7 @@ class ScheduleContext:
         if isinstance(self.recipe.batch_size, str):
             raise InvalidValue(
                 f"batch_size={self.recipe.batch_size!r} changes over the steps, but method={self.recipe.method!r} "
-                "changes its "
-                "noise once in an epoch. Give one batch size."
+                "changes its noise once in an epoch. Give one batch size."
             )
         return format_number(1 / self.sample_rate)
 

@@ -33,7 +33,7 @@ from privet.accounting import Budget
 from privet.accounting.accountant import registry as accountants
 from privet.accounting.sampling import TruncatedPoisson
 from privet.accounting.sampling import sampling as sampling_of
-from privet.errors import InvalidValue, PrivetError
+from privet.errors import InvalidValue, PrivetError, name_errors
 from privet.planning.clipping_rules import check_rule
 from privet.planning.methods import method
 from privet.planning.planned_steps import MOST_STEPS
@@ -169,11 +169,8 @@ class Recipe:
         Raises:
             InvalidValue: the file is missing or not TOML, or has a key that is not known; the nearest one is named.
         """
-        try:
-            table = read_table(Path(path))
-            return cls.of(**override(table, overrides))
-        except PrivetError as error:
-            raise type(error)(f"{path}: {error}") from None
+        with name_errors(path):
+            return cls.of(**override(read_table(Path(path)), overrides))
 
     def as_dict(self) -> dict[str, Any]:
         """Flat plain values, what is not given left out: `Recipe.of(**recipe.as_dict()) == recipe`."""

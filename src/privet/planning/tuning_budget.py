@@ -109,9 +109,8 @@ def check_accountant(tuning: TrialBudget | None, *, accountant: str | None, unce
         return
     if uncertified:
         raise InvalidValue(
-            f"uncertified=True and trial_count_distribution={tuning.trial_count_distribution!r} are both given, but "
-            "no paper's "
-            "formula charges for tuning. Leave out one of them."
+            f"uncertified=True and trial_count_distribution={tuning.trial_count_distribution!r} are both given, but no "
+            "paper's formula charges for tuning. Leave out one of them."
         )
     if tuning.is_random and accountant not in (None, "rdp"):
         raise InvalidValue(

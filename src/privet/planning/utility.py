@@ -10,7 +10,7 @@ from scipy import optimize
 from privet import _check
 from privet._files import read_start
 from privet.accounting.ledger import Floats, Ints
-from privet.errors import InvalidValue, PrivetError, Unsupported
+from privet.errors import InvalidValue, Unsupported, name_errors
 from privet.planning.plan import Plan
 from privet.planning.planned_steps import PlannedSteps
 from privet.schedules import Table
@@ -61,12 +61,10 @@ class Profile:
         Raises:
             InvalidValue: the file is missing or empty, or a norm is not a finite number above 0; says which row.
         """
-        try:
+        with name_errors("profile", kind=InvalidValue):
             head = read_start(Path(path), 10_000).decode("utf-8-sig", "ignore").partition("\n")[0]
             column = "norm" if "," in head else None  # the reader of the table says what is wrong
             return cls(norms=Table(file=path, column=column).rows, **rest)
-        except PrivetError as error:
-            raise InvalidValue(f"profile: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -291,8 +291,7 @@ class Proactive(GaussianAccountant):
         if step.noise_multiplier**2 <= 2:
             return (
                 f"noise_multiplier={step.noise_multiplier:g} must be above sqrt(2) for the closed form 2 log(1/delta) "
-                "/ (noise^2 - 2). "
-                "Use more noise, or accountant='pld'."
+                "/ (noise^2 - 2). Use more noise, or accountant='pld'."
             )
         return super().unsupported_reason(step, adjacency)
 

@@ -1,13 +1,12 @@
 """Rules of the papers whose proofs do not cover them, for comparison and as targets of audits: `uncertified` only."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from privet.clipping.fixed import ClipWhole, clip_scales, groups_by_layer
+from privet.clipping.fixed import ClipWhole, PerLayer, clip_scales
 from privet.clipping.rule import register
 from privet.errors import InvalidValue
 from privet.planning.clipping_rules import UNSOUND_RULES
@@ -48,7 +47,7 @@ class OwnNorm(ClipWhole):
 
 @register("per_layer_c")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerLayerC:
+class PerLayerC(PerLayer):
     """Each of M layers is clipped to the whole clip, g_m min(1, clip / |g_m|), and clip is charged, not sqrt(M) clip.
 
     Source: Wei and Liu 2021, Algorithm 1. Their Algorithm 2 adds the noise after the division by B, B times too much;
@@ -56,9 +55,6 @@ class PerLayerC:
     """
 
     caveat: str = _caveat_field("per_layer_c")
-
-    def groups(self, names: Sequence[str]) -> list[list[str]]:
-        return groups_by_layer(names)
 
     def scales(self, norms: Tensor, clip: float) -> Tensor:
         return clip_scales(norms, clip)

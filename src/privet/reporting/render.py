@@ -199,7 +199,8 @@ def environment() -> Environment:
     """Jinja with our filters alone: the others make text of numbers."""
     found = Environment(autoescape=True, finalize=admit, undefined=StrictUndefined, line_statement_prefix="%")
     found.filters = {"length": len, "guarantee": _guarantee, "interval": _interval, "public": _public, "raw": _raw,
-                     "code": _code, "charts": _charts, "pictures": _pictures, "counted": _count_noun}  # fmt: skip
+                     "code": _code, "charts": _charts, "pictures": _pictures,
+                     "counted": lambda number, noun: text(format_count(number, noun, commas=True))}  # fmt: skip
     return found
 
 
@@ -255,10 +256,6 @@ def _code(context: Context, value: str | list[str]) -> Markup:
     value = value if isinstance(value, str) else " ".join(value)
     flat = " ".join(value.split()).replace("`", "'").replace("|", "\\|")
     return _mark(context, f"`{flat}`", f"<code>{escape(value)}</code>")
-
-
-def _count_noun(number: int, noun: str) -> Markup:
-    return text(format_count(number, noun, commas=True))
 
 
 @pass_context

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privet.reporting.charts import Chart, Line
 from privet.reporting.evidence import AttackEvidence, Attacks, Image, NonPrivateBaseline
@@ -53,7 +52,7 @@ def schedule_charts(facts: RunFacts) -> list[Chart]:
     """Noise over the steps; with a moving clip, what is really added: noise times clip."""
     steps = facts.run.plan.steps
     places = np.unique(np.linspace(0, len(steps) - 1, min(POINTS, len(steps))).round().astype(int))
-    noises, clips = (_at(values, places) for values in (steps.noise_multipliers, steps.clipping_norms))
+    noises, clips = steps.noise_multipliers[places], steps.clipping_norms[places]
     x = tuple((places + 1.0).tolist())
     noise = Line(name="noise multiplier", x=x, y=tuple(noises.tolist()), side="down")
     clip = Line(name="clip", x=x, y=tuple(clips.tolist()), colour=1, side="up")
@@ -64,10 +63,6 @@ def schedule_charts(facts: RunFacts) -> list[Chart]:
         Chart(title="Clip, and the noise that is added", x_name="step", y_name="norm", lines=(clip, added),
               caption="The clip bounds what one record can do; noise × clip is what the model feels."),
     ]  # fmt: skip
-
-
-def _at(values: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.float64]:
-    return values[places] if len(values) > 1 else np.full(len(places), float(values[0]))
 
 
 def plan_charts(facts: RunFacts) -> list[Chart]:

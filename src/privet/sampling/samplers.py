@@ -123,8 +123,7 @@ class Sampler:
             raise InvalidValue(
                 f"sampler={self.sampling} over {len(self.steps)} steps from rate {self.steps.sample_rate:g} is not the "
                 f"plan's, {plan.steps.sampling} over {len(plan.steps)} from {plan.steps.sample_rate:g}. The guarantee "
-                "would "
-                "not hold. Make it with sampler(plan, ...)."
+                "would not hold. Make it with sampler(plan, ...)."
             )
         adjacency, who = plan.recipe.budget.adjacency, plan.recipe.budget.unit + "s"
         if adjacency != "add-remove" and self.dataset_size != plan.recipe.dataset_size:

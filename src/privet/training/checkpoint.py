@@ -3,8 +3,7 @@
 It holds no generator of noise: a resumed run draws fresh noise. Nor does it say what was spent: the ledger does.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from privet._text import one_line, shorten
-from privet.errors import InvalidValue, PrivetError
+from privet.errors import InvalidValue, name_errors
 from privet.noise.release import match_strides
 from privet.training import checkpoint_format as layout
 from privet.training.checkpoint_format import NAME, OTHER, format_place, memory_identity
@@ -92,7 +91,7 @@ def load(
     """
     file = Path(folder) / NAME
     found, checkpoint = _read_sections(file)
-    with _name_file_in_errors(file):
+    with name_errors(file):
         state = model.state_dict()
         _check_model(found["model"], model, state)
         _check_kinds(found["kinds"], optimizer, scheduler)
@@ -115,7 +114,7 @@ def load_weights(folder: str | Path, *, model: nn.Module) -> Checkpoint:
     """
     file = Path(folder) / NAME
     found, checkpoint = _read_sections(file)
-    with _name_file_in_errors(file):
+    with name_errors(file):
         state = model.state_dict()
         _check_model(found["model"], model, state)
         average = checkpoint.average or {}
@@ -140,17 +139,9 @@ def peek(folder: str | Path) -> Checkpoint:
 # --- the content ------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _name_file_in_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except PrivetError as error:
-        raise type(error)(f"{file}: {error}") from None
-
-
 def _read_sections(file: Path) -> tuple[dict[str, Any], Checkpoint]:
     document, tensors, digest = layout.read(file)
-    with _name_file_in_errors(file):
+    with name_errors(file):
         if set(document) != {"format", "version", "kinds", "order", *_SECTIONS}:
             raise InvalidValue(f"it does not have the sections of a checkpoint. {OTHER}")
         used: set[str] = set()

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from privet import _files
 from privet._files import Descriptor, make_folder, sync, sync_folder
 from privet._text import shorten
-from privet.errors import InvalidValue, PrivetError, Unsupported
+from privet.errors import InvalidValue, PrivetError, Unsupported, name_errors
 from privet.ledger.reading import WEIGHTS
 
 DTYPES = {
@@ -280,10 +280,8 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 def read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
     """The JSON, the tensors (on the CPU) and the checksum of a file."""
-    try:
+    with name_errors(file, advice=f" {OTHER}"):
         return parse(read_bytes(file))
-    except PrivetError as error:
-        raise type(error)(f"{file}: {error} {OTHER}") from None
 
 
 def read_bytes(file: Path) -> bytes:
@@ -292,10 +290,8 @@ def read_bytes(file: Path) -> bytes:
 
 def check(file: Path) -> None:
     """Raise unless the checksum of a file fits; a piece of it is in memory at a time, and none is parsed."""
-    try:
+    with name_errors(file, advice=f" {OTHER}"):
         _read(file, _check_sum)
-    except PrivetError as error:
-        raise type(error)(f"{file}: {error} {OTHER}") from None
 
 
 def _check_sum(stream: BinaryIO) -> None:

@@ -146,8 +146,7 @@ def check_preprocessing(non_private_preprocessing: str, *, uncertified: bool | N
         way = ", or plan with --method noisy-sgd and train with --uncertified: then the run has no guarantee"
         raise Unsupported(
             f"{non_private_preprocessing}: was read off the training records without noise. No epsilon covers it. "
-            "Leave it "
-            f"out{'' if uncertified is None else way}."
+            f"Leave it out{'' if uncertified is None else way}."
         )
 
 
@@ -187,9 +186,8 @@ def physical_batch_rows(most: int | None, augmentations: int) -> int | None:
     _check.whole(max_physical_batch_size=most)
     if most < augmentations:
         raise InvalidValue(
-            f"max_physical_batch_size={most} must be at least augmentations={augmentations}. The augmented copies of "
-            "a record are clipped together. "
-            "Use larger pieces, or fewer augmentations."
+            f"max_physical_batch_size={most} must be at least augmentations={augmentations}. The augmented copies of a "
+            "record are clipped together. Use larger pieces, or fewer augmentations."
         )
     return most // augmentations * augmentations
 

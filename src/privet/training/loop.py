@@ -48,7 +48,8 @@ class TrainingLoop:
             non_private_preprocessing=parts.task.non_private_preprocessing
         ))  # fmt: skip
         self._metrics = Metrics(folder) if group.is_first else None
-        self._every = evaluation_interval(parts)
+        epoch, least = steps_per_epoch(parts.plan), math.ceil(len(parts.plan.steps) / EVALUATIONS)
+        self._every = parts.settings.evaluate_every or max(epoch, least)  # steps between two evaluations
         self._evaluated = -1  # the step of the last evaluation
         self._saved, self._saved_at = training.steps_done if kept else -1, -math.inf
         self._start, self._before = time.monotonic(), 0.0
@@ -223,9 +224,3 @@ class _Raw:
         self._sums, self._count, self._scales = [0.0, 0.0], 0, []
         found = {key: value / count for key, value in zip(self._keys, sums, strict=True)}
         return found | ({"raw_sensitivity": sum(scales) / len(scales)} if scales else {})
-
-
-def evaluation_interval(parts: TrainingSetup) -> int:
-    """Steps between two evaluations: as asked, else an epoch, or a hundredth of the run if that is longer."""
-    asked = parts.settings.evaluate_every
-    return asked or max(steps_per_epoch(parts.plan), math.ceil(len(parts.plan.steps) / EVALUATIONS))

@@ -22,7 +22,7 @@ from privet.accounting import Guarantee, Ledger
 from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.data.task import task as task_of
-from privet.errors import InvalidValue, PrivetError
+from privet.errors import InvalidValue, PrivetError, name_errors
 from privet.ledger import reading as ledger_reading
 from privet.ledger.account import guarantee_of, mark_uncertified, preprocessing_reason, qualify, uncertified_reason
 from privet.ledger.assumptions import LoopFacts
@@ -100,8 +100,10 @@ class Run:
         guarantee, spent = _guarantees(
             reading, plan, by_outputs=stopped, non_private_preprocessing=non_private_preprocessing
         )
+        with name_errors(folder / NAME):
+            settings = Settings.of(about["settings"])
         return cls(
-            folder=folder, plan=plan, settings=read_settings(folder, about), ledger=reading.ledger, guarantee=guarantee,
+            folder=folder, plan=plan, settings=settings, ledger=reading.ledger, guarantee=guarantee,
             spent=spent, together=reading.header.together, notes=reading.notes, metrics=metrics.read(folder),
             seed=about["seed"], evaluation=about["evaluation"], end=about["end"], about=about,
             loop=reading.loop or LoopFacts(own_loop=False), dataset=reading.header.dataset,
@@ -295,10 +297,3 @@ def _check_about(found: Mapping[str, Any]) -> None:
     network = found["network"]
     if network is not None and not (isinstance(network.get("model"), str) and isinstance(network.get("facts"), dict)):
         raise InvalidValue("network is not what a run has there. Restore a copy of it.")
-
-
-def read_settings(folder: Path, about: Mapping[str, Any]) -> Settings:
-    try:
-        return Settings.of(about["settings"])
-    except InvalidValue as error:
-        raise InvalidValue(f"{folder / NAME}: {error}") from None

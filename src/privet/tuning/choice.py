@@ -34,9 +34,8 @@ def correct_counts(model: nn.Module, task: Task, validation_fraction: Any) -> in
         found = task.measure.each(outputs, targets)
         if found.shape != (len(targets),):
             raise Unsupported(
-                f"task={task.name!r} is judged by {task.measure.name} of shape {tuple(found.shape)} for "
-                f"{len(targets)} examples. One example must move the count by one at most. Give one value for each "
-                "example, or public."
+                f"task={task.name!r} is judged by {task.measure.name} of shape {tuple(found.shape)} for {len(targets)} "
+                "examples. One example must move the count by one at most. Give one value for each example, or public."
             )
         return (found > 0.5).double()
 

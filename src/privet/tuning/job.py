@@ -39,8 +39,7 @@ def train_validation_split(task: Task, *, validation_fraction: float = JUDGES) -
     if not 0 < count < size:
         raise InvalidValue(
             f"validation_fraction={validation_fraction!r} leaves {count} of {size} training examples for validation. "
-            "Both parts need examples. "
-            "Give another fraction."
+            "Both parts need examples. Give another fraction."
         )
     order = _shuffled_order(size)
     return _select_task_records(task, order[count:]), select_records(task.train, order[:count])

@@ -153,6 +153,5 @@ def _check_reach(recipe: Recipe) -> None:
     if recipe.budget.delta >= 1 / recipe.dataset_size:
         raise InvalidValue(
             f"delta={recipe.budget.delta:g} must be below 1/dataset_size={1 / recipe.dataset_size:g}. Otherwise one "
-            "whole "
-            "example may be published. Use a smaller delta."
+            "whole example may be published. Use a smaller delta."
         )
