@@ -1,7 +1,8 @@
-"""The accountants that are compared: each a maker of a function from (noise, count, rate, delta) to its bounds.
+"""The accountants that are compared, each a maker of a function that gives its bounds.
 
-`noise` and `count` are lists, one entry for each distinct noise. Each is called as its own documentation shows,
-with its own defaults; where it must be told how exact to be (prv-accountant), it is told what Opacus uses.
+It takes (noise_multiplier, count, sample_rate, delta); `noise_multiplier` and `count` are lists, one entry for
+each distinct noise. Each is called as its own documentation shows, with its own defaults; where it must be told how
+exact to be (prv-accountant), it is told what Opacus uses.
 """
 
 import math
@@ -37,9 +38,9 @@ def cut(noise: Floats, levels: int = 64) -> Floats:
 def privet() -> Function:
     from privet.accounting import Ledger, spent
 
-    def epsilon(*, schedule: Floats, rate: float, delta: float) -> Result:
+    def epsilon(*, schedule: Floats, sample_rate: float, delta: float) -> Result:
         ledger = Ledger()
-        ledger.extend(noise_multiplier=schedule, sample_rate=rate)
+        ledger.extend(noise_multiplier=schedule, sample_rate=sample_rate)
         found = spent(ledger, delta)
         return {"lower": found.epsilon_lower, "upper": found.epsilon}
 
@@ -61,10 +62,10 @@ def dp_rdp() -> Function:
 def _dp_accounting(accountant: Any) -> Function:
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
-    def epsilon(*, noise: Sequence[float], count: Sequence[int], rate: float, delta: float) -> Result:
+    def epsilon(*, noise_multiplier: Sequence[float], count: Sequence[int], sample_rate: float, delta: float) -> Result:
         account = accountant()
-        for sigma, times in zip(noise, count, strict=True):
-            account.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), times)
+        for sigma, times in zip(noise_multiplier, count, strict=True):
+            account.compose(PoissonSampledDpEvent(sample_rate, GaussianDpEvent(sigma)), times)
         return {"upper": float(account.get_epsilon(delta))}
 
     return epsilon
@@ -83,9 +84,9 @@ def opacus_rdp() -> Function:
 
 
 def _opacus(accountant: Any) -> Function:
-    def epsilon(*, noise: Sequence[float], count: Sequence[int], rate: float, delta: float) -> Result:
+    def epsilon(*, noise_multiplier: Sequence[float], count: Sequence[int], sample_rate: float, delta: float) -> Result:
         account = accountant()
-        account.history = [(sigma, rate, times) for sigma, times in zip(noise, count, strict=True)]
+        account.history = [(sigma, sample_rate, times) for sigma, times in zip(noise_multiplier, count, strict=True)]
         return {"upper": float(account.get_epsilon(delta))}
 
     return epsilon
@@ -94,8 +95,8 @@ def _opacus(accountant: Any) -> Function:
 def prv() -> Function:
     from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 
-    def epsilon(*, noise: Sequence[float], count: Sequence[int], rate: float, delta: float) -> Result:
-        losses = [PoissonSubsampledGaussianMechanism(rate, sigma) for sigma in noise]
+    def epsilon(*, noise_multiplier: Sequence[float], count: Sequence[int], sample_rate: float, delta: float) -> Result:
+        losses = [PoissonSubsampledGaussianMechanism(sample_rate, sigma) for sigma in noise_multiplier]
         account = PRVAccountant(
             prvs=losses, max_self_compositions=list(count), eps_error=0.01, delta_error=delta / 1000
         )

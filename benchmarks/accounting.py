@@ -47,20 +47,20 @@ TIGHT = 0.1  # Rényi bounds of these schedules are 20 % too high and more, the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A training run: rate, noise at each step, and the shape (height 1) that a calibration would scale."""
+    """A run: sample rate, noise multiplier at each step, and the shape (height 1) that a calibration would scale."""
 
     name: str
-    rate: float
-    noise: Floats
+    sample_rate: float
+    noise_multiplier: Floats
     target: float = 2.0  # epsilon, for the calibration
 
     @property
     def dynamic(self) -> bool:
-        return bool(np.ptp(self.noise) > 0)
+        return bool(np.ptp(self.noise_multiplier) > 0)
 
     @property
     def shape(self) -> Floats:
-        return np.asarray(self.noise / self.noise[0])
+        return np.asarray(self.noise_multiplier / self.noise_multiplier[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +83,17 @@ def settings() -> list[Setting]:
     """Three published settings, with constant noise and with noise that differs at every step."""
     mnist, wei, auto = 256 / 60000, 0.01, 64 / 60000
     steps = np.arange(93750)
+
+    def setting(name: str, rate: float, noise: Floats) -> Setting:
+        return Setting(name=name, sample_rate=rate, noise_multiplier=noise)
+
     return [
-        Setting(name="1 constant: q=256/60000, T=14063, noise 1.1", rate=mnist, noise=np.full(14063, 1.1)),
-        Setting(name="1 dynamic: noise 2.0 to 0.6", rate=mnist, noise=_geometric(2.0, 0.6, 14063)),
-        Setting(name="2 constant: q=0.01, T=10000, noise 6", rate=wei, noise=np.full(10000, 6.0)),
-        Setting(name="2 dynamic: noise 4.0 to 0.4", rate=wei, noise=_geometric(4.0, 0.4, 10000)),
-        Setting(name="3 constant: q=64/60000, T=93750, noise 1.0", rate=auto, noise=np.full(93750, 1.0)),
-        Setting(name="3 dynamic: noise^2 = 0.99^(q i), 1.0 to 0.605", rate=auto, noise=0.99 ** (auto * steps / 2)),
+        setting("1 constant: q=256/60000, T=14063, noise 1.1", mnist, np.full(14063, 1.1)),
+        setting("1 dynamic: noise 2.0 to 0.6", mnist, _geometric(2.0, 0.6, 14063)),
+        setting("2 constant: q=0.01, T=10000, noise 6", wei, np.full(10000, 6.0)),
+        setting("2 dynamic: noise 4.0 to 0.4", wei, _geometric(4.0, 0.4, 10000)),
+        setting("3 constant: q=64/60000, T=93750, noise 1.0", auto, np.full(93750, 1.0)),
+        setting("3 dynamic: noise^2 = 0.99^(q i), 1.0 to 0.605", auto, 0.99 ** (auto * steps / 2)),
     ]
 
 
@@ -108,19 +112,19 @@ def calibration() -> Function:
 
     from privet.accounting import Ledger, gdp, spent
 
-    def height(*, shape: Floats, rate: float, delta: float, target: float) -> Result:
+    def height(*, shape: Floats, sample_rate: float, delta: float, target: float) -> Result:
         evaluations = 0
 
         def epsilon_at(scale: float) -> float:
             nonlocal evaluations
             evaluations += 1
             ledger = Ledger()
-            ledger.extend(noise_multiplier=scale * shape, sample_rate=rate)
+            ledger.extend(noise_multiplier=scale * shape, sample_rate=sample_rate)
             return spent(ledger, delta).epsilon
 
         def rough(log_scale: float) -> float:  # the central limit theorem: no bound, but where to begin
             with np.errstate(over="ignore"):
-                mu = rate * math.sqrt(float(np.expm1((math.exp(-log_scale) / shape) ** 2).sum()))
+                mu = sample_rate * math.sqrt(float(np.expm1((math.exp(-log_scale) / shape) ** 2).sum()))
             return math.log(gdp.epsilon_of_mu(min(mu, 1e3), delta) / target)
 
         begin = brentq(rough, math.log(0.05), math.log(1e3), xtol=1e-3)
@@ -153,9 +157,9 @@ def _secant(epsilon_at: Callable[[float], float], target: float, x: float, slope
 def curve() -> Function:
     from privet.accounting import Ledger, epsilon_curve
 
-    def points(*, schedule: Floats, rate: float, delta: float, points: int) -> Result:
+    def points(*, schedule: Floats, sample_rate: float, delta: float, points: int) -> Result:
         ledger = Ledger()
-        ledger.extend(noise_multiplier=schedule, sample_rate=rate)
+        ledger.extend(noise_multiplier=schedule, sample_rate=sample_rate)
         found = epsilon_curve(ledger, delta, points=points)
         assert found.lower is not None
         width = np.max((found.upper - found.lower) / np.maximum(found.upper, 1e-9))
@@ -234,15 +238,17 @@ class Bench:
                 dynamic=setting.dynamic, whole=whole,
             )  # fmt: skip
 
-        name, common = setting.name.partition(":")[0], {"sample_rate": setting.rate, "delta": DELTA}
-        ours = self.run(f"{name}, privet", _peers.privet, schedule=setting.noise, **common)
+        name, common = setting.name.partition(":")[0], {"sample_rate": setting.sample_rate, "delta": DELTA}
+        ours = self.run(f"{name}, privet", _peers.privet, schedule=setting.noise_multiplier, **common)
         rows = [row("privet", ours)]
         for peer in PEERS:
             for whole in (True, False) if setting.dynamic else (True,):
                 if self.quick and not (peer.quick and not (setting.dynamic and whole)):
                     continue
                 method = peer.name if whole else f"{peer.name}, {LEVELS} levels"
-                noise, count = _peers.runs_of(setting.noise if whole else _peers.cut(setting.noise, LEVELS))
+                noise, count = _peers.runs_of(
+                    setting.noise_multiplier if whole else _peers.cut(setting.noise_multiplier, LEVELS)
+                )
                 found = self.run(f"{name}, {method}", peer.maker, noise_multiplier=noise, count=count, **common)
                 rows.append(row(method, found, whole))
         return rows
@@ -250,8 +256,8 @@ class Bench:
     def calibration(self) -> list[Row]:
         return [
             Row(
-                part="calibration", setting=f"{s.name.partition(':')[0]}, T={len(s.noise_multiplier)}, epsilon {s.target:g}",
-                method="privet", dynamic=s.dynamic,
+                part="calibration", method="privet", dynamic=s.dynamic,
+                setting=f"{s.name.partition(':')[0]}, T={len(s.noise_multiplier)}, epsilon {s.target:g}",
                 measured=self.run(
                     f"calibration, {s.name.partition(':')[0]}", calibration,
                     shape=s.shape, sample_rate=s.sample_rate, delta=DELTA, target=s.target,

@@ -37,7 +37,7 @@ try:
     from privet.training.loop_watch import LoopGuard
     LoopGuard.wants_check = lambda _: False
 except ImportError:  # the checks of earlier versions
-    from privet.training import training
+    from privet.training import steps
     steps.SHADOWED = -1
 name = sys.argv[2]
 """
@@ -52,7 +52,11 @@ MODELS = {
 }
 model = MODELS[name]()
 records = torch.randn(2000, 1, 28, 28), torch.randint(10, (2000,))
-p = plan(delta=1e-5, size=2000, batch=64, steps=20_000, noise=1.0, solve="epsilon")
+run_of = {"delta": 1e-5, "steps": 20_000, "solve": "epsilon"}
+try:
+    p = plan(**run_of, dataset_size=2000, batch_size=64, noise_multiplier=1.0)
+except ValueError:  # the names of earlier versions
+    p = plan(**run_of, size=2000, batch=64, noise=1.0)
 training = Training(model, torch.optim.SGD(model.parameters(), lr=0.01), records, p)
 loss, batches = nn.CrossEntropyLoss(reduction="none"), iter(training)
 

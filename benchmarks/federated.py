@@ -217,7 +217,7 @@ def accounting_table() -> Table:
             poisson_indices(clients, sampled / clients, source)
         coins = (time.process_time() - start) / 20 * 1000
         table.add_row(
-            f"{clients:.0e}", f"{sampled:,}", f"{p.steps[0].noise_multiplier:.3f} to {p.steps[-1].noise_multiplier:.3f}",
+            f"{clients:.0e}", f"{sampled:,}", " to ".join(f"{p.steps[at].noise_multiplier:.3f}" for at in (0, -1)),
             format_outward(p.guarantee.epsilon, up=True), f"{taken:.2f}", f"{coins:.3f}",
         )  # fmt: skip
     return table

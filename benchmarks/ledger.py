@@ -31,14 +31,8 @@ RUNS = 5
 
 
 def planned(steps: int) -> Plan:
-    return plan(
-        delta=1e-6,
-        dataset_size=60_000,
-        batch_size=256,
-        steps=steps,
-        noise_multiplier="2 * exponential:end=0.3",
-        solve="epsilon",
-    )
+    run = {"dataset_size": 60_000, "batch_size": 256, "steps": steps, "noise_multiplier": "2 * exponential:end=0.3"}
+    return plan(**run, delta=1e-6, solve="epsilon")
 
 
 def charging(folder: Path, p: Plan, steps: int, reserved: int) -> float:
@@ -77,13 +71,10 @@ def compared(place: Path, p: Plan, steps: int, reserved: int) -> tuple[float, fl
 
 def long_ledger(folder: Path, p: Plan, reserved: int) -> int:
     """A finished run, written without syncs; gives its number of lines."""
-    line, digest = header_line(make_header(p, run="0" * 32, reserve=reserved, seeded=False))
+    line, digest = header_line(make_header(p, run="0" * 32, steps_per_line=reserved, seeded=False))
     lines, steps = [line], p.steps
-    noises, rates, clips = (
-        steps.noise_multipliers,
-        steps.sample_rates,
-        np.linspace(1, 2, len(steps)),
-    )  # a clip that moves, too
+    noises, rates = steps.noise_multipliers, steps.sample_rates
+    clips = np.linspace(1, 2, len(steps))  # a clipping norm that moves, too
     for first in range(0, len(steps), reserved):
         here = slice(first, first + reserved)
         row = charge_row(first, noises=noises[here], rates=rates[here], clips=clips[here], kind="poisson")

@@ -75,11 +75,11 @@ def opacus(accountant: str) -> Calibrate:
     from opacus.accountants.utils import get_noise_multiplier
 
     def calibrate(
-        *, epsilon: float, delta: float, rate: float, shape: list[float], count: list[int], **_: Any
+        *, epsilon: float, delta: float, sample_rate: float, shape: list[float], count: list[int], **_: Any
     ) -> float:
         assert len(shape) == 1, "constant noise only"
         found = get_noise_multiplier(
-            target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=count[0], accountant=accountant,
+            target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, steps=count[0], accountant=accountant,
             epsilon_tolerance=1e-4 * epsilon,
         )  # fmt: skip
         return float(found)
@@ -91,12 +91,12 @@ def dp_accounting(accountant: str) -> Calibrate:
     import dp_accounting as dp
 
     def calibrate(
-        *, epsilon: float, delta: float, rate: float, shape: list[float], count: list[int], near: float
+        *, epsilon: float, delta: float, sample_rate: float, shape: list[float], count: list[int], near: float
     ) -> float:
         def event(height: float) -> Any:
             levels = zip(shape, count, strict=True)
             return dp.ComposedDpEvent(
-                [dp.SelfComposedDpEvent(_sampled(dp, rate, height * level), times) for level, times in levels]
+                [dp.SelfComposedDpEvent(_sampled(dp, sample_rate, height * level), times) for level, times in levels]
             )
 
         make = dp.rdp.RdpAccountant if accountant == "rdp" else dp.pld.PLDAccountant
@@ -127,18 +127,14 @@ def pair(peer: str) -> Function:
         start = time.process_time()
         found = ours(**inputs)
         middle = time.process_time()
-        result = {
-            "ours": middle - start,
-            "noise_multiplier": found["noise_multiplier"],
-            "certified": found["certified"],
-        }
+        named = {key: found[key] for key in ("noise_multiplier", "certified")}
+        result = {"ours": middle - start} | named
         if ours_alone:
             return result
         shape, count = runs_of(cut(_values(inputs), LEVELS))
         noise = theirs(
-            epsilon=inputs["epsilon"], delta=inputs["delta"], rate=inputs["batch_size"] / inputs["dataset_size"],
-            shape=shape,
-            count=count, near=found["noise_multiplier"],
+            epsilon=inputs["epsilon"], delta=inputs["delta"], sample_rate=inputs["batch_size"] / inputs["dataset_size"],
+            shape=shape, count=count, near=found["noise_multiplier"],
         )  # fmt: skip
         return result | {"theirs": time.process_time() - middle, "their_noise": noise}
 
@@ -148,7 +144,7 @@ def pair(peer: str) -> Function:
 def _values(inputs: Result) -> np.ndarray:
     from privet.schedules import schedule, schedule_values
 
-    return schedule_values(schedule(inputs.get("noise", "constant")), inputs["steps"])
+    return schedule_values(schedule(inputs.get("noise_multiplier", "constant")), inputs["steps"])
 
 
 def certified(inputs: Result, noise: float, *, levels: int | None) -> float:
@@ -231,7 +227,7 @@ def line(what: str, found: Result) -> list[str]:
         return [what, found["failure"], "", "", ""]
     proven = found["certified"]
     share = "none" if proven is None else f"{proven / RUN['epsilon']:.5f}"
-    return [what, f"{found['seconds']:.3f}", f"{found['noise']:.5g}", share, found["label"]]
+    return [what, f"{found['seconds']:.3f}", f"{found['noise_multiplier']:.5g}", share, found["label"]]
 
 
 def table(title: str, names: tuple[str, ...], rows: list[list[str]]) -> Table:

@@ -204,7 +204,7 @@ def main(quick: bool, out: Path | None, cpu: int | None) -> None:
     one_core(cpu)
     rows = []
     for size, batch in SETTINGS[:1] if quick else SETTINGS:
-        rows += lines(cases(size), {"dataset_size": size, "batch_size": batch}, f"{batch} of {size}")
+        rows += lines(cases(size), {"size": size, "batch": batch}, f"{batch} of {size}")
     rows += lines(NOISE, {}, f"{PARAMETERS} values")
     show(rows, Console())
     if out:

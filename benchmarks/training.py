@@ -36,10 +36,10 @@ from privet import Training, plan, train
 from privet.accounting import Guarantee
 from privet.data import Task, task
 from privet.errors import PrivetError
+from privet.ledger import account as accounts  # where Training finds what opens its account
 from privet.ledger.account import Account, Charge
 from privet.ledger.meter import Meter, choose_steps_per_line, measure_line_seconds
 from privet.planning import Plan
-from privet.training import training as steps  # where Training finds what opens its account
 from privet.training.progress import Progress
 
 SIZE, BATCH, EPOCHS = 60_000, 256, 60
@@ -123,13 +123,13 @@ def gathering(name: str, made: Task) -> Timed:
     return Timed(go=go)
 
 
-def own_loop(made: Task, p: Plan, *, out: Path | None, reserve: int) -> Timed:
+def own_loop(made: Task, p: Plan, *, out: Path | None, steps_per_line: int) -> Timed:
     """The loop of docs/howto-train.md."""
     timed = Timed(go=lambda count: None)
     model = made.network()
     optimizer = torch.optim.SGD(model.parameters(), lr=TERMS.rate)
     with watched(timed.charges):
-        training = Training(model, optimizer, made.train, p, out=out, steps_per_line=reserve)
+        training = Training(model, optimizer, made.train, p, out=out, steps_per_line=steps_per_line)
     rounds: Iterator[Any] = iter(training)
 
     def go(count: int) -> None:
@@ -144,12 +144,12 @@ def own_loop(made: Task, p: Plan, *, out: Path | None, reserve: int) -> Timed:
 @contextlib.contextmanager
 def watched(charges: list[Clocks]) -> Iterator[None]:
     """While inside, the accounts that are made are timed into `charges`."""
-    made = steps.open_account
-    steps.open_account = lambda *given, **named: Watched(made(*given, **named), charges)  # type: ignore
+    made = accounts.open_account
+    accounts.open_account = lambda *given, **named: Watched(made(*given, **named), charges)  # type: ignore
     try:
         yield
     finally:
-        steps.open_account = made
+        accounts.open_account = made
 
 
 class Enough(Exception):
@@ -177,13 +177,15 @@ class Turns(Progress):
         self._since = now()
 
 
-def measured(made: Task, p: Plan, place: Path, *, count: int, rounds: int, reserve: int) -> dict[str, Timed]:
+def measured(made: Task, p: Plan, place: Path, *, count: int, rounds: int, steps_per_line: int) -> dict[str, Timed]:
     """Everyone's turns; the first, in which everything is warmed up, is left out."""
     named = {
         "plain PyTorch": gathering("plain", made),
-        "Training, in memory": own_loop(made, p, out=None, reserve=1),
-        "Training, ledger, reserve 1": own_loop(made, p, out=place / "one", reserve=1),
-        f"Training, ledger, reserve {reserve}": own_loop(made, p, out=place / "auto", reserve=reserve),
+        "Training, in memory": own_loop(made, p, out=None, steps_per_line=1),
+        "Training, ledger, a line a step": own_loop(made, p, out=place / "one", steps_per_line=1),
+        f"Training, ledger, steps_per_line={steps_per_line}": own_loop(
+            made, p, out=place / "auto", steps_per_line=steps_per_line
+        ),
         "privet train": Timed(go=lambda count: None),
         "Opacus, hooks": gathering("hooks", made),
         "Opacus, ghost": gathering("ghost", made),
@@ -241,7 +243,7 @@ class _OwnLoop:
     """`Training` as a contender whose memory is weighed: it draws its batches itself."""
 
     def __init__(self, made: Task, p: Plan) -> None:
-        self._timed = own_loop(made, p, out=None, reserve=1)
+        self._timed = own_loop(made, p, out=None, steps_per_line=1)
         self.model: nn.Module = nn.Identity()
 
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -305,12 +307,13 @@ def main(quick: bool, folder: Path | None, file: Path | None, cpu: int | None) -
     count, rounds = (5, 6) if quick else (13, EPOCH // 13)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)
-        rough = own_loop(made, p, out=None, reserve=1)
+        rough = own_loop(made, p, out=None, steps_per_line=1)
         rough.turn(2)
         rough.turn(5)
         line = measure_line_seconds(place)
-        reserve = max(2, choose_steps_per_line(steps=len(p.steps), step_seconds=rough.turns[1][1], line_seconds=line))
-        named = measured(made, p, place, count=count, rounds=rounds, reserve=reserve)
+        step_seconds = rough.turns[1][1]
+        steps_per_line = max(2, choose_steps_per_line(steps=len(p.steps), step_seconds=step_seconds, line_seconds=line))
+        named = measured(made, p, place, count=count, rounds=rounds, steps_per_line=steps_per_line)
     found: dict[str, Any] = {"environment": where, "data": which, "rows": rows(named), "memory": memory(made, p)}
     whole = next(row for row in found["rows"] if row["who"] == "privet train")
     found["pricing"] = pricing(p, whole["step_ms"] / 1e3)

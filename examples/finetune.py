@@ -1,6 +1,6 @@
-"""Fine-tune public weights on private records: `python examples/finetune.py --out runs/finetune`.
+"""Fine-tune public weights on private examples: `python examples/finetune.py --out runs/finetune`.
 
-The digits 0 to 4 stand for public records, 5 to 9 for private ones. A network is trained on the public ones as usual
+The digits 0 to 4 stand for public examples, 5 to 9 for private ones. A network is trained on the public ones as usual
 and saved; then its last layers are trained on the private ones, with an output layer of their own.
 """
 

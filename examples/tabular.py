@@ -24,7 +24,7 @@ with (out / "people.csv").open("w", newline="") as file:
         age, hours = draw.randint(18, 90), draw.randint(0, 80)
         table.writerow([age, hours, "high" if 40 * hours + 15 * age + draw.gauss(0, 200) > 2300 else "low"])
 
-# Ranges and classes are what everybody knows, never what is found in the records.
+# Ranges and classes are what everybody knows, never what is found in the data.
 people = task(f'csv:path="{out}/people.csv",target=income,ranges="age 0 100; hours 0 99",classes="low; high"')
 planned = plan(epsilon=1.0, delta=1e-5, dataset_size=people.size, batch_size=200, epochs=5)
 run = train(planned, people, out=out, lr=0.5)

@@ -23,7 +23,7 @@ def made_up(count: int = 2500) -> Task:
     draw = random.Random(1)
     labels = [draw.randrange(len(SYLLABLES)) for _ in range(count)]
     names = ["".join(draw.choices(SYLLABLES[label].split(), k=draw.randint(2, 4))) for label in labels]
-    x = number_words(names, Listed(ALPHABET), length=NAME_LENGTH)  # a public alphabet; never one read from the records
+    x = number_words(names, Listed(ALPHABET), length=NAME_LENGTH)  # a public alphabet; never one read from the data
     y = torch.tensor(labels)
     return Task(
         name="made-up names", train=(x[500:], y[500:]), held_out=(x[:500], y[:500]), evaluation="500 more names",

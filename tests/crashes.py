@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from scipy.stats import chi2
 
+from children import environment
 from crash_task import FOLDER, RELEASES, SIZE, VALUES, Net, Witness
 from privet import Run, plan
 from privet.ledger.reading import read_ledger
@@ -127,10 +128,10 @@ class Server:
 
 @contextlib.contextmanager
 def server() -> Iterator[Server]:
-    here = Path(__file__).parent
-    env = os.environ | {"PYTHONPATH": str(here), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-c", "import crashes; crashes.serve()"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         try:
             yield Server(process)
         finally:

@@ -12,9 +12,7 @@ import pytest
 def small_disk(place: Path, *, size: str) -> Iterator[Path]:
     """A new folder that is a disk of its own; where nothing can be mounted, the test is skipped."""
     place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"dataset_size={size}", "tmpfs", place], capture_output=True
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True)
     if mounted.returncode:
         pytest.skip("cannot mount a small disk here")
     try:

@@ -169,7 +169,7 @@ class Remembers:
     def statistics_noise(self, noise, batch):
         return 10 * noise
 
-    def learn(self, grads, statistics, *, clip, std, batch):
+    def learn(self, grads, statistics, *, clip, std, batch_size):
         self.heard.append(statistics)
         return dict(grads)
 

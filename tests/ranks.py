@@ -1,9 +1,11 @@
 """Ranks as threads of one process: `ManyProcesses` with another way to speak, for tests that need no real network."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -61,6 +63,11 @@ class Thread(ManyProcesses):
 def on_ranks(size: int, work: Callable[[Group], Any]) -> list[Any]:
     """What `work` gives on each rank, or the error it ends with there."""
     room, found = Room(size), [None] * size
+    fork, forking = os.fork, threading.Lock()
+
+    def fork_alone() -> int:
+        with forking:
+            return fork()
 
     def one(rank: int) -> None:
         try:
@@ -71,11 +78,12 @@ def on_ranks(size: int, work: Callable[[Group], Any]) -> list[Any]:
             room.leave(rank)
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(480)
-        assert not thread.is_alive(), "the ranks wait for each other"
+    with patch("os.fork", fork_alone):  # `filelock`, which torch imports, refuses a fork during that of another thread
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(480)
+            assert not thread.is_alive(), "the ranks wait for each other"
     return found
 
 

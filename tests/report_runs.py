@@ -24,8 +24,8 @@ def made_runs(root: Path) -> dict[str, Path]:
     train(dynamic, task, out=root / "complete")
     train(tiny_plan(), task, out=root / "raw", show_private=True)
     train(tiny_plan(), task, out=root / "seeded", seed=3)
-    unsound = plan(delta=1e-3, dataset_size=SIZE, batch_size=20, steps=4, noise_multiplier=2.0, solve="epsilon", method="auto-linear",
-                   uncertified=True)  # fmt: skip
+    unsound = plan(delta=1e-3, dataset_size=SIZE, batch_size=20, steps=4, noise_multiplier=2.0, solve="epsilon",
+                   method="auto-linear", uncertified=True)  # fmt: skip
     train(unsound, task, out=root / "unsound", uncertified=True)
     train(tiny_plan(steps=4, trials_mean=3.0, trial_count_distribution="geometric"), task, out=root / "tuned")
     for name in ("stopped", "unfinished"):

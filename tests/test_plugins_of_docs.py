@@ -9,11 +9,11 @@ from typed import run
 PARTS = {
     "schedule": ("class Sawtooth", "", "", "Sawtooth:teeth=4"),
     "accountant": ("class PlainZcdp", "ledger = Ledger()", '@register("plain-zcdp")\n', "PlainZcdp"),
-    "clipping_norm": ("class FirstLayerLess", "rule = FirstLayerLess", "", "FirstLayerLess:part=0.2"),
+    "clip": ("class FirstLayerLess", "rule = FirstLayerLess", "", "FirstLayerLess:part=0.2"),
     "data": ("def rings", "assert task", "", "rings"),
     "new-attack": ("class FirstRow", "found = attack", '@register("first-row")\n', "FirstRow"),
 }
-IMPORTS = {"clipping_norm": "import torch\n", "data": "from privet.data import Where\n"}  # made earlier on the page
+IMPORTS = {"clip": "import torch\n", "data": "from privet.data import DataFolders\n"}  # made earlier on the page
 
 
 @pytest.mark.parametrize("page", PARTS)

@@ -138,7 +138,7 @@ def known_word(word: object, known: Iterable[str]) -> str | None:
     """The one of `known` that means what `word` means in this or another library; None if there is none.
 
     >>> known_word("max_grad_norm", ["noise_multiplier", "clipping_norm"])
-    'clip'
+    'clipping_norm'
     """
     plain = str(word).strip("-").replace("-", "_").lower()
     same = next((words for words in SAME_MEANING if plain in words), ())

@@ -30,8 +30,8 @@ ROUNDING = 1e-4
 
 
 def a_plan(**given: Any) -> Any:
-    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": BATCH, "steps": STEPS, "noise_multiplier": NOISE, "clipping_norm": CLIP,
-                   "solve": "epsilon", **given})  # fmt: skip
+    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": BATCH, "steps": STEPS, "noise_multiplier": NOISE,
+                   "clipping_norm": CLIP, "solve": "epsilon", **given})  # fmt: skip
 
 
 PLAN = a_plan()
@@ -199,13 +199,13 @@ class Bare:
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, dataset: Any, plan: Any, *, trace: Trace,
         record: int = 0, is_left_out: bool = False, users: Any = None, max_physical_batch_size: int | None = None,
-        views: int = 1, average: float | None = None, **_: Any,
+        augmentations: int = 1, ema_decay: float | None = None, **_: Any,
     ) -> None:  # fmt: skip
         self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
         self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._trace, self._record, self._is_left_out, self._users = trace, record, is_left_out, users
-        self._physical, self._views = max_physical_batch_size, views
-        self.average = None if average is None else WeightAverage(self._named, decay=average)
+        self._physical, self._views = max_physical_batch_size, augmentations
+        self.average = None if ema_decay is None else WeightAverage(self._named, decay=ema_decay)
         self._coins, self.steps_done = seeded(COINS), 0
         self._sum, self._piece, self._took_part = None, None, False
 

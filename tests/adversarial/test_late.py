@@ -144,7 +144,7 @@ def leave(training, times):
 @over_options
 def test_a_batch_that_is_left_is_charged_on_the_disk_and_never_drawn_again(tmp_path, given):
     training = a_training(out=tmp_path, **given)
-    reserved = given.get("reserve", 1)
+    reserved = given.get("steps_per_line", 1)
     for seen in range(1, 6):
         leave(training, 1)
         charged = read_ledger(tmp_path).ledger.steps

@@ -275,12 +275,16 @@ def by_a_thread_in_place(m, x, y):
     return each(m(x), y)
 
 
-@torch.library.custom_op("adversarial::standard", mutates_args=())
+# pytest may import this file under two names, and of two operators with one name torch takes the first away.
+OPERATORS = __name__.replace(".", "_")
+
+
+@torch.library.custom_op(f"{OPERATORS}::standard", mutates_args=())
 def standard_op(x: Tensor) -> Tensor:
     return standard(x)
 
 
-@torch.library.custom_op("adversarial::standard_", mutates_args={"x"})
+@torch.library.custom_op(f"{OPERATORS}::standard_", mutates_args={"x"})
 def standard_op_(x: Tensor) -> None:
     x.copy_(standard(x))
 

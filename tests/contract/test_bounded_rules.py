@@ -129,7 +129,7 @@ def test_a_published_rule_is_not_held_and_one_of_a_users_own_cannot_ask_for_it()
     rule = clipping_rule("own_norm", uncertified=True)
     assert scales(rule, norms).tolist() == [[1.0]]
     for published in (False, True):
-        with pytest.raises(Unsupported, match="unsound='because'"):
+        with pytest.raises(Unsupported, match="caveat='because'"):
             clipping_rule(Asks(), uncertified=published)
 
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_held_is_refused_whatever_the_records_are(kind):
 
 
 def test_an_adaptive_rule_must_have_all_methods():
-    with pytest.raises(InvalidValue, match="threshold, transformed, statistics"):
+    with pytest.raises(InvalidValue, match="current_clip, transform, statistics"):
         clipping_rule(HalfAdaptive())
 
 

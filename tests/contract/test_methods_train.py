@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("few_checks")
 
 SIZE, BATCH, STEPS = tiny_task.SIZE, 100, 4  # two epochs
 UNSOUND = [name for name, method in METHODS.items() if not method.is_certified]
+SHAPED = {"noise": "noise_multiplier", "clip": "clipping_norm"}  # what a method leaves open, as a recipe calls it
 DECAYS = {
     "linear": "linear:start=2,decay=0.05",
     "exponential": "exponential:start=2,decay=0.05",
@@ -44,7 +45,7 @@ def trained(made, out, *, published=False, **settings):
 def check_ledger(run, made):
     """What was charged is what was planned, step by step; an adaptive rule's clip is its own."""
     found, wanted = run.ledger.columns(), made.ledger().columns()
-    for name in ("noise", "rate"):
+    for name in ("noise_multiplier", "sample_rate"):
         one, two = (np.repeat(getattr(c, name), c.count) for c in (found, wanted))
         np.testing.assert_array_equal(one, two)
     assert run.steps == STEPS
@@ -97,7 +98,7 @@ def test_what_has_no_guarantee_refuses_unless_it_is_asked_for(method, tmp_path):
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("method", [name for name in EIGHT if METHODS[name].free])  # the other two have no decay
 def test_the_eight_variants_train_under_the_three_decays(method, decay, tmp_path):
-    shapes = dict.fromkeys(METHODS[method].free, DECAYS[decay])
+    shapes = {SHAPED[word]: DECAYS[decay] for word in METHODS[method].free}
     for published in (True, False):
         made = planned(method, published=published, **shapes)
         run = trained(made, tmp_path / str(published), published=published)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from children import environment
 from privet import plan, spent
 from privet.accounting import compose_ledgers
 from privet.ledger.reading import read_ledger
@@ -83,10 +84,7 @@ def test_the_name_is_a_key_of_the_recipe() -> None:
 
 def started(*more: str) -> "subprocess.Popen[bytes]":
     line = [sys.executable, "-m", "privet", *TOTAL.split(), *more]
-    tests = Path(__file__).parents[1]
-    path = os.pathsep.join([str(tests), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = os.environ | {"PYTHONPATH": path}
-    return subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @pytest.mark.prove

@@ -60,7 +60,7 @@ def test_replace_one_is_another_name_of_replace() -> None:
     assert one["epsilon"] == other["epsilon"]
     refused(run("epsilon --steps 20 --delta 1e-5 --rate 0.1 --noise 9 --adjacency replace-one"), "has no theorem here")
     assert Budget(epsilon=1.0, delta=1e-5, adjacency="replace-one") == Budget(
-        epsilon=1.0, delta=1e-5, adjacency="replace-one"
+        epsilon=1.0, delta=1e-5, adjacency="replace"
     )
 
 
@@ -81,8 +81,9 @@ def test_words_of_other_libraries_are_answered_with_ours(line: str, ours: str) -
 
 @pytest.mark.parametrize(
     ("given", "ours"),
-    [({"max_grad_norm": 1.0}, "clip"), ({"target_epsilon": 1.0}, "epsilon"), ({"target_delta": 0.1}, "delta"),
-     ({"sample_rate": 0.1}, "rate"), ({"noise_multiplier": 1.0}, "noise"), ({"dataset_size": 3}, "size")],
+    [({"max_grad_norm": 1.0}, "clipping_norm"), ({"target_epsilon": 1.0}, "epsilon"), ({"target_delta": 0.1}, "delta"),
+     ({"rate": 0.1}, "sample_rate"), ({"noise": 1.0}, "noise_multiplier"), ({"size": 3}, "dataset_size"),
+     ({"clip": 1.0}, "clipping_norm"), ({"batch": 60}, "batch_size"), ({"as_published": True}, "uncertified")],
 )  # fmt: skip
 def test_python_answers_them_too(given: dict[str, float], ours: str) -> None:
     with pytest.raises(InvalidValue, match=f"Did you mean {ours!r}"):

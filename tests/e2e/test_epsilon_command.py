@@ -115,7 +115,7 @@ def test_a_method_that_refuses_says_why_in_the_table() -> None:
     assert result.exit_code == 0
     assert "refused" in result.stdout
     assert "rdp" in result.stdout
-    assert result.stdout.endswith("  sampling  fixed-size; adjacency: replace; unit: example\n")
+    assert result.stdout.endswith("  sampling  fixed-size; adjacency: replace-one; unit: example\n")
 
 
 def test_delta_at_an_epsilon() -> None:
@@ -148,7 +148,7 @@ def test_a_large_delta_draws_a_warning_on_standard_error() -> None:
     result = run("epsilon --rate 0.01 --noise 1 --steps 10 --delta 1e-3 --size 1000 --json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["label"] == "certified"
-    assert result.stderr.startswith("privet: warning: delta=0.001 is at least 1/size")
+    assert result.stderr.startswith("privet: warning: delta=0.001 is at least 1/dataset_size")
     assert result.stderr.count("\n") == 1
 
 

@@ -100,7 +100,7 @@ def test_more_rounds_of_a_plan(plan_file: str) -> None:
 def test_a_large_delta_draws_one_warning() -> None:
     result = run("plan --explore --size 100 --delta 0.01 --epsilon 1 --batches 100 --steps 10 --json")
     assert result.exit_code == 0
-    assert result.stderr.startswith("privet: warning: delta=0.01 is at least 1/size")
+    assert result.stderr.startswith("privet: warning: delta=0.01 is at least 1/dataset_size")
     assert result.stderr.count("\n") == 1
 
 

@@ -17,21 +17,21 @@ NUMBERS = (
 )  # fmt: skip
 SHAPES = ("exponential:end=1e-300", "linear:end=0.1", "piecewise:0=1,1=1e-320", "table:1e-320,1", "1e-320", "table:")
 LEAST = {
-    "epsilon": {"sample_rate": "0.01", "noise_multiplier": "1.1", "steps": "20", "delta": "1e-5"},
-    "plan": {"dataset_size": "600", "batch_size": "60", "steps": "20", "epsilon": "2", "delta": "1e-5"},
+    "epsilon": {"sample-rate": "0.01", "noise-multiplier": "1.1", "steps": "20", "delta": "1e-5"},
+    "plan": {"dataset-size": "600", "batch-size": "60", "steps": "20", "epsilon": "2", "delta": "1e-5"},
     "compare": {
         "methods": "noisy-sgd",
-        "dataset_size": "600",
-        "batch_size": "60",
+        "dataset-size": "600",
+        "batch-size": "60",
         "steps": "20",
         "epsilon": "2",
         "delta": "1e-5",
     },
 }
 MORE = {
-    "epsilon": {"accountant": ("rdp", "gdp", "pld"), "adjacency": ("replace-one", "replace-one", "nobody"),
-                "dataset_size": NUMBERS, "batch_size": NUMBERS, "epochs": NUMBERS, "noise-schedule": SHAPES},
-    "plan": {"clipping_norm": NUMBERS, "noise-schedule": SHAPES, "batch-schedule": SHAPES, "clip-schedule": SHAPES,
+    "epsilon": {"accountant": ("rdp", "gdp", "pld"), "adjacency": ("replace-one", "replace", "nobody"),
+                "dataset-size": NUMBERS, "batch-size": NUMBERS, "epochs": NUMBERS, "noise-schedule": SHAPES},
+    "plan": {"clipping-norm": NUMBERS, "noise-schedule": SHAPES, "batch-schedule": SHAPES, "clip-schedule": SHAPES,
              "method": ("dynamic", "auto-linear"), "rho-noise": NUMBERS, "rho-clip": NUMBERS, "epochs": NUMBERS},
     "compare": {"methods": ("noisy-sgd,dynamic", "x"), "rho-noise": NUMBERS, "rho-clip": NUMBERS},
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """`privet federate` as a user calls it: both kinds of privacy, going on, mistakes; and killed at any moment."""
 
+import contextlib
 import json
 import os
 import signal
@@ -147,7 +148,8 @@ def test_a_federation_is_not_taken_for_a_run(tmp_path: Path) -> None:
     refused(run("report f"), way_on)
     refused(run("train --resume f"), way_on)
     refused(run(f"train {TINY} --epsilon 3 --delta 1e-3 --batch 20 --steps 2 --out f"), way_on)
-    assert way_on in metrics._advice(Path("f"))
+    with contextlib.closing(metrics.Metrics(Path("f"))) as file:
+        assert way_on in file._advice
 
 
 @pytest.mark.parametrize("option", ["local-epochs 2", "local-batch 8", "algorithm fedavg"])

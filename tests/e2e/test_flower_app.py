@@ -192,7 +192,7 @@ def hostile(message, context):
     if number == 2:
         reply.content["update"]["body.0.weight"] = Array(np.full((6, 4), np.nan, dtype=np.float32))
     if number == 3:
-        told = json.loads(reply.content["standing"]["json"]) | {"dataset_size": 10**9}
+        told = json.loads(reply.content["standing"]["json"]) | {"size": 10**9}
         reply.content["standing"]["json"] = json.dumps(told)
         for name, array in reply.content["update"].items():
             reply.content["update"][name] = Array(np.full(array.shape, 1e20, dtype=np.float32))

@@ -47,7 +47,7 @@ def train():
     if piece:
         _files.write_all = in_pieces
     begun = (folder / "ledger.jsonl").exists()
-    ledger = LedgerFile.open(folder, plan) if begun else LedgerFile.create(folder, plan, reserve=4)
+    ledger = LedgerFile.open(folder, plan) if begun else LedgerFile.create(folder, plan, steps_per_line=4)
     marks = os.open(folder / "marks", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     while (number := ledger.next_step) < len(plan.steps):
         if number == ledger.charged and number % 3:

@@ -49,7 +49,7 @@ def test_a_file_says_the_same_and_flags_win(tmp_path: Path) -> None:
     )
     from_file, from_flags = answer("plan", str(recipe)), answer(BASE, "--method", "noisy-sgd")
     assert from_file["hash"] == from_flags["hash"]
-    assert answer("plan", str(recipe), "--epsilon", "3")["scale"] < from_file["scale"]
+    assert answer("plan", str(recipe), "--epsilon", "3")["peak_noise_multiplier"] < from_file["peak_noise_multiplier"]
 
 
 def test_a_number_and_its_shape_are_one_schedule() -> None:
@@ -138,7 +138,7 @@ def test_methods_are_listed_with_what_is_wrong() -> None:
     one = run("list methods auto-linear").stdout
     assert "own norm" in one
     assert "normalised" in one
-    assert answer("list methods auto-linear")["uncertified"]["label"] == "claimed"
+    assert answer("list methods auto-linear")["as_published"]["label"] == "claimed"
 
 
 def test_clients_are_not_called_records() -> None:
@@ -151,7 +151,7 @@ def test_clients_are_not_called_records() -> None:
 def test_a_large_delta_draws_one_warning() -> None:
     result = run("plan --size 100 --batch 100 --steps 10 --delta 0.01 --epsilon 1 --json")
     assert result.exit_code == 0
-    assert result.stderr.startswith("privet: warning: delta=0.01 is at least 1/size")
+    assert result.stderr.startswith("privet: warning: delta=0.01 is at least 1/dataset_size")
     assert result.stderr.count("\n") == 1
 
 
@@ -177,7 +177,7 @@ FLAGS = {
     "batch 0": ("--batch 0", "batch_size=0.0 must be finite and > 0"),
     "batch below 0": ("--batch -3", "batch_size=-3.0"),
     "batch by zero": ("--batch 1/0", "not a finite number"),
-    "rate and batch": ("--rate 0.1", "batch and rate are both given"),
+    "rate and batch": ("--rate 0.1", "batch_size and sample_rate are both given"),
     "a client twice": ("--unit client --batch 99999", "Each client takes part at most once in a step"),
     "steps and epochs": ("--steps 5", "steps and epochs are both given"),
     "epochs 0": ("--epochs 0", "epochs=0.0 must be finite and > 0"),
@@ -197,19 +197,19 @@ FLAGS = {
     "shape with a method": ("--method noisy-sgd --noise-schedule cosine", "does not apply to method='noisy-sgd'"),
     "clip 0": ("--clip 0", "clipping_norm=0.0 must be finite and > 0"),
     "clip shape reaches 0": ("--clip-schedule linear:decay=0.001", "values must be finite and > 0"),
-    "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch and rate are both given"),
+    "batch shape alone": ("--rate 0.01 --batch-schedule cosine", "batch_size and sample_rate are both given"),
     "batch shape above the size": ("--batch 40000 --batch-schedule linear:end=2 --steps 9", "steps and epochs are"),
     "rule misspelt": ("--rule flatt", "Did you mean 'flat'"),
     "rule unsound": ("--rule l2_max", "has no guarantee"),
     "accountant misspelt": ("--accountant pdl", "Did you mean 'pld'"),
     "accountant from nowhere": ("--accountant no.where:Mine", "cannot be imported"),
     "accountant with a floor": ("--accountant moments --epsilon 0.1", "epsilon >= 0.18"),
-    "relation misspelt": ("--relation replaced", "Did you mean 'replace'"),
+    "relation misspelt": ("--relation replaced", "Did you mean 'replace-one'"),
     "relation without a theorem": ("--relation replace", "has no theorem here"),
     "unit unknown": ("--unit person", "unit='person' must be one of"),
-    "rule that is a function": ("--rule os.path:join", "rule='os.path:join' must be a class with groups, factors"),
+    "rule that is a function": ("--rule os.path:join", "rule='os.path:join' must be a class with groups, scales"),
     "rule that is not there": ("--rule no.such.module:Thing", "rule='no.such.module:Thing' cannot be imported"),
-    "rule that is a schedule": ("--rule outside_parts:Halves", "It is a class without groups, factors, l2_bound"),
+    "rule that is a schedule": ("--rule outside_parts:Halves", "It is a class without groups, scales, l2_bound"),
     "accountant that is a rule": ("--accountant outside_parts:NoOp", "a class without unsupported_reason, bounds"),
     "accountant below the truth": ("--accountant outside_parts:Cheap", "but 'pld' proves that"),
     "sampling by an address": ("--sampling os.path:join", "sampling='os.path:join' is not known"),
@@ -247,7 +247,7 @@ def test_bad_flags_are_one_line_and_exit_2(case: str) -> None:
 
 
 RECIPES = {
-    "misspelt key": ("bacth = 256", "'bacth' is not known in a recipe. Did you mean 'batch'?"),
+    "misspelt key": ("bacth_size = 256", "'bacth_size' is not known in a recipe. Did you mean 'batch_size'?"),
     "misspelt with a hyphen": ("rho-noise = 3", "Did you mean 'rho_noise'?"),
     "misspelt table": ("[trainning]\ntask = 'a'", "Did you mean 'training'?"),
     "another version": ("version = 7", "version=7 must be 1"),
@@ -257,9 +257,9 @@ RECIPES = {
     "infinite": ("epochs = inf", "epochs=inf"),
     "text for a number": ("epochs = 'sixty'", "epochs='sixty'"),
     "a number for text": ("method = 3", "method=3 is not known"),
-    "a list for a rate": ("rate = [1, 2]", "rate"),
+    "a list for a rate": ("sample_rate = [1, 2]", "sample_rate"),
     "true for steps": ("steps = true", "steps=True must be a whole number"),
-    "a shape of nothing": ("noise = ''", "noise"),
+    "a shape of nothing": ("noise_multiplier = ''", "noise_multiplier"),
     "misspelt in training": ("[training]\nlerning = 1", "training.lerning is not known"),
     "momentum without end": ("[training]\nmomentum = 2", "training.momentum=2 must be >= 0 and < 1"),
     "a date": ("[training]\nday = 2020-01-01", "training"),
@@ -268,7 +268,7 @@ RECIPES = {
         "trials_mean = 3\ntrial_count_distribution = ['geometric']",
         "trial_count_distribution=['geometric'] must be one of",
     ),
-    "a shape of no kind": ("noise = { end = 0.3 }", "needs a kind"),
+    "a shape of no kind": ("noise_multiplier = { end = 0.3 }", "needs a kind"),
 }
 
 
@@ -316,4 +316,4 @@ def test_a_plan_is_priced_at_its_own_delta(tmp_path: Path) -> None:
     own, said = (answer(f"epsilon {delta} --from", str(file)) for delta in ("", "--delta 1e-4"))
     assert (own["epsilon"], own["delta"]) == (said["epsilon"], 1e-4)
     large = run("epsilon --delta 0.5 --from", str(file))
-    assert large.stderr.startswith("privet: warning: delta=0.5 is at least 1/size=0.001")
+    assert large.stderr.startswith("privet: warning: delta=0.5 is at least 1/dataset_size=0.001")

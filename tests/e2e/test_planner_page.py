@@ -159,10 +159,10 @@ def test_plans_are_compared_and_claims_look_different(browser: Any, address: str
 
 def test_an_error_is_shown_and_nothing_can_be_taken(browser: Any, address: str) -> None:
     opened(browser, address)
-    batch = browser.find_element(By.ID, "batch")
+    batch = browser.find_element(By.ID, "batch_size")
     batch.clear()
     batch.send_keys("1000000")
-    until(browser, lambda b: "must be at most size" in text(b, "#error"))
+    until(browser, lambda b: "must be at most dataset_size" in text(b, "#error"))
     assert browser.find_element(By.ID, "get-plan").get_attribute("href") is None
 
 

@@ -18,8 +18,8 @@ KINDS = {
 }
 BROKEN = {
     "outside_parts:NoOp": "no example adds more than its bound",
-    "outside_parts:Draws": "the factors of an example depend on that example alone",
-    "outside_parts:NotANumber": "the factors of an example depend on that example alone",
+    "outside_parts:Draws": "the scales of an example depend on that example alone",
+    "outside_parts:NotANumber": "the scales of an example depend on that example alone",
     "outside_parts:Cheap": "epsilon is not below what is proven to be spent",
     "broken_parts:Rising": "the same values every time",
     "broken_parts:Negative": "one finite positive number for each step",

@@ -62,9 +62,9 @@ def test_audits_and_attacks_leave_their_evidence(runs: Path) -> None:
     assert "raw_attack.json for `privet report`: it is not private" in attacked.stderr
     hidden = answer("report runs/a")
     assert hidden["runs"][0]["audit"]["verdict"] == "consistent"
-    assert "non_private_preprocessing" not in hidden["runs"][0]
+    assert "not_private" not in hidden["runs"][0]
     shown = answer("report runs/a --show-private --out r.html")
-    assert shown["runs"][0]["non_private_preprocessing"]["attacks"]["outcomes"][0]["victims"] == 2
+    assert shown["runs"][0]["not_private"]["attacks"]["outcomes"][0]["victims"] == 2
     assert "data:image/png" in Path("r.html").read_text()
     assert run("report runs/a --show-private").stdout.splitlines()[-1].strip() == "wrote runs/a/raw_report.html"
 

@@ -7,7 +7,10 @@ import pytest
 
 from typed import refused, run
 
-RECIPE = "delta = 1e-5\ndataset_size = 60000\nbatch_size = 256\nepochs = 20\nnoise_multiplier = 1.3\naccountant = 'moments'\nsolve = 'epsilon'\n"
+RECIPE = (
+    "delta = 1e-5\ndataset_size = 60000\nbatch_size = 256\nepochs = 20\nnoise_multiplier = 1.3\n"
+    "accountant = 'moments'\nsolve = 'epsilon'\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,10 @@ def test_json_has_the_same(files: tuple[str, str]) -> None:
         (["--from", "{plan}", "--same-epsilon-by", "pdl"], "Did you mean 'pld'"),
         (["--from", "{plan}", "--same-epsilon-by", " , "], "has an empty name"),
         (["--from", "{plan}", "--same-epsilon-by", "no.where:Mine"], "cannot be imported"),
-        (["--from", "{plan}", "--same-epsilon-by", "gdp", "--noise", "1"], "--noise cannot be given with --same-ep"),
+        (
+            ["--from", "{plan}", "--same-epsilon-by", "gdp", "--noise", "1"],
+            "--noise-multiplier cannot be given with --same-ep",
+        ),
         (["--from", "{plan}", "{plan}", "--same-epsilon-by", "gdp"], "needs --from with one plan"),
         (["--from", "{torn}", "--same-epsilon-by", "gdp"], "torn or edited"),
         (["--from", "{text}", "--same-epsilon-by", "gdp"], "not TOML"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from children import import_path
 from privet import plan
 from privet.ledger.reading import read_ledger
 
@@ -232,8 +233,8 @@ def test_ranks_killed_at_random_moments(tmp_path):
     one, other = written(folder, "done", 2)
     assert one["weights"] == other["weights"]
     assert one["number"] == steps
-    assert one["epsilon"] == pytest.approx(plan(delta=1e-3, dataset_size=300, batch_size=60, steps=steps, noise_multiplier=1.0,
-                                                solve="epsilon").guarantee.epsilon)  # fmt: skip
+    given = {"delta": 1e-3, "dataset_size": 300, "batch_size": 60, "noise_multiplier": 1.0, "solve": "epsilon"}
+    assert one["epsilon"] == pytest.approx(plan(**given, steps=steps).guarantee.epsilon)
 
 
 # A task of the user's own, for the command.
@@ -255,7 +256,7 @@ def small() -> Task:
 def test_the_command_trains_on_two_processes_is_killed_and_resumes(tmp_path, monkeypatch):
     folder = prepared(tmp_path / "a", 900)
     (folder / "of_mine.py").write_text(TASK)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", import_path(folder))
     begin = ["--plan", str(folder / "plan.json"), "--task", "of_mine:small", "--out", str(folder / "run")]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "privet"]
 

@@ -1,7 +1,6 @@
 """`privet train` as a user types it: a plan or a recipe in, a run's folder out, and one line for each mistake."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from children import environment
 from privet import Plan, Run, plan
 from privet.ledger.reading import read_ledger
 from tiny_task import SIZE, Net
@@ -53,7 +53,7 @@ def test_a_plan_and_a_task_make_a_run(plan_file):
     spent = run("epsilon --from runs/a")
     assert "charged   20 of 20" in spent.output
     assert spent.stderr == ""
-    assert "delta=0.5 is at least 1/size" in run("epsilon --from runs/a --delta 0.5").stderr
+    assert "delta=0.5 is at least 1/dataset_size" in run("epsilon --from runs/a --delta 0.5").stderr
 
 
 def test_a_recipe_is_planned_then_trained_and_flags_win():
@@ -157,9 +157,10 @@ def test_unsound_methods_ask_for_a_word():
 
 
 def test_a_vocabulary_that_was_counted_asks_for_a_word():
-    line = "train --task tiny_task:task:non_private_preprocessing=counted --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
+    task = "tiny_task:task:non_private_preprocessing=counted"
+    line = f"train --task {task} --epsilon 3 --delta 1e-3 --batch 20 --steps 4 --out runs/a"
     refused(run(line), "counted: was read off the training records without noise. No epsilon covers it.")
-    refused(run(line), "Leave it out, or plan with --method noisy-sgd and train with --as-published")
+    refused(run(line), "Leave it out, or plan with --method noisy-sgd and train with --uncertified")
     assert not Path("runs").exists()
     result = run(line + " --method noisy-sgd --as-published")
     assert result.exit_code == 0
@@ -194,9 +195,8 @@ def test_fine_tuning_by_a_recipe_and_options():
 
 
 def started(*words: str) -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, "-m", "privet", "train", *words], env=env, text=True, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "privet", "train", *words], env=environment(), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip
 

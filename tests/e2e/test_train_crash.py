@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from children import environment
 from crash_task import FOLDER, HOLD, VALUES
 from crashes import RESUME, TRAIN, Server, check_covered, check_finished, one_line, placed, releases, server
 from privet import Run
@@ -54,10 +55,9 @@ def typed(place: Path) -> Callable[[str], Started]:
     """The real command, in a process of its own."""
 
     def begin(line: str) -> Started:
-        env = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
         words = [sys.executable, "-m", "privet", *line.split()]
         with (place / "stdout").open("w") as out, (place / "stderr").open("w") as err:
-            process = subprocess.Popen(words, cwd=place, env=env, stdout=out, stderr=err)
+            process = subprocess.Popen(words, cwd=place, env=environment(), stdout=out, stderr=err)
         return Started(pid=process.pid, is_alive=lambda: process.poll() is None, ended=process.wait)
 
     return begin

@@ -144,13 +144,12 @@ def test_a_folder_that_became_read_only_is_one_line_and_can_be_read(
 def stopped(tmp_path_factory: pytest.TempPathFactory, forks: Server) -> tuple[Path, Plan]:
     """A run that was killed after some steps, some of them since its last checkpoint."""
     place = tmp_path_factory.mktemp("damage") / "whole"
-    p = placed(place, steps=14)
-    crash = 70
-    while len(releases(place)) < 10:
-        shutil.rmtree(place)
-        placed(place, steps=14)
+    for crash in range(70, 500, 10):
+        p = placed(place, steps=14)
         forks.run(place, TRAIN, crash=crash)
-        crash += 10
+        if len(releases(place)) >= 10:
+            break
+        shutil.rmtree(place)
     assert all((place / FOLDER / file).exists() for file in FILES)
     assert len(releases(place)) < 14
     return place, p

@@ -16,6 +16,7 @@ DERIVED = (
     "fingerprint",
     "bytes",
     "sha256",
+    "layout",
 )  # they follow from keys: equal while no key is renamed
 MASKED = "(masked)"
 

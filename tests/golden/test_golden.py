@@ -121,7 +121,7 @@ CHECKS: dict[str, Callable[[Row], None]] = {
     "least-error-sum": least_error_sum,
     "noise-swap": noise_swap,
     "closed-form": closed_form,
-    "noise_multiplier": noise_for_epsilon,
+    "noise": noise_for_epsilon,
     "proactive-noise": noise_of_closed_form,
 }
 

@@ -22,7 +22,7 @@ shapes = st.lists(st.integers(NOTE, LIMIT), min_size=1, max_size=12)
 @cache
 def written(counts: tuple[int, ...]) -> list[bytes]:
     """The lines of a run that reserved these counts, or noted something of its loop, without a disk."""
-    line, digest = header_line(make_header(PLAN, run="0" * 32, reserve=LIMIT, seeded=False))
+    line, digest = header_line(make_header(PLAN, run="0" * 32, steps_per_line=LIMIT, seeded=False))
     lines, first, steps = [line], 0, PLAN.steps
     for place, count in enumerate(counts):
         if count == NOTE:

@@ -20,7 +20,12 @@ profiles = st.builds(
     half_life=levels.map(lambda x: max(1.0, x)),
 )
 runs = st.fixed_dictionaries(
-    {"length": st.integers(1, 300), "sample_rate": st.floats(1e-4, 1), "clipping_norm": shapes, "scale": levels}
+    {
+        "length": st.integers(1, 300),
+        "sample_rate": st.floats(1e-4, 1),
+        "clip_schedule": shapes,
+        "peak_noise_multiplier": levels,
+    }
 )
 OWN = 1e-9  # the learning rate is found to 1e-5, and the gap is flat there
 
@@ -37,7 +42,9 @@ def test_it_is_a_share(run: dict, noise: str, profile: Profile) -> None:
 def test_more_noise_never_scores_higher(run: dict, noise: str, profile: Profile, more: float) -> None:
     quiet = estimate(PlannedSteps(**run, noise_schedule=noise), dataset_size=SIZE, profile=profile)
     loud = estimate(
-        PlannedSteps(**run | {"scale": run["scale"] * more}, noise_schedule=noise), dataset_size=SIZE, profile=profile
+        PlannedSteps(**run | {"peak_noise_multiplier": run["peak_noise_multiplier"] * more}, noise_schedule=noise),
+        dataset_size=SIZE,
+        profile=profile,
     )
     assert loud.utility <= quiet.utility + OWN
 

@@ -18,10 +18,10 @@ SIZE, STEPS, NOISE, CLIP = 40, 3, 1.3, 0.4
 X, Y = torch.zeros(SIZE, 1500), torch.zeros(SIZE, dtype=torch.int64)  # zeros move no weight: noise is all there is
 
 
-def steps_of(size, *, rate=0.5, rule="flat", columns=1500, **given):
+def steps_of(size, *, sample_rate=0.5, rule="flat", columns=1500, **given):
     """What each step took off the weights, times the planned batch, by plain SGD with learning rate 1; on rank 0."""
     planned = plan(
-        delta=1e-3, dataset_size=SIZE, sample_rate=rate, steps=STEPS, noise_multiplier=NOISE, clipping_norm=CLIP,
+        delta=1e-3, dataset_size=SIZE, sample_rate=sample_rate, steps=STEPS, noise_multiplier=NOISE, clipping_norm=CLIP,
         rule=rule, solve="epsilon"
     )  # fmt: skip
 
@@ -33,7 +33,7 @@ def steps_of(size, *, rate=0.5, rule="flat", columns=1500, **given):
         found, before = [], [model.weight.detach().clone()]
 
         def after(*_):
-            found.append((before[0] - model.weight.detach()).double() * rate * SIZE)
+            found.append((before[0] - model.weight.detach()).double() * sample_rate * SIZE)
             before[0] = model.weight.detach().clone()
 
         optimizer.register_step_post_hook(after)
@@ -59,7 +59,7 @@ def right_spread(drawn, std, significance=ALARM):
         (3, {"sample_rate": 1.0, "max_physical_batch_size": 3}, NOISE * CLIP),
         (2, {"sample_rate": 1e-9}, NOISE * CLIP),  # empty batches
         (2, {"rule": "quantile:count_noise=2.6,speed=1e-9"}, NOISE * CLIP / (1 - 0.5**2) ** 0.5),
-        (2, {"secure": True, "columns": 1000}, NOISE * CLIP * 1.0005),  # the grid takes a little more
+        (2, {"secure_noise": True, "columns": 1000}, NOISE * CLIP * 1.0005),  # the grid takes a little more
     ],
     ids=str,
 )

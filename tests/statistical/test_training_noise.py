@@ -27,11 +27,11 @@ class Wide(nn.Module):
         return self.inner(x)
 
 
-def steps_of(*, x, rate=1.0, **given):
+def steps_of(*, x, sample_rate=1.0, **given):
     """What each step took off the weights, times the planned batch, by plain SGD with learning rate 1."""
     asked = {key: given.pop(key) for key in ("rule", "adjacency") if key in given}
     planned = plan(
-        delta=1e-3, dataset_size=SIZE, sample_rate=rate, steps=STEPS, noise_multiplier=NOISE, clipping_norm=CLIP,
+        delta=1e-3, dataset_size=SIZE, sample_rate=sample_rate, steps=STEPS, noise_multiplier=NOISE, clipping_norm=CLIP,
         **asked, solve="epsilon"
     )  # fmt: skip
     torch.manual_seed(0)
@@ -42,7 +42,7 @@ def steps_of(*, x, rate=1.0, **given):
     def after(*_):
         nonlocal before
         now = model.inner.weight.detach().clone()
-        found.append((before - now).double() * rate * SIZE)
+        found.append((before - now).double() * sample_rate * SIZE)
         before = now
 
     training.optimizer.register_step_post_hook(after)
@@ -66,7 +66,7 @@ ZEROS = torch.zeros(SIZE, 2000)
         ({}, NOISE * CLIP),
         ({"max_physical_batch_size": 3}, NOISE * CLIP),  # one noise for a step, however many pieces
         ({"sample_rate": 0.5}, NOISE * CLIP),
-        ({"sample_rate": 0.5, "secure": True}, NOISE * CLIP),  # a thousandth more, which is not seen here
+        ({"sample_rate": 0.5, "secure_noise": True}, NOISE * CLIP),  # a thousandth more, which is not seen here
         ({"sample_rate": 1e-9}, NOISE * CLIP),  # empty batches
         ({"sample_rate": 0.5, "augmentations": 2, "max_physical_batch_size": 4}, NOISE * CLIP),
         ({"adjacency": "replace-one"}, 2 * NOISE * CLIP),
@@ -100,7 +100,7 @@ def test_the_noise_is_on_top_of_the_clipped_sum():
 
 def test_every_step_and_every_run_has_noise_of_its_own():
     """Correlations of independent noises are normal with deviation 1 / sqrt(n); no two may be the same draw."""
-    flat = torch.cat([steps_of(x=ZEROS, rate=0.5).flatten(1), steps_of(x=ZEROS, rate=0.5).flatten(1)])
+    flat = torch.cat([steps_of(x=ZEROS, sample_rate=0.5).flatten(1), steps_of(x=ZEROS, sample_rate=0.5).flatten(1)])
     assert right_spread(flat, NOISE * CLIP, FRESH)
     correlations = torch.corrcoef(flat)
     pairs = correlations[torch.triu(torch.ones_like(correlations), 1) > 0]

@@ -373,7 +373,8 @@ def _print_one(one: "Best", line: "Line") -> None:
     recipe = one.recipe()
     budget, training = recipe.budget, recipe.training
     _, _, seeds = _reached(one, line)
-    plan = f"{recipe.count} steps, batch {recipe.batch_size:g} of {recipe.dataset_size:,}, clip {recipe.clipping_norm}"
+    batch = f"batch size {recipe.batch_size:g} of {recipe.dataset_size:,}"
+    plan = f"{recipe.count} steps, {batch}, clipping norm {recipe.clipping_norm}"
     lines = {
         "what": one.says,
         "budget": f"epsilon {format_bound(budget.epsilon, up=True)} at delta "

@@ -32,7 +32,8 @@ def test_the_list_says_what_is_reached_at_which_budget_and_how_to_train_it():
 
 def test_one_recipe_in_full_and_as_a_file_to_change():
     said = run("recipes digits-3 --save own.toml").stdout
-    for words in ("certified by pld from the run's ledger", "60 steps, batch 1000 of 4,000", "privet train own.toml"):
+    plan = "60 steps, batch size 1000 of 4,000, clipping norm 0.1"
+    for words in ("certified by pld from the run's ledger", plan, "privet train own.toml"):
         assert words in said
     planned = answer("plan own.toml --out plan.json")
     assert planned["guarantee"]["epsilon"] <= 3.0

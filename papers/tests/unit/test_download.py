@@ -295,8 +295,8 @@ def with_hole(size: int) -> bytes:
         (noted("GNU.sparse.major=1", "GNU.sparse.minor=0"), "has a file with holes"),
         (noted("GNU.sparse.size=x"), "not a whole tar.gz"),
         (noted("GNU.sparse.map=1,x"), "not a whole tar.gz"),
-        (noted("dataset_size=-512"), "more than 1,000,000 bytes"),
-        (noted("dataset_size=" + "9" * 30), "more than 1,000,000 bytes"),
+        (noted("size=-512"), "more than 1,000,000 bytes"),
+        (noted("size=" + "9" * 30), "more than 1,000,000 bytes"),
         (noted(*(f"number{k}=v" for k in range(101))), "is no plain file"),  # each member has a copy of all notes
         (gzip.compress(header(b"g", bytes(2**17))), "has a header of 131,072 bytes"),
         (gzip.compress(header(b"x", b"8 n=abc\n") * 3000 + bytes(1024)), "not a whole tar.gz"),  # a chain too deep

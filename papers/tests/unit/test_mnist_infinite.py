@@ -78,7 +78,7 @@ def test_as_many_records_as_the_files_have(where, mnist, folder, packed):
         assert known in made.source
     few = task("infinite-mnist:size=7", where=where)
     assert torch.equal(few.train[0], made.train[0][:7])
-    with pytest.raises(InvalidValue, match="dataset_size=24 is more than the 23"):
+    with pytest.raises(InvalidValue, match="size=24 is more than the 23"):
         task("infinite-mnist:size=24", where=where)
 
 

@@ -164,7 +164,7 @@ def known(data: cifar.Cifar, rows: dict[str, np.ndarray], archive: bytes, **pick
         )
         for name, held in rows.items()
     )  # fmt: skip
-    file = replace(data.archive, sha256=sha256(archive).hexdigest(), dataset_size=len(archive))
+    file = replace(data.archive, sha256=sha256(archive).hexdigest(), size=len(archive))
     return replace(data, batches=batches, archive=file)
 
 

@@ -178,7 +178,7 @@ def tgz(**members):
 
 
 def small(made, content):
-    file = replace(made.file, sha256=sha256(content).hexdigest(), dataset_size=len(content))
+    file = replace(made.file, sha256=sha256(content).hexdigest(), size=len(content))
     return replace(made, file=file, count=5, classes=3, width=3)
 
 

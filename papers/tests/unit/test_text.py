@@ -34,9 +34,7 @@ def where(tmp_path, monkeypatch):
 def known(monkeypatch, constant, content):
     """The public file `constant` is this content, for the test."""
     file = getattr(text, constant)
-    monkeypatch.setattr(
-        text, constant, replace(file, sha256=sha256(content).hexdigest(), dataset_size=len(content), url="")
-    )
+    monkeypatch.setattr(text, constant, replace(file, sha256=sha256(content).hexdigest(), size=len(content), url=""))
     return content
 
 
@@ -100,7 +98,7 @@ def archive(rows=REVIEWS, prefix="aclImdb/"):
 @pytest.fixture
 def tables(where, monkeypatch):
     content = table()
-    file = replace(text.IMDB_TABLES["train"], sha256=sha256(content).hexdigest(), dataset_size=len(content))
+    file = replace(text.IMDB_TABLES["train"], sha256=sha256(content).hexdigest(), size=len(content))
     monkeypatch.setattr(text, "IMDB_TABLES", {"train": file, "test": replace(file, name="test.csv")})
     for part in ("train", "test"):
         put(where, f"imdb/{part}.csv.xz", lzma.compress(content))
@@ -184,7 +182,7 @@ def test_a_part_of_the_training_reviews_is_mixed(where, tables):
     whole, part = task("imdb", where=where), task("imdb:size=2", where=where)
     assert torch.equal(part.train[0], whole.train[0][:2])
     assert torch.equal(part.held_out[0], whole.held_out[0])
-    with pytest.raises(InvalidValue, match="dataset_size=5 is more than the 4"):
+    with pytest.raises(InvalidValue, match="size=5 is more than the 4"):
         task("imdb:size=5", where=where)
 
 

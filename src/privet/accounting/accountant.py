@@ -56,9 +56,9 @@ def spent(
 
     Args:
         accountant: a registered name, or `my.module:Class`. What is not of this package is labelled `claimed` at most.
-        relation: which datasets are neighbours. Poisson sampling gives the same numbers under
-            `zero-out` (n is public) and `add-remove`; `replace` needs rate 1 or fixed-size sampling,
-            with `noise` counted in units of the doubled sensitivity.
+        adjacency: which datasets are neighbours. Poisson sampling gives the same numbers under
+            `zero-out` (n is public) and `add-remove`; `replace-one` needs sample rate 1 or fixed-size sampling,
+            with the noise counted in units of the doubled sensitivity.
         dataset_size: the number of records, if known: a delta of 1 / size or more draws a warning.
 
     >>> ledger = Ledger()
@@ -131,11 +131,11 @@ def _pld_lower_bound(ledger: Ledger, delta: float, adjacency: Adjacency) -> floa
 
 def warn_large_delta(delta: float, size: int, *, unit: Unit = "example") -> None:
     """Warn when delta is so large that publishing a random record (or client) whole would meet it."""
-    _check.whole(size=size)
+    _check.whole(dataset_size=size)
     if delta >= 1 / size:
         warnings.warn(
-            f"delta={delta!r} is at least 1/size={1 / size:.3g}: publishing one {unit} at random would "
-            f"satisfy it. Use 1/(10 size)={0.1 / size:.3g} or less.",
+            f"delta={delta!r} is at least 1/dataset_size={1 / size:.3g}: publishing one {unit} at random would "
+            f"satisfy it. Use 1/(10 dataset_size)={0.1 / size:.3g} or less.",
             stacklevel=3,
         )
 

@@ -219,7 +219,7 @@ def from_dp_event(event: Any) -> Ledger:
 
 
 def to_dp_event(ledger: Ledger, *, dataset_size: int | None = None) -> Any:
-    """`ledger` as a dp_accounting `DpEvent`. `dataset_size`, the number of records, is needed for fixed-size sampling."""
+    """`ledger` as a dp_accounting `DpEvent`. Fixed-size sampling needs the number of records."""
     return event_from_json(to_event_json(ledger, dataset_size=dataset_size))
 
 
@@ -284,12 +284,14 @@ def _release_event(step: Step, scale: float, size: int | None) -> dict[str, Any]
         }  # fmt: skip
     if step.sampling.name == "fixed-size":
         if size is None:
-            raise InvalidValue("size=None must be given for fixed-size sampling: the event holds numbers of examples.")
-        _check.whole(size=size)
+            raise InvalidValue(
+                "dataset_size=None must be given for fixed-size sampling: the event holds numbers of examples."
+            )
+        _check.whole(dataset_size=size)
         batch = round(step.sample_rate * size)
         if batch < 1 or not math.isclose(batch / size, step.sample_rate, rel_tol=1e-9):
             raise InvalidValue(
-                f"size={size!r} does not make sample_rate={step.sample_rate!r} a whole number of examples."
+                f"dataset_size={size!r} does not make sample_rate={step.sample_rate!r} a whole number of examples."
             )
         return {
             "class_name": "SampledWithoutReplacementDpEvent", "source_dataset_size": size, "sample_size": batch,

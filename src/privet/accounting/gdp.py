@@ -131,7 +131,10 @@ class Gdp(GaussianAccountant):
 
     def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
         if step.sampling.name != "shuffled" and step.sample_rate < 1 and step.noise_multiplier < LEAST_SAMPLED_NOISE:
-            return f"noise_multiplier={step.noise_multiplier:g} is below {LEAST_SAMPLED_NOISE:g}, where e^(1/noise^2) overflows. Use more noise."
+            return (
+                f"noise_multiplier={step.noise_multiplier:g} is below {LEAST_SAMPLED_NOISE:g}, where e^(1/noise^2) "
+                "overflows. Use more noise."
+            )
         return super().unsupported_reason(step, adjacency)
 
     def bounds(self, ledger: Ledger, delta: float) -> tuple[float | None, float]:

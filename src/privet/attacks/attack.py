@@ -151,7 +151,8 @@ def attack(
         at_steps: of first, middle, last, and numbers from 1; a run is looked at where its checkpoint stands. `all` is
             the whole run of a plan, for `prior`.
         model: `shallow-cnn` with sigmoids unless a plan or run says otherwise.
-        noise, clip, rate, steps: of the plans of methods given by name; the first two are those of Wei and Liu.
+        noise_multiplier, clipping_norm, sample_rate, steps: of the plans of methods given by name; the first two are
+            those of Wei and Liu.
         uncertified: methods by the papers' own rules, which may have no guarantee.
         out: a folder where outcomes are kept; those that are there already are not computed again.
         progress: told (done, of, what is next).
@@ -188,7 +189,7 @@ def attack(
         for name in sources for number in _step_numbers(plans, sources[name], at_steps) for spelling in made
         if number != ALL or (spelling == "prior" and isinstance(sources[name], Plan))
     ]  # fmt: skip
-    shelf = _Shelf(out, {"task": loaded.name, "size": loaded.size, **settings}, plans[0])
+    shelf = _Shelf(out, {"task": loaded.name, "dataset_size": loaded.size, **settings}, plans[0])
     outcomes: list[Outcome] = []
     for name, source in sources.items():
         moments: dict[int, observing.AttackedStep] = {}

@@ -40,7 +40,7 @@ class CandidateIdentification:
             raise InvalidValue("candidates=None: `prior` chooses among known examples. Give some to the observation.")
         if observation.batch != 1:
             raise Unsupported(
-                f"batch={observation.batch} is more than one example. `prior` tells which one it was. Use batch 1."
+                f"batch_size={observation.batch} is more than one example. `prior` tells which one it was. Use batch 1."
             )
         scores = _candidate_scores(observation, *observation.candidates)  # (N, K)
         return _most_likely_candidates(scores, observation.candidates, 1, time.perf_counter() - begun)
@@ -100,8 +100,8 @@ def identify_from_run(
     """
     if plan.is_unsound or victims.batch != 1 or plan.steps[0].sampling.name != "poisson":
         raise Unsupported(
-            f"rule={plan.rule!r}, batch={victims.batch}: a whole run is attacked with a sound rule, Poisson sampling "
-            "and one example for each victim. Leave `all` out of the steps."
+            f"rule={plan.rule!r}, batch_size={victims.batch}: a whole run is attacked with a sound rule, Poisson "
+            "sampling and one example for each victim. Leave `all` out of the steps."
         )
     begun, source = time.perf_counter(), torch.Generator().manual_seed(seed)
     scores = torch.zeros(2 * victims.size, len(victims.candidates[0]), dtype=torch.float64)

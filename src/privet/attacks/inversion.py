@@ -249,8 +249,8 @@ class Analytic:
         begun = time.perf_counter()
         if observation.batch != 1:
             raise Unsupported(
-                f"batch={observation.batch} is more than one example. Their inputs are mixed in the first layer. Use "
-                "invert-l2, or batch 1."
+                f"batch_size={observation.batch} is more than one example. Their inputs are mixed in the first layer. "
+                "Use invert-l2, or batch 1."
             )
         weight, bias = _first_layer(observation)
         found = torch.einsum("no,noi->ni", bias, weight) / bias.square().sum(1, keepdim=True).clamp(min=1e-30)

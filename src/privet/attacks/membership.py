@@ -236,7 +236,8 @@ def score_attack(
         attack=attack, roc=(false, true), tpr={rate: float(true[false <= rate].max()) for rate in RATES},
         advantage=float(passed[inside].mean() - passed[~inside].mean()),
         is_violation=curve is not None and any(
-            _exceeds_curve(values, targets.members, t, curve, significance / (2 * len(RATES) + 2)) for t in (*thresholds, best)
+            _exceeds_curve(values, targets.members, t, curve, significance / (2 * len(RATES) + 2))
+            for t in (*thresholds, best)
         ),
     )  # fmt: skip
 
@@ -339,7 +340,7 @@ def membership_inference(
         what: names of methods, or a plan; None is training without privacy alone.
         records: how many may be in or out; all others always take part.
         model: the task's own unless it is given.
-        noise, clip, rate, steps: of the plans of methods given by name.
+        noise_multiplier, clipping_norm, sample_rate, steps: of the plans of methods given by name.
 
     >>> found = membership_inference(None, "digits:size=60", records=20, shadows=4, targets=2, model="linear", steps=3)
     >>> [score.attack for score in found.methods[0].scores]

@@ -55,7 +55,7 @@ def choose_targets(
     task: Task, *, examples: int, batch: int = 1, candidates: int = 1000, seed: int = 0
 ) -> TargetRecords:
     """`examples` victims of `batch` records each, all different, drawn evenly from K candidates of the training set."""
-    _check.whole(examples=examples, batch=batch)
+    _check.whole(examples=examples, batch_size=batch)
     _check.whole(least=2, candidates=candidates)
     shape, classes = task.facts.get("shape"), task.facts.get("classes")
     if shape is None or classes is None or len(shape) != 3:
@@ -65,7 +65,7 @@ def choose_targets(
         )
     if batch > MOST_BATCH:
         raise InvalidValue(
-            f"batch={batch} must be at most {MOST_BATCH}. Reconstruction from larger batches is not "
+            f"batch_size={batch} must be at most {MOST_BATCH}. Reconstruction from larger batches is not "
             "attempted. Use fewer."
         )
     most = min(candidates, task.size)

@@ -220,8 +220,8 @@ class Outcome:
         low, high = self.limits
         return {
             "method": self.method, "attack": self.attack, "step": self.step or "all", "rule": self.rule,
-            "noise_multiplier": self.noise_multiplier, "clipping_norm": self.clipping_norm, "std": self.std, **self.found.as_dict(),
-            "control": self.control.as_dict(),
+            "noise_multiplier": self.noise_multiplier, "clipping_norm": self.clipping_norm, "std": self.std,
+            **self.found.as_dict(), "control": self.control.as_dict(),
             "difference": self.difference, "difference_lower": low, "difference_upper": high,
             "confidence": CONFIDENCE, "ceiling": self.ceiling, "run_ceiling": self.run_ceiling,
             "violation": self.is_violation, "iterations": self.iterations, "evaluations": self.evaluations,

@@ -95,7 +95,7 @@ def audit(
         canaries: in the one run; `task` makes them mislabelled examples in place of a block of their own.
         scenes: neighbours of your own, in place of those made here.
         claim: for a plan, the curve that is claimed in place of the plan's own.
-        alarm: the chance that a kind of test accuses a mechanism that keeps its claim.
+        significance: the chance that a kind of test accuses a mechanism that keeps its claim.
 
     >>> audit("quarter-noise", kinds=["replay"]).verdict
     'violation'
@@ -242,4 +242,5 @@ def _describe_charge(which: MechanismClaim) -> str:
     first = which.steps[0]
     many = f"{len(which.steps)} steps" if len(which.steps) > 1 else "one step"
     rate = f", {first.sampling} sampling at rate {first.sample_rate:g}" if which.is_sampled else ""
-    return f"{many} with noise {first.noise_multiplier:.4g}{rate}, {which.adjacency}: like mu = {equivalent_mu(which.curve):.3g}"
+    noise, mu = f"{first.noise_multiplier:.4g}", f"{equivalent_mu(which.curve):.3g}"
+    return f"{many} with noise {noise}{rate}, {which.adjacency}: like mu = {mu}"

@@ -144,18 +144,18 @@ def flatten_releases(released: Released, which: MechanismClaim, stds: "Mapping[s
 # --- one step of a clipping rule through the engine --------------------------------------------------
 
 
-class Overheard:
+class RecordingRule:
     """An adaptive rule that also keeps what is released before it turns it into what the optimizer sees."""
 
     def __init__(self, rule: Any) -> None:
         self._rule = self.inner = rule  # the inner one clips: a wrapper is not known as one of the package's rules
-        self.heard: dict[str, Tensor] = {}
+        self.released: dict[str, Tensor] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rule, name)
 
     def learn(self, grads: Mapping[str, Tensor], statistics: Tensor, **given: Any) -> Any:
-        self.heard = dict(grads) | ({"count": statistics.clone()} if len(statistics) else {})
+        self.released = dict(grads) | ({"count": statistics.clone()} if len(statistics) else {})
         return self._rule.learn(grads, statistics, **given)
 
 
@@ -183,7 +183,7 @@ class EngineStep:
             for number in range(WARM):
                 self._release(self._clipped_sum(public, torch.arange(SIZE - 1)), whole, Randomness(number))
             self._memory = self._rule.state_dict()
-            self._rule = Overheard(self._rule)
+            self._rule = RecordingRule(self._rule)
 
     @property
     def claim(self) -> MechanismClaim:
@@ -248,4 +248,4 @@ class EngineStep:
             whole, self._rule, step=step, batch_size=self.batch, randomness=randomness, adjacency=self.adjacency,
             uncertified=self.uncertified,
         )  # fmt: skip
-        return self._rule.heard if isinstance(self._rule, Overheard) else found.grads
+        return self._rule.released if isinstance(self._rule, RecordingRule) else found.grads

@@ -187,9 +187,9 @@ def _rate_of(rate: float | None, batch: float | None, size: int | None) -> float
     assert batch is not None
     if size is None:
         raise click.UsageError("--batch-size needs --dataset-size.")
-    _check.positive(batch=batch)
+    _check.positive(batch_size=batch)
     if batch > size:
         raise InvalidValue(
-            f"batch={batch:g} must be at most size={size}. An example takes part at most once in a step."
+            f"batch_size={batch:g} must be at most dataset_size={size}. An example takes part at most once in a step."
         )
     return batch / size

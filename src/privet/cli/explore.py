@@ -189,8 +189,8 @@ def print_best(
         common.print_object({
             "found": dict(found.values), "at_the_edge": list(found.edges),
             "guarantee": found.plan.guarantee.as_dict(), "utility": found.utility.as_dict(),
-            "recipe": found.recipe.as_dict(), "peak_noise_multiplier": found.plan.peak_noise_multiplier, "steps": len(found.plan.steps),
-            "batch_size": found.plan.batch_size, "hash": found.plan.hash,
+            "recipe": found.recipe.as_dict(), "peak_noise_multiplier": found.plan.peak_noise_multiplier,
+            "steps": len(found.plan.steps), "batch_size": found.plan.batch_size, "hash": found.plan.hash,
             "trials": [trial.as_dict() for trial in found.trials],
             "seconds": seconds, "out": None if out is None else str(out),
         })  # fmt: skip

@@ -168,8 +168,8 @@ def _print_plan(found: "Plan", seconds: float, closed: "Plan | None") -> None:
     if closed is not None and closed.certified is not None:
         verdict = "holds" if _holds(closed) else "fails"
         proven = format_outward(closed.certified.epsilon, up=True)
-        lines.append(("closed form", f"noise multiplier {closed.peak_noise_multiplier:.6g}; its condition {verdict} here: certified "
-                      f"epsilon {proven}"))  # fmt: skip
+        said = f"noise multiplier {closed.peak_noise_multiplier:.6g}; its condition {verdict} here"
+        lines.append(("closed form", f"{said}: certified epsilon {proven}"))
     lines += describe_plan(found)
     common.print_lines([*lines, ("time", f"{seconds:.3f} s")], WIDTH)
 

@@ -76,7 +76,7 @@ def tune_command(
 
     \b
     Examples:
-      privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --try clip=0.5,1 --plot scores.png
+      privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --try clipping-norm=0.5,1 --plot scores.png
       privet tune recipe.toml --try lr=0.01..1 --try momentum=0,0.9 --trials 20
       privet tune --epsilon 3 --epochs 10 --try lr=0.05,0.1,0.2 --selection geometric --trials 5
     """

@@ -16,6 +16,6 @@ from privet.planning.clipping_rules import registry
 registry.seal()  # any other rule is from outside: mapped over the examples, and held to its bound
 
 __all__ = [
-    "AdaptiveClippingRule", "ClippedSum", "ClippingRule", "UncertifiedRule", "adaclip", "bounded_scales",
+    "AdaptiveClippingRule", "ClippedSum", "ClippingRule", "UncertifiedRule", "adaclip",
     "clipped_sum", "clipping_rule", "fixed", "is_adaptive", "is_published", "quantile", "register", "registry",
 ]  # fmt: skip

@@ -41,11 +41,12 @@ class ClippedSum:
         for name, grad in self.grads.items():
             left = [piece._lost[name] for piece in (self, other) if name in piece._lost]
             grads[name], lost[name] = _two_sum(grad, other.grads[name], left)
+        mine, theirs = self.raw_statistics, other.raw_statistics
         return ClippedSum(
             grads=grads, l2_bound=self.l2_bound,
             raw_norms=torch.cat([self.raw_norms, other.raw_norms]),
             raw_batch_size=self.raw_batch_size + other.raw_batch_size,
-            raw_statistics=None if self.raw_statistics is None or other.raw_statistics is None else self.raw_statistics + other.raw_statistics,
+            raw_statistics=None if mine is None or theirs is None else mine + theirs,
             _lost=lost,
         )  # fmt: skip
 
@@ -190,11 +191,11 @@ def sum_batch(
 
 
 def check_clip(clip: float) -> None:
-    _check.positive(clip=clip)
+    _check.positive(clipping_norm=clip)
     if clip < LEAST_CLIP:
         raise InvalidValue(
-            f"clip={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, so norms "
-            "would come out too small. Scale the loss up, and the clip with it."
+            f"clipping_norm={clip!r} must be at least {LEAST_CLIP:g}. The squares of such gradients vanish in float32, "
+            "so norms would come out too small. Scale the loss up, and the clip with it."
         )
 
 

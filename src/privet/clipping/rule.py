@@ -79,7 +79,7 @@ class AdaptiveClippingRule(ClippingRule, Protocol):
 
 
 class UncertifiedRule(ClippingRule, Protocol):
-    """As a paper prints it, though its proof does not cover it. `l2_bound` tells the truth, `claimed_sensitivity` the claim."""
+    """As a paper prints it, though its proof does not cover it: `l2_bound` is true, `claimed_sensitivity` its claim."""
 
     caveat: str  # why there is no guarantee
 
@@ -293,7 +293,7 @@ class _Outside(BoundedRule):
 
 
 class _OutsideRemembering(_Outside, _Remembering):
-    """One from outside, with a memory: also its statistics and the gradients that it changes are those of one example."""
+    """One from outside, with a memory: its statistics and the gradients that it changes are of one example, too."""
 
     def transform(self, shares: Shares, named: Grads) -> Shares:
         """Its answers are kept whole: what is measured is then what is added, whatever it would say if asked again."""

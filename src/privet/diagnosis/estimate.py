@@ -80,7 +80,9 @@ def estimate(
         plain_ms=1e3 * plain * batch_size / rows,
         peak_bytes=None if line is None else round(line[0] + line[1] * at_once),
         bytes_each=None if line is None else round(line[1]),
-        physical=None if most >= batch_size + SPREAD * math.sqrt(batch_size) else at_once if at_once < 16 else at_once // 8 * 8,
+        physical=None
+        if most >= batch_size + SPREAD * math.sqrt(batch_size)
+        else at_once if at_once < 16 else at_once // 8 * 8,
         fits=line is None or limit is None or line[0] + line[1] <= SAFE * limit,
     )  # fmt: skip
 
@@ -122,7 +124,8 @@ class _Trial:
         return self._held[count]
 
     def clip_and_sum(self, count: int) -> ClippedSum:
-        return clipped_sum(self.model, self.loss_fn, self.rows(count), rule=self.rule, clipping_norm=self.step.clipping_norm,
+        return clipped_sum(self.model, self.loss_fn, self.rows(count), rule=self.rule,
+                           clipping_norm=self.step.clipping_norm,
                            uncertified=self.uncertified)  # fmt: skip
 
     def add_noise(self, found: ClippedSum) -> Release:

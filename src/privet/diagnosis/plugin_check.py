@@ -123,7 +123,7 @@ def _bound_is_public(spec: Any) -> str:
     return ""
 
 
-def _factors_are_of_one_example(spec: Any) -> str:
+def _scales_are_of_one_example(spec: Any) -> str:
     """Also that they can be mapped: no random numbers, no branch on a value; the engine says which."""
     rule, norms = _bounded(spec), torch.tensor([[0.2, 0.1], [4.0, 3.0], [0.5, 9.0], [1e-6, 0.0]])
     together = rule.unbounded_scales(norms, CLIP)
@@ -174,7 +174,7 @@ def _state_is_restored(spec: Any) -> str:
 CLIPPING_RULE = Contract(kind="clipping rule", needs=rules.needs, checks={
     "every parameter is in one group": _parameters_are_grouped,
     "its bound is a public number, finite and > 0": _bound_is_public,
-    "the scales of an example depend on that example alone": _factors_are_of_one_example,
+    "the scales of an example depend on that example alone": _scales_are_of_one_example,
     "no example adds more than its bound": _examples_stay_within_the_bound,
     "a neighbouring batch moves the sum by at most the bound": _a_neighbour_is_within_the_bound,
     "its state is saved and restored": _state_is_restored,

@@ -114,7 +114,7 @@ class ExampleLevelClient:
         seed: makes it reproducible, and not private; `path` tells clients with one seed apart.
 
     >>> import tempfile, torch
-    >>> p = make_plan(delta=1e-3, size=40, batch=8, steps=10, noise=2.0, solve="epsilon")
+    >>> p = make_plan(delta=1e-3, dataset_size=40, batch_size=8, steps=10, noise_multiplier=2.0, solve="epsilon")
     >>> x, y = torch.randn(40, 3), torch.randint(2, (40,))
     >>> model = nn.Linear(3, 2)
     >>> losses = lambda out, y: nn.functional.cross_entropy(out, y, reduction="none")

@@ -99,9 +99,9 @@ class Federated:
 
 def federate(
     plan: Plan, task: "str | Task | None" = None, *, out: str | Path, seed: int | None = None,
-    where: DataFolders | None = None, tell: Tell = lambda line: None, fleet: ClientPool | None = None, **settings: Any,
+    where: DataFolders | None = None, tell: Tell = lambda line: None, pool: ClientPool | None = None, **settings: Any,
 ) -> Federated:  # fmt: skip
-    """A federation in a folder of its own; its clients are simulated, or those of `fleet`. `settings`: see `Settings`.
+    """A federation in a folder of its own; its clients are simulated, or those of `pool`. `settings`: see `Settings`.
 
     With unit="client" in the plan, its size and batch count clients: the server samples, clips, adds noise. With
     unit="example" each client spends the same recipe on its own records, with its own plan and ledger.
@@ -131,7 +131,7 @@ def federate(
     loaded = task_of(chosen.task if task is None else task, where=where)
     _check_new(folder)
     weights_seed = secrets.randbits(48) if seed is None else seed
-    parts = _Parts(plan, loaded, chosen, weights_seed=weights_seed, seed=seed, folder=folder, fleet=fleet)
+    parts = _Parts(plan, loaded, chosen, weights_seed=weights_seed, seed=seed, folder=folder, pool=pool)
     server = parts.new_server()
     write_plan(folder, plan)
     description.write(folder, chosen, weights_seed=weights_seed, seed=seed, own_task=isinstance(task, Task))
@@ -140,7 +140,7 @@ def federate(
 
 def resume_federation(
     out: str | Path, *, task: Task | None = None, rounds: int | None = None, where: DataFolders | None = None,
-    tell: Tell = lambda line: None, fleet: ClientPool | None = None,
+    tell: Tell = lambda line: None, pool: ClientPool | None = None,
 ) -> Federated:  # fmt: skip
     """The federation in a folder, at the next round of its ledger, with the weights of its last checkpoint.
 
@@ -162,7 +162,7 @@ def resume_federation(
     loaded = task_of(chosen.task if task is None else task, where=where)
     parts = _Parts(
         found.plan, loaded, chosen, weights_seed=about["weights_seed"], seed=found.seed, folder=found.folder,
-        fleet=fleet,
+        pool=pool,
     )  # fmt: skip
     server, weights_of = parts.resume_server(found.rounds)
     if rounds is not None:
@@ -175,18 +175,18 @@ class _Parts:
 
     def __init__(
         self, plan: Plan, task: Task, settings: Settings, *, weights_seed: int, seed: int | None, folder: Path,
-        fleet: ClientPool | None,
+        pool: ClientPool | None,
     ) -> None:  # fmt: skip
         check_preprocessing(task.non_private_preprocessing)
         self.plan, self.task, self.settings, self.folder, self.seed = plan, task, settings, folder, seed
         with seed_torch(weights_seed):
             self.model: nn.Module = task.network(settings.model)
         self.optimizer: Optimizer = server_optimizer(settings, plan, self.model)
-        if fleet is None:
+        if pool is None:
             cut = partition(task, settings.clients, way=settings.split, seed=settings.split_seed)
             worker = Worker(plan=plan, settings=settings, losses=task.losses, seed=seed)
-            fleet = InProcess(worker, task, cut, folder)
-        self.fleet: ClientPool = fleet
+            pool = InProcess(worker, task, cut, folder)
+        self.pool: ClientPool = pool
         self.until = check_rounds(settings, plan.guarantee, planned_rounds(plan, settings))
 
     @property
@@ -218,7 +218,7 @@ class _Parts:
     def _example_level_server(self, number: int, standing: dict[int, dict[str, Any]]) -> Records:
         return Records(
             model=self.model, optimizer=self.optimizer, sample=self.settings.sample, clients=self.settings.clients,
-            seed=self.seed, steps_done=number, standing=standing, sizes=self.fleet.sizes,
+            seed=self.seed, steps_done=number, standing=standing, sizes=self.pool.sizes,
         )  # fmt: skip
 
     def run_rounds(self, server: "Server | Records", *, tell: Tell, weights_of: int | None = None) -> Federated:
@@ -226,7 +226,7 @@ class _Parts:
         try:
             with catch_interrupts() as interrupt:
                 rounds = FederatedLoop(
-                    server, self.fleet, self.task, self.settings, folder=self.folder, until=self.until, tell=tell,
+                    server, self.pool, self.task, self.settings, folder=self.folder, until=self.until, tell=tell,
                     stop=lambda: interrupt.asked,
                 )  # fmt: skip
                 if weights_of is not None:

@@ -3,7 +3,7 @@
 app = server_app()      # in the app's server module
 app = client_app()      # in its client module; SuperNodes say which client they are: --node-config "partition-id=0"
 
-The server's rounds, ledgers and checkpoints are those of `federate`: only the fleet is another. Flower's own strategies
+The server's rounds, ledgers and checkpoints are those of `federate`: only the pool is another. Flower's own strategies
 are not used: they average over who has answered, and they know no budget.
 """
 
@@ -58,7 +58,7 @@ def import_flower() -> Any:
 # --- the server --------------------------------------------------------------------------------------
 
 
-class FlowerFleet:
+class FlowerPool:
     """Clients behind a Flower grid. A node is told apart by the client number that it says it is, one node for each.
 
     Args:
@@ -199,17 +199,17 @@ def server_app() -> "ServerApp":
 
 def serve(grid: "Grid", config: Mapping[str, Any]) -> Federated:
     settings, folder = settings_from_config(config), Path(str(config["out"]))
-    fleet = FlowerFleet(
+    pool = FlowerPool(
         grid, clients=settings.clients, timeout=float(config.get("timeout", 60.0)), wait=int(config.get("wait", 1)),
         sizes=sizes_from_config(config),
     )  # fmt: skip
     if (folder / NAME).exists():
         _check_plan(str(config["plan"]), folder)
-        return resume_federation(folder, fleet=fleet, tell=_print_line)
+        return resume_federation(folder, pool=pool, tell=_print_line)
     plan = Plan.load(str(config["plan"]))
     idle = unused_settings(plan.recipe.budget.unit, settings.algorithm)  # one config has the keys of both units
     given = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in idle}
-    return federate(plan, out=folder, fleet=fleet, tell=_print_line, **given)
+    return federate(plan, out=folder, pool=pool, tell=_print_line, **given)
 
 
 def _check_plan(given: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The rounds of a federation: ask, aggregate, evaluate, save; the same over any fleet."""
+"""The rounds of a federation: ask, aggregate, evaluate, save; the same over any pool."""
 
 import math
 import time
@@ -108,10 +108,10 @@ class FederatedLoop:
     """A federation on its way: `go` makes the rounds until `until`, and leaves metrics and a checkpoint behind."""
 
     def __init__(
-        self, server: "Server | Records", fleet: ClientPool, task: Task, settings: Settings, *, folder: Path,
+        self, server: "Server | Records", pool: ClientPool, task: Task, settings: Settings, *, folder: Path,
         until: int, stop: Stop = lambda: False, tell: Tell = lambda line: None,
     ) -> None:  # fmt: skip
-        self._server, self._fleet, self._task, self._settings = server, fleet, task, settings
+        self._server, self._pool, self._task, self._settings = server, pool, task, settings
         self._folder, self._until, self._stop, self._tell = folder, until, stop, tell
         self._every = settings.evaluate_every or math.ceil(until / EVALUATIONS)
         self._saved = -math.inf
@@ -132,14 +132,14 @@ class FederatedLoop:
 
     def _run_client_rounds(self, server: Server) -> None:
         for chosen in server:
-            asked = self._fleet.ask(server.steps_done - 1, chosen, server.model)
+            asked = self._pool.ask(server.steps_done - 1, chosen, server.model)
             server.step((answer.client, answer.update) for answer in asked if answer.update is not None)
             if self._is_over():
                 break
 
     def _run_example_rounds(self, server: Records) -> None:
         while True:
-            server.step(self._fleet.ask(server.steps_done, server.choose_clients(), server.model))
+            server.step(self._pool.ask(server.steps_done, server.choose_clients(), server.model))
             if self._is_over():
                 break
 

@@ -47,7 +47,8 @@ class Server:
 
     >>> import torch
     >>> from privet import plan
-    >>> p = plan(delta=1e-3, dataset_size=50, batch_size=10, steps=3, noise_multiplier=2.0, solve="epsilon", unit="client")
+    >>> p = plan(delta=1e-3, dataset_size=50, batch_size=10, steps=3, noise_multiplier=2.0, solve="epsilon",
+    ...          unit="client")
     >>> model = nn.Linear(3, 2)
     >>> server = Server(model, torch.optim.SGD(model.parameters(), lr=1.0), p, clients=50)
     >>> for chosen in server:

@@ -60,7 +60,7 @@ class Header:
     dataset: str | None = None  # the name of the records, which other runs on them share
 
     def __post_init__(self) -> None:
-        _check.whole(size=self.size, reserve=self.reserve, length=self.length)
+        _check.whole(dataset_size=self.size, steps_per_line=self.reserve, length=self.length)
         _check.one_of(ADJACENCIES, adjacency=self.adjacency)
         _check.one_of(UNITS, unit=self.unit)
         _check.delta(self.delta)

@@ -187,7 +187,7 @@ def add_secure_noise(
     float64 where a sum is, float32 otherwise: to scale and to round what is released costs nothing.
 
     >>> sums = {"w": torch.ones(2, 3)}
-    >>> noised = add_secure_noise(sums, grid=Grid(width=2.0**-20, spread=2.0**20), generator=Randomness(0))
+    >>> noised = add_secure_noise(sums, grid=Grid(width=2.0**-20, spread=2.0**20), randomness=Randomness(0))
     >>> bool(torch.equal(noised["w"] * 2**20, (noised["w"] * 2**20).round()))
     True
     """

@@ -80,7 +80,7 @@ def add_noise(
     is views of it. `in_place` takes the buffer that `clipped_sum` made, if it is one: then the sums themselves are
     gone. `divisor` is a public constant, the planned batch, never the realised one.
 
-    >>> noised = add_noise({"w": torch.zeros(2, 3)}, std=1.0, generator=Randomness(0))
+    >>> noised = add_noise({"w": torch.zeros(2, 3)}, std=1.0, randomness=Randomness(0))
     >>> noised["w"].shape, noised["w"].dtype
     (torch.Size([2, 3]), torch.float32)
     """

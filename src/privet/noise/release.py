@@ -115,9 +115,9 @@ class Releaser:
         bound = rule.bound(charge.clip, self.groups)
         if total.l2_bound != bound:
             raise InvalidValue(
-                f"l2_bound={total.l2_bound!r} of the sum must be {bound!r}, the rule's at clip={charge.clip!r}. "
-                "The noise would not be of the size charged. Clip the batch by this rule at the step's clip, and "
-                "release it once."
+                f"l2_bound={total.l2_bound!r} of the sum must be {bound!r}, the rule's at "
+                f"clipping_norm={charge.clip!r}. The noise would not be of the size charged. Clip the batch by this "
+                "rule at the step's clip, and release it once."
             )
         part_of = self.ranks.noise_per_rank if self.mechanism.splits else float
         noise, found = part_of(step.noise_multiplier), list[Sums]()
@@ -306,11 +306,11 @@ def gradient_noise(noise: float, statistics_noise: float) -> float:
     and both come from one sample: one Gaussian step. Charged as two steps they would cost less than the truth.
     Source: Andrew et al. 2021, arXiv:1905.03871, Theorem 1.
     """
-    _check.positive(noise=noise)
+    _check.positive(noise_multiplier=noise)
     if not statistics_noise > noise:
         raise InvalidValue(
-            f"count_noise={statistics_noise!r} must be above the step's noise={noise!r}. The count alone would cost "
-            "more than the step is charged. Leave it out, or give more."
+            f"count_noise={statistics_noise!r} must be above the step's noise_multiplier={noise!r}. The count alone "
+            "would cost more than the step is charged. Leave it out, or give more."
         )
     ratio = noise / statistics_noise
     return noise / math.sqrt((1 - ratio) * (1 + ratio)) * (1 + 1e-15)

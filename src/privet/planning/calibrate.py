@@ -1,6 +1,6 @@
-"""Calibration: the height of a noise shape that meets a budget, and a recipe solved for one knob, given the others.
+"""Calibration: the peak of a noise shape that meets a budget, and a recipe solved for one knob, given the others.
 
-The height is never above the budget, and within 1e-4 below. The search is a secant in log-log, kept in a bracket and
+The peak is never above the budget, and within 1e-4 below. The search is a secant in log-log, kept in a bracket and
 started from the extended central limit theorem. What it returns has been priced by the accountant itself: an estimate
 can cost time, never privacy.
 
@@ -31,10 +31,10 @@ from privet.planning.recipe import steps_in_epochs
 
 RTOL = 1e-4
 AIM = 0.3 * RTOL  # below the target: within reach of a secant, and clear of rounding
-LEAST_HEIGHT, MOST_HEIGHT = 2.0**-20, 2.0**20
+LEAST_PEAK, MOST_PEAK = 2.0**-20, 2.0**20
 MOST_TRIES = 150
 REACH = 3.0
-_CLOSEST = 1e-13  # heights nearer than this are one height
+_CLOSEST = 1e-13  # heights nearer than this are one peak
 
 CHEAP = ("zcdp", "tcdp")  # formulas: as near the target as floating point can see costs nothing
 FINE = 1e-12
@@ -44,15 +44,15 @@ EpsilonAt = Callable[[float], float]
 AttackEvidence = list[tuple[float, float]]  # (logarithm of what was tried, that of its cost over the aim)
 
 
-def scale_levels(levels: LossLevels, height: float) -> LossLevels:
-    """The levels with every noise multiplied by `height`: mu_t / height."""
-    return LossLevels(levels.rate, levels.mu / height, levels.count, levels.gaussian / height**2)
+def scale_levels(levels: LossLevels, peak: float) -> LossLevels:
+    """The levels with every noise multiplied by `peak`: mu_t / peak."""
+    return LossLevels(levels.rate, levels.mu / peak, levels.count, levels.gaussian / peak**2)
 
 
 def pld_epsilon_at(ledger: Ledger, delta: float) -> EpsilonAt:
-    """The certified upper bound as a function of the height; the distinct levels are found once."""
+    """The certified upper bound as a function of the peak; the distinct levels are found once."""
     levels = loss_levels(ledger)
-    return lambda height: pld.epsilon_bounds(scale_levels(levels, height), delta)[1]
+    return lambda peak: pld.epsilon_bounds(scale_levels(levels, peak), delta)[1]
 
 
 def proactive_noise(*, epsilon: float, delta: float) -> float:
@@ -74,7 +74,7 @@ def proactive_noise(*, epsilon: float, delta: float) -> float:
 
 
 def clt_height(ledger: Ledger, *, epsilon: float, delta: float) -> float:
-    """The height at which the extended central limit theorem gives exactly (epsilon, delta).
+    """The peak at which the extended central limit theorem gives exactly (epsilon, delta).
 
         mu_tot^2 = sum over rate < 1 of q_t^2 (e^(mu_t^2 / h^2) - 1)  +  sum over rate 1 of mu_t^2 / h^2
 
@@ -104,18 +104,18 @@ def clt_height(ledger: Ledger, *, epsilon: float, delta: float) -> float:
 
 
 def calibrate(epsilon_at: EpsilonAt, *, epsilon: float, start: float = 1.0, rtol: float = RTOL) -> float:
-    """A height with epsilon (1 - rtol) <= epsilon_at(height) <= epsilon.
+    """A peak with epsilon (1 - rtol) <= epsilon_at(peak) <= epsilon.
 
-    `epsilon_at` must not rise with the height; where it is refused (Unsupported) it counts as infinite. If it jumps
-    over the interval, the least height on the private side to 13 digits.
+    `epsilon_at` must not rise with the peak; where it is refused (Unsupported) it counts as infinite. If it jumps
+    over the interval, the least peak on the private side to 13 digits.
 
-    >>> round(calibrate(lambda height: 3 / height, epsilon=2.0), 3)
+    >>> round(calibrate(lambda peak: 3 / peak, epsilon=2.0), 3)
     1.5
 
     Raises:
-        NoSolution: even a height of 2^20 costs more, or 2^-20 less.
+        NoSolution: even a peak of 2^20 costs more, or 2^-20 less.
     """
-    low, high = LEAST_HEIGHT, MOST_HEIGHT  # too little noise, and enough: both ends are checked when they are reached
+    low, high = LEAST_PEAK, MOST_PEAK  # too little noise, and enough: both ends are checked when they are reached
     aim = math.log(epsilon) + math.log1p(-AIM * rtol / RTOL)
     tried: AttackEvidence = []
     here = min(max(start, low), high)
@@ -123,7 +123,7 @@ def calibrate(epsilon_at: EpsilonAt, *, epsilon: float, start: float = 1.0, rtol
         found = _cost(epsilon_at, here)
         if epsilon * (1 - rtol) <= found <= epsilon:
             return here
-        if here == (LEAST_HEIGHT if found <= epsilon else MOST_HEIGHT):
+        if here == (LEAST_PEAK if found <= epsilon else MOST_PEAK):
             raise NoSolution(_unreachable_message(epsilon, here, found))
         low, high = (low, here) if found <= epsilon else (here, high)
         tried.append((math.log(here), (math.log(found) if found > 0 else -math.inf) - aim))
@@ -131,28 +131,28 @@ def calibrate(epsilon_at: EpsilonAt, *, epsilon: float, start: float = 1.0, rtol
     return high
 
 
-def _unreachable_message(epsilon: float, height: float, found: float) -> str:
+def _unreachable_message(epsilon: float, peak: float, found: float) -> str:
     if found <= epsilon:
         return (
-            f"epsilon={epsilon!r} needs no noise to speak of: noise x{height:.3g} costs {found:.6g} and less. "
+            f"epsilon={epsilon!r} needs no noise to speak of: noise x{peak:.3g} costs {found:.6g} and less. "
             "Use a smaller epsilon."
         )
-    return f"epsilon={epsilon!r} cannot be reached: even noise x{height:.0f} costs {found:.6g}."
+    return f"epsilon={epsilon!r} cannot be reached: even noise x{peak:.0f} costs {found:.6g}."
 
 
-def raise_until_met(make: Callable[[float], float], *, epsilon: float, height: float) -> float:
-    """`height`, moved up by as many ulps as it takes for make(height), the accountant's own epsilon, to meet it."""
+def raise_until_met(make: Callable[[float], float], *, epsilon: float, peak: float) -> float:
+    """`peak`, moved up by as many ulps as it takes for make(peak), the accountant's own epsilon, to meet it."""
     for step in (0.0, *(1e-16 * 4.0**k for k in range(20))):
-        if make(height * (1 + step)) <= epsilon:
-            return height * (1 + step)
-    raise NoSolution(f"epsilon={epsilon!r} cannot be reached near noise={height:.6g}. Use accountant='pld'.")
+        if make(peak * (1 + step)) <= epsilon:
+            return peak * (1 + step)
+    raise NoSolution(f"epsilon={epsilon!r} cannot be reached near noise_multiplier={peak:.6g}. Use accountant='pld'.")
 
 
-def _cost(epsilon_at: EpsilonAt, height: float) -> float:
+def _cost(epsilon_at: EpsilonAt, peak: float) -> float:
     try:
-        found = epsilon_at(height)
+        found = epsilon_at(peak)
     except Unsupported:
-        if height >= MOST_HEIGHT / 2:
+        if peak >= MOST_PEAK / 2:
             raise
         return math.inf
     return math.inf if math.isnan(found) else found
@@ -166,7 +166,7 @@ def _slope(tried: AttackEvidence, default: float) -> float:
 
 
 def _next_height(tried: AttackEvidence, low: float, high: float) -> float:
-    """The next height: where a straight line in log-log meets the aim; the middle of the bracket if that is no help."""
+    """The next peak: where a straight line in log-log meets the aim; the middle of the bracket if that is no help."""
     left, right = math.log(low), math.log(high)
     x, y = tried[-1]
     slope = _slope(tried, -1.0)  # epsilon falls about like 1 / noise
@@ -174,7 +174,7 @@ def _next_height(tried: AttackEvidence, low: float, high: float) -> float:
     if math.isnan(guess) or abs(guess - x) > REACH:  # the line is an estimate: no farther than e^REACH at once
         guess = x + math.copysign(REACH, y)
     if guess <= left or guess >= right:
-        ends = (low == LEAST_HEIGHT and guess <= left) or (high == MOST_HEIGHT and guess >= right)
+        ends = (low == LEAST_PEAK and guess <= left) or (high == MOST_PEAK and guess >= right)
         if ends:  # never tried
             return low if guess <= left else high
         guess = (left + right) / 2
@@ -208,11 +208,9 @@ def solve(question: PricedRecipe) -> PlannedSteps:
     if recipe.solve == "epsilon":
         return steps
     try:
-        return question.own_steps(solve_height(question))
+        return question.own_steps(solve_peak(question))
     except NoSolution as error:
-        raise _infeasible_error(
-            question, error, scale=MOST_HEIGHT, count=steps.length, rate=steps.sample_rate
-        ) from None
+        raise _infeasible_error(question, error, scale=MOST_PEAK, count=steps.length, rate=steps.sample_rate) from None
 
 
 def _steps_of_batch(question: PricedRecipe, batch: int) -> PlannedSteps:
@@ -239,28 +237,28 @@ def _solve_whole(
 
 
 # --- noise ------------------------------------------------------------------------------------------
-def solve_height(question: PricedRecipe) -> float:
-    """The height of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
+def solve_peak(question: PricedRecipe) -> float:
+    """The peak of the noise shape: priced at most epsilon, and within 1e-4 of it unless the price jumps there."""
     budget, accountant = question.recipe.budget, question.accountant
     unit = question.own_steps(1.0)
     ledger = question.charged_ledger(unit)
 
-    def cost(height: float) -> float:
-        return question.cost(question.own_steps(height)).epsilon
+    def cost(peak: float) -> float:
+        return question.cost(question.own_steps(peak)).epsilon
 
     if question.has_claim or accountant in CHEAP:
         return calibrate(cost, epsilon=budget.epsilon, start=1.0, rtol=FINE)
     if accountant == "proactive":
-        height = proactive_noise(epsilon=budget.epsilon, delta=budget.delta) / float(unit.noise_multipliers.min())
-        return raise_until_met(cost, epsilon=budget.epsilon, height=height)
+        peak = proactive_noise(epsilon=budget.epsilon, delta=budget.delta) / float(unit.noise_multipliers.min())
+        return raise_until_met(cost, epsilon=budget.epsilon, peak=peak)
     start = clt_height(ledger, epsilon=budget.epsilon, delta=budget.delta)
     if accountant == "gdp" and unit.sampling.name == "poisson":
-        return raise_until_met(cost, epsilon=budget.epsilon, height=start)
+        return raise_until_met(cost, epsilon=budget.epsilon, peak=start)
     if accountant != "pld" or unit.sampling.name == "truncated-poisson":
         return calibrate(cost, epsilon=budget.epsilon, start=start)
     refuse_unsupported(Pld(), ledger, adjacency=budget.adjacency, accountant="pld")
-    height = calibrate(pld_epsilon_at(ledger, budget.delta), epsilon=budget.epsilon, start=start)
-    return raise_until_met(cost, epsilon=budget.epsilon, height=height)
+    peak = calibrate(pld_epsilon_at(ledger, budget.delta), epsilon=budget.epsilon, start=start)
+    return raise_until_met(cost, epsilon=budget.epsilon, peak=peak)
 
 
 # --- whole numbers ----------------------------------------------------------------------------------
@@ -354,10 +352,10 @@ def _infeasible_error(
 
 
 def _quick_noise(question: PricedRecipe, count: int, rate: float) -> str:
-    height = calibrate(
+    peak = calibrate(
         lambda h: question.quick_upper_bound(question.steps(peak_noise_multiplier=h, count=count, sample_rate=rate)),
         epsilon=question.recipe.budget.epsilon, start=1.0, rtol=ROUGH,
     )  # fmt: skip
     return format_outward(
-        question.steps(peak_noise_multiplier=height, count=count, sample_rate=rate).peak_noise_multiplier, up=True
+        question.steps(peak_noise_multiplier=peak, count=count, sample_rate=rate).peak_noise_multiplier, up=True
     )

@@ -230,7 +230,8 @@ def swap(before: Plan, *, accountant: str) -> Swap:
 
     Source: Bu et al. 2019, eq. (7) and (8), for a constant noise and the central limit theorem; any accountant here.
 
-    >>> moments = plan(delta=1e-5, dataset_size=60000, batch_size=256, epochs=20, noise_multiplier=1.3, accountant="moments", solve="epsilon")
+    >>> moments = plan(delta=1e-5, dataset_size=60000, batch_size=256, epochs=20, noise_multiplier=1.3,
+    ...                accountant="moments", solve="epsilon")
     >>> found = swap(moments, accountant="gdp")
     >>> round(moments.guarantee.epsilon, 2), round(found.after.peak_noise_multiplier, 2), found.after.guarantee.label
     (1.35, 1.06, 'approximate')

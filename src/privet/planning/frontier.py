@@ -16,7 +16,7 @@ from privet.accounting import Budget, Guarantee, Ledger, Step, compose_ledgers, 
 from privet.accounting.accountant import warn_large_delta
 from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
-from privet.planning.calibrate import calibrate, largest_affordable, proactive_noise, solve_height
+from privet.planning.calibrate import calibrate, largest_affordable, proactive_noise, solve_peak
 from privet.planning.plan import Plan
 from privet.planning.planned_steps import MOST_STEPS, PlannedSteps
 from privet.planning.pricing import PricedRecipe, guarantee_for, try_guarantee
@@ -210,8 +210,8 @@ def _grid(
     for batch in batches:
         if batch > size:
             raise InvalidValue(
-                f"batches={batch:g} must be at most size={size}. Each {base.budget.unit} takes part at most once "
-                "in a step. Use a smaller batch."
+                f"batches={batch:g} must be at most dataset_size={size}. Each {base.budget.unit} takes part at most "
+                "once in a step. Use a smaller batch."
             )
     if steps is None and epochs is None:
         steps = STEPS if centre is None else [max(1, round(centre[1] * by)) for by in STEPS_AROUND]
@@ -241,7 +241,7 @@ def _frontier_point(
         holds=None if closed is None else closed.epsilon <= base.budget.epsilon,
     )  # fmt: skip
     try:
-        steps = question.own_steps(solve_height(question))
+        steps = question.own_steps(solve_peak(question))
         guarantee = question.cost(steps)
     except PrivetError as error:
         why = "no noise reaches it: " if isinstance(error, NoSolution) else ""

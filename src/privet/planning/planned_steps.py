@@ -21,7 +21,8 @@ MOST_SCHEDULED = 10**7  # one value is held for each
 class PlannedSteps(Sequence[Step]):
     """Step i has noise `scale * noise_i`, rate `rate * batch_i` and clip `clip_i`; the shapes are spelled.
 
-    >>> steps = PlannedSteps(length=3, sample_rate=0.01, peak_noise_multiplier=2.0, noise_schedule="exponential:end=0.25")
+    >>> quarter = "exponential:end=0.25"
+    >>> steps = PlannedSteps(length=3, sample_rate=0.01, peak_noise_multiplier=2.0, noise_schedule=quarter)
     >>> [step.noise_multiplier for step in steps]
     [2.0, 1.0, 0.5]
     """
@@ -62,8 +63,8 @@ class PlannedSteps(Sequence[Step]):
         if (some > 1).any():
             worst = int(np.argmax(some > 1))
             raise InvalidValue(
-                f"batch_schedule={self.batch_schedule!r} makes rate={found[worst]:.6g} at step {worst}, above 1. An "
-                "example takes part at most once in a step. Use a smaller batch."
+                f"batch_schedule={self.batch_schedule!r} makes sample_rate={found[worst]:.6g} at step {worst}, above "
+                "1. An example takes part at most once in a step. Use a smaller batch."
             )
         return found
 
@@ -85,14 +86,14 @@ class PlannedSteps(Sequence[Step]):
             )
         return ledger
 
-    def _shape_values(self, name: str, shape: str, height: float) -> Floats:
-        """height * shape over the steps, read-only; a constant takes no memory."""
+    def _shape_values(self, name: str, shape: str, peak: float) -> Floats:
+        """peak * shape over the steps, read-only; a constant takes no memory."""
         if name not in self._values:
             given = schedule(shape)
             if isinstance(given, Constant):
-                values = np.broadcast_to(np.float64(height * given.value), (self.length,))
+                values = np.broadcast_to(np.float64(peak * given.value), (self.length,))
             else:
-                values = height * schedule_values(given, self.length)
+                values = peak * schedule_values(given, self.length)
                 values.flags.writeable = False
             self._values[name] = values
         return self._values[name]

@@ -56,13 +56,13 @@ class PricedRecipe:
 
     def steps(self, *, peak_noise_multiplier: float, count: int, sample_rate: float) -> PlannedSteps:
         recipe = self.recipe
-        height = recipe.noise_multiplier if isinstance(recipe.noise_multiplier, float) else 1.0
+        given = recipe.noise_multiplier if isinstance(recipe.noise_multiplier, float) else 1.0
         at = ScheduleContext(
-            recipe=recipe, sample_rate=sample_rate, count=count, peak_noise_multiplier=peak_noise_multiplier * height
+            recipe=recipe, sample_rate=sample_rate, count=count, peak_noise_multiplier=peak_noise_multiplier * given
         )
         shapes = [_resolve_shape(self.method, recipe, name, at) for name in _SHAPED]
         return PlannedSteps(
-            length=count, sample_rate=sample_rate, peak_noise_multiplier=peak_noise_multiplier * height,
+            length=count, sample_rate=sample_rate, peak_noise_multiplier=peak_noise_multiplier * given,
             noise_schedule=shapes[0], clip_schedule=shapes[1],
             batch_schedule=recipe.batch_size if isinstance(recipe.batch_size, str) else "constant",
             sampling=sampling(recipe.sampling),

@@ -65,7 +65,8 @@ class Recipe:
     kept as a number or as text. The peak of the noise multiplier is what planning finds, unless `solve` names another
     knob.
 
-    >>> recipe = Recipe(budget=Budget(epsilon=1.2, delta=1e-5), dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
+    >>> budget = Budget(epsilon=1.2, delta=1e-5)
+    >>> recipe = Recipe(budget=budget, dataset_size=60000, batch_size=256, epochs=60, method="noisy-sgd")
     >>> recipe.count, recipe.solve
     (14063, 'noise')
     """
@@ -368,7 +369,7 @@ def take_budget(given: dict[str, Any]) -> Budget:
     elif "epsilon" not in wanted:
         raise InvalidValue("epsilon is missing. It is the budget. Give epsilon=1, for example, or solve='epsilon'.")
     if "delta" not in wanted:
-        _check.whole(size=require_size(given, str(wanted.get("unit", "example"))))
+        _check.whole(dataset_size=require_size(given, str(wanted.get("unit", "example"))))
         wanted["delta"] = 1 / (10 * given["dataset_size"])
     return Budget(**wanted)
 

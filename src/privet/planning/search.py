@@ -1,6 +1,6 @@
 """Search: the parameters of a shape that the utility estimate likes best, at a fixed budget.
 
-Candidates are scored at a height guessed by the central limit theorem; the best few are planned in earnest, and the one
+Candidates are scored at a peak guessed by the central limit theorem; the best few are planned in earnest, and the one
 that is returned is certified. So a poor guess can cost utility, never privacy.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from privet import _check
 from privet.errors import InvalidValue, NoSolution, PrivetError, Unsupported
-from privet.planning.calibrate import MOST_HEIGHT, clt_height
+from privet.planning.calibrate import MOST_PEAK, clt_height
 from privet.planning.methods import method
 from privet.planning.plan import Plan, plan
 from privet.planning.planned_steps import MOST_SCHEDULED
@@ -34,10 +34,10 @@ Progress = Callable[[str, int, int], None]  # (what, done, of)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTrial:
-    """One choice of parameters. `utility` is the estimate, None if it was refused; `noise_multiplier` the height of
+    """One choice of parameters. `utility` is the estimate, None if it was refused; `noise_multiplier` the peak of
     the shape.
 
-    Unless `certified`, the height is a guess, and so is what follows from it.
+    Unless `certified`, the peak is a guess, and so is what follows from it.
     """
 
     values: Mapping[str, float]
@@ -86,7 +86,8 @@ def search(
         finalists: how many are planned in earnest, beside the recipe itself.
         progress: called with (what, done, of).
 
-    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=60000, steps=200, method="sensitivity-decay")
+    >>> recipe = Recipe.of(epsilon=2.0, delta=1e-5, dataset_size=60000, batch_size=60000, steps=200,
+    ...                    method="sensitivity-decay")
     >>> best = search(recipe, over=["rho_clip"])
     >>> best.plan.guarantee.label, best.plan.guarantee.epsilon <= 2.0, 1 <= best.recipe.rho_clip <= 10
     ('certified', True, True)
@@ -114,7 +115,7 @@ class GridThenRefine:
         progress("planning the start", 0, most)
         first = self.certify(_start_values(recipe, limits))
         if first is not None:
-            self.off = first.peak_noise_multiplier / _guess_height(PricedRecipe(first.recipe))
+            self.off = first.peak_noise_multiplier / _guess_peak(PricedRecipe(first.recipe))
 
     def explore(self) -> None:
         for values in _grid(self.limits):
@@ -141,7 +142,7 @@ class GridThenRefine:
                       reverse=True)  # fmt: skip
 
     def score(self, values: Values) -> None:
-        """Try values at a guessed height, once."""
+        """Try values at a guessed peak, once."""
         values = _round_values(values, self.limits)
         key = tuple(values.values())
         if key in self.tried or len(self.tried) >= self.most:
@@ -149,10 +150,10 @@ class GridThenRefine:
         self.progress("trying", len(self.tried), self.most)
         try:
             question = PricedRecipe(_replace_parameters(self.recipe, values))
-            height = self.off * _guess_height(question)
-            if height > MOST_HEIGHT:
-                raise NoSolution(f"epsilon={question.recipe.budget.epsilon!r} needs noise above x{MOST_HEIGHT:.0f}.")
-            steps = question.own_steps(height)
+            peak = self.off * _guess_peak(question)
+            if peak > MOST_PEAK:
+                raise NoSolution(f"epsilon={question.recipe.budget.epsilon!r} needs noise above x{MOST_PEAK:.0f}.")
+            steps = question.own_steps(peak)
             twice = 2.0 if question.recipe.budget.adjacency == "replace-one" else 1.0
             found = estimate(
                 steps,
@@ -161,7 +162,7 @@ class GridThenRefine:
                 rule=question.rule,
                 profile=self.profile,
             )
-            self.tried[key] = SearchTrial(values=values, noise_multiplier=height, utility=found.utility)
+            self.tried[key] = SearchTrial(values=values, noise_multiplier=peak, utility=found.utility)
         except PrivetError as error:
             self.tried[key] = SearchTrial(values=values, refused=str(error))
 
@@ -209,8 +210,8 @@ class GridThenRefine:
 
 
 # --- values -----------------------------------------------------------------------------------------
-def _guess_height(question: PricedRecipe) -> float:
-    """The height of the noise shape by the central limit theorem: a guide, no bound."""
+def _guess_peak(question: PricedRecipe) -> float:
+    """The peak of the noise shape by the central limit theorem: a guide, no bound."""
     budget = question.recipe.budget
     return clt_height(question.own_steps(1.0).ledger(), epsilon=budget.epsilon, delta=budget.delta)
 

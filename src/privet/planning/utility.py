@@ -149,7 +149,8 @@ def noise_std(plan: Plan, at: Ints) -> Floats:
     """The standard deviation of the noise on the sum of gradients at some steps: noise * clip (twice for replace-one).
 
     >>> from privet.planning import plan
-    >>> p = plan(dataset_size=60000, batch_size=256, steps=100, noise_multiplier=1.1, clipping_norm=0.5, solve="epsilon")
+    >>> p = plan(dataset_size=60000, batch_size=256, steps=100, noise_multiplier=1.1, clipping_norm=0.5,
+    ...          solve="epsilon")
     >>> noise_std(p, np.array([0, 99])).round(3).tolist()
     [0.55, 0.55]
     """

@@ -334,7 +334,10 @@ class AdvancedWei(_Wei):
 
     def unsupported_reason(self, step: Step, adjacency: Adjacency) -> str | None:
         if step.noise_multiplier < 0.06:
-            return f"noise_multiplier={step.noise_multiplier:g} is below 0.06, where e^epsilon of one step overflows. Use more noise."
+            return (
+                f"noise_multiplier={step.noise_multiplier:g} is below 0.06, where e^epsilon of one step overflows. Use "
+                "more noise."
+            )
         return super().unsupported_reason(step, adjacency)
 
     def total(self, epsilons: Floats, counts: Floats, delta: float) -> float:

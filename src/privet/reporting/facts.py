@@ -88,11 +88,7 @@ class RunFacts:
         }  # fmt: skip
         if show_private:
             baseline = None if self.baseline is None else asdict(self.baseline)
-            shown["non_private_preprocessing"] = {
-                "raw": dict(self.raw),
-                "attacks": _attacks(self.attacks),
-                "plain": baseline,
-            }
+            shown["not_private"] = {"raw": dict(self.raw), "attacks": _attacks(self.attacks), "plain": baseline}
         return shown
 
 

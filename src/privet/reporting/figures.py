@@ -237,8 +237,12 @@ def save_trials(
 def tuned_axes(candidates: Sequence[Candidate]) -> tuple[str, str | None]:
     """(the setting across, the one that has a line for each value): lr and clip where they were tuned.
 
-    >>> tuned_axes([{"clipping_norm": 1.0, "lr": 0.1}, {"clipping_norm": 2.0, "lr": 0.2}])
-    ('lr', 'clipping_norm')
+    <<<<<<< HEAD
+        >>> tuned_axes([{"clipping_norm": 1.0, "lr": 0.1, "steps": 10}, {"clipping_norm": 2.0, "lr": 0.2, "steps": 10}])
+    =======
+        >>> tuned_axes([{"clipping_norm": 1.0, "lr": 0.1}, {"clipping_norm": 2.0, "lr": 0.2}])
+    >>>>>>> main
+        ('lr', 'clipping_norm')
     """
     tuned = {key: len({c[key] for c in candidates}) for key in candidates[0]}
     across = "lr" if tuned.get("lr", 0) > 1 else max(tuned, key=lambda key: tuned[key])
@@ -301,7 +305,7 @@ def save_grid(found: "AttackReport", path: Path) -> None:
         for place, word in zip(axes[0], ["true image", *heads], strict=True):
             place.set_title(word, fontsize=8)
         victims = format_count(found.settings["examples"], "victim", commas=True)
-        update = f"one update of {format_count(found.settings['batch'], 'unknown record', commas=True)}"
+        update = f"one update of {format_count(found.settings['batch_size'], 'unknown record', commas=True)}"
         figure.suptitle(f"{found.task}: one of {victims}, rebuilt from {update}", fontsize=9)
         figure.supxlabel(NOT_PRIVATE, fontsize=8, color="#a4133c", fontweight="bold")
 

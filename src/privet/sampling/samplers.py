@@ -109,8 +109,8 @@ class Sampler:
             is_batch = bool(found[0] >= 0 and found[-1] < self.dataset_size and (found[1:] > found[:-1]).all())
         if not is_batch or not drawing.is_likely(self.sampling, self.dataset_size, rate, len(found)):
             raise InvalidValue(
-                f"sampling={str(self.sampling)!r} drew what it cannot draw at rate={rate:g}: records that do not "
-                "exist, or one twice, or too many or too few. The guarantee would not hold. Correct the sampler."
+                f"sampling={str(self.sampling)!r} drew what it cannot draw at sample_rate={rate:g}: records that do "
+                "not exist, or one twice, or too many or too few. The guarantee would not hold. Correct the sampler."
             )
 
     def split(self, indices: Tensor, most: int) -> tuple[Tensor, ...]:
@@ -269,7 +269,8 @@ def _check_size(kind: Sampling, size: int, steps: PlannedSteps) -> None:
     least = float(steps.sample_rates[0] if steps.is_constant else steps.sample_rates.min())
     if _fixed_batch_size(size, least) < 1:
         raise InvalidValue(
-            f"rate={least!r} of {size} records is less than one. Fixed-size batches would be empty. Use a larger batch."
+            f"sample_rate={least!r} of {size} records is less than one. Fixed-size batches would be empty. Use a "
+            "larger batch."
         )
 
 

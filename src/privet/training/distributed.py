@@ -117,7 +117,7 @@ class Batches:
 
 
 class Repeated:
-    """The batches of a sampler with each record `augmentations` times in a row; read as often, so augmented each time anew."""
+    """The batches of a sampler with each example `augmentations` times in a row, to be augmented each time anew."""
 
     def __init__(self, over: BatchSampler, augmentations: int) -> None:
         self._over, self._views = over, augmentations

@@ -2,7 +2,7 @@
 
 Every figure is public: it comes from the held-out set, from the plan, or from a clock. What comes from training records
 without noise is named `raw_...` and is there only if it was asked for. A line with such figures has `"private": false`,
-and their names as `non_private_preprocessing`.
+and their names as `not_private`.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ MOST_BYTES = 1024 * MIB
 BOARD = "tensorboard"  # the folder of TensorBoard's files
 Line = Mapping[str, Any]
 _OF_THE_MOMENT = ("epsilon", "delta", "label")
-_RAW = "non_private_preprocessing"  # the key that names what was computed without noise; older files have none
+_RAW = "not_private"  # the key that names what was computed without noise; older files have none
 
 
 class Metrics:

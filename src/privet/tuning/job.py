@@ -161,7 +161,7 @@ class TuningJob:
         return {
             "task": self.spelling, "records": count_records(self.task.train), "trained_on": self.size,
             "judged_by": self.judged_by, "space": self.space.as_dict(), "charge": self.law, "trials": self.trials,
-            "validation_fraction": None if self.public is not None or self.law == "disjoint" else self.validation_fraction,
+            "validation_fraction": self.validation_fraction if self.public is None and self.law != "disjoint" else None,
             "public": None if self.public is None else self.public.name, "seed": self.seed,
             "recipe": dict(self.recipe), "training": dict(self.training),
         }  # fmt: skip
@@ -241,8 +241,8 @@ def _check_recipe(recipe: dict[str, Any], task: Task) -> None:
     size = recipe.pop("dataset_size", None)
     if size is not None and size != count_records(task.train):
         raise InvalidValue(
-            f"size={size!r} is not that of task={task.name!r}, {count_records(task.train)}. The tuning finds the size "
-            "of the part that it trains on. Leave it out."
+            f"dataset_size={size!r} is not that of task={task.name!r}, {count_records(task.train)}. The tuning finds "
+            "the size of the part that it trains on. Leave it out."
         )
 
 

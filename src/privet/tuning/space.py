@@ -1,6 +1,6 @@
 """What a tuning tries: lists of values, or ranges, for keys of a recipe and of its [training] table.
 
-space = Space.of({"lr": [0.05, 0.1, 0.2], "clipping_norm": "0.1..2"})       # as on the command line: --try clip=0.1..2
+space = Space.of({"lr": [0.05, 0.1, 0.2], "clipping_norm": "0.1..2"})  # on the command line: --try clipping-norm=0.1..2
 """
 
 import itertools
@@ -73,7 +73,9 @@ class Space:
             raise InvalidValue("space is empty. Nothing would be tuned. Give lr=0.05,0.1,0.2, for example.")
         found = {key: _parse_values(key, wanted) for key, wanted in given.items()}
         if {"batch_size", "sample_rate"} <= found.keys() or {"steps", "epochs"} <= found.keys():
-            raise InvalidValue("batch and rate, or steps and epochs, are both tuned. They say the same. Tune one.")
+            raise InvalidValue(
+                "batch_size and sample_rate, or steps and epochs, are both tuned. They say the same. Tune one."
+            )
         made = cls(values=found)
         if made.size is not None and made.size > MOST:
             raise InvalidValue(f"space has {made.size} candidates, and must have at most {MOST}. Give ranges instead.")

@@ -1,7 +1,7 @@
 """Choosing settings by trying them: each trial a private run on a part of the training records, another part judges.
 
 found = tune({"lr": [0.05, 0.1], "clipping_norm": [0.5, 1.0]}, out="tuned", task="digits", epsilon=3.0, epochs=10)
-found.best                                                      # {'lr': 0.1, 'clip': 0.5}
+found.best                                                      # {'lr': 0.1, 'clipping_norm': 0.5}
 
 Without a charge only the guarantee of one run holds, and the look at the others is told. With `charge` the budget is
 that of the whole: trials, scores and choice; planning/trials.py has the laws. The best run is then the result itself.
@@ -56,7 +56,7 @@ def tune(
         out: the tuning's folder.
         charge: the law that charges the whole: geometric, poisson, fixed or disjoint. None: nothing is charged.
         trials: how many candidates are tried, at random if there are more; the mean for geometric and poisson.
-        judges: the share of the training records that judges; they are not trained on.
+        validation_fraction: the share of the training records that judges; they are not trained on.
         public: a task whose training records are public: they judge, and all records of the task train.
         seed: makes the tuning reproducible, and not private.
         watch: makes who is told of a trial's steps.
@@ -234,8 +234,8 @@ def _score_trial(job: TuningJob, run: Run, number: int) -> float | None:
 
 def _describe_outcome(job: TuningJob, number: int) -> str:
     score = None if job.law == "disjoint" else tuning_folder.read_score(_scores_folder(job), number)
-    non_private_preprocessing = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
-    return "" if score is None else f": {job.task.measure.name} {score:.4f}{non_private_preprocessing}"
+    not_private = f" ({NOT_PRIVATE})" if job.law is None and job.public is None else ""
+    return "" if score is None else f": {job.task.measure.name} {score:.4f}{not_private}"
 
 
 # --- the choice -------------------------------------------------------------------------------------

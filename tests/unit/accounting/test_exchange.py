@@ -275,7 +275,7 @@ BAD = {
     "nothing known": ('{"epsilon": 3}', "none of the forms"),
     "empty object": ("{}", "none of the forms"),
     "nested deep": ("[" * 100_000, "nested too deeply"),
-    "nested events": ('{"class_name": "SelfComposedDpEvent", "count": 1, "event": ' * 5000, "nested too deeply"),
+    "nested events": ('{"class_name": "SelfComposedDpEvent", "count": 1, "event": ' * 100_000, "nested too deeply"),
     "history of numbers": ('{"history": [1, 2, 3], "mechanism": "rdp"}', "history[0]"),
     "history of pairs": ("[[1.0, 0.1]]", "history[0]"),
     "history of text": ('{"history": "abc", "mechanism": "rdp"}', "history must be a list"),

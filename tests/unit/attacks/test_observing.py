@@ -99,7 +99,8 @@ def test_what_is_observed_is_the_clipped_gradient_when_noise_is_nothing(name: st
 def test_noise_has_the_plan_s_size() -> None:
     """A fresh seed fails about once in a million: 4 x 1,603 values, 5 standard deviations."""
     moment = AttackedStep(
-        number=0, model=attack_scenes.network(), step=Step(noise_multiplier=3.0, clipping_norm=2.0, sample_rate=0.5), rule=clipping_rule("flat"),
+        number=0, model=attack_scenes.network(), rule=clipping_rule("flat"),
+        step=Step(noise_multiplier=3.0, clipping_norm=2.0, sample_rate=0.5),
         divisor=4.0,
     )  # fmt: skip
     victims = choose_targets(task(), examples=4, candidates=8)

@@ -176,8 +176,8 @@ def test_where_the_number_of_records_is_private_nobody_is_told_it(tmp_path: Path
     )
     found = worker(p).answer(0, tuple(part[:37] for part in DATA), TASK.network(), folder=tmp_path / "c", number=0)
     assert found.planned == p.guarantee.epsilon
-    fleet = InProcess(worker(p), TASK, partition(TASK, 3), tmp_path)
-    assert fleet.sizes is None
+    pool = InProcess(worker(p), TASK, partition(TASK, 3), tmp_path)
+    assert pool.sizes is None
     assert Plan.load(tmp_path / "c" / "plan.json") == p
 
 

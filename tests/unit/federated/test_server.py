@@ -147,8 +147,8 @@ class Remembers(nn.Module):
 def test_a_client_leaves_no_trace_in_what_the_next_one_sends(tmp_path: Path) -> None:
     tiny, model = task(), Remembers()
     work = Worker(plan=planned(), settings=Settings(algorithm="fedsgd"), losses=tiny.losses)
-    fleet = InProcess(work, tiny, partition(tiny, 4), tmp_path)
-    (_, after), (alone,) = list(fleet.ask(0, [1, 2], model)), list(fleet.ask(0, [2], model))
+    pool = InProcess(work, tiny, partition(tiny, 4), tmp_path)
+    (_, after), (alone,) = list(pool.ask(0, [1, 2], model)), list(pool.ask(0, [2], model))
     assert after.update is not None
     assert alone.update is not None
     for name, value in alone.update.items():

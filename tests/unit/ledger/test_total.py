@@ -161,7 +161,8 @@ def test_runs_from_before_the_total_count_and_are_assumed(tmp_path: Path) -> Non
     [
         (PLAN, True, "came from a seed"), (plan(**GIVEN, unit="user"), False, "each user"),
         (plan(**GIVEN, method="auto-linear", uncertified=True), False, "does not bound"),
-        (plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, epsilon=2.0, trials=2, trial_count_distribution="fixed"), False, "several"),
+        (plan(delta=1e-5, dataset_size=1000, batch_size=10, steps=40, epsilon=2.0, trials=2,
+        trial_count_distribution="fixed"), False, "several"),
     ],
 )  # fmt: skip
 def test_what_has_no_guarantee_or_another_does_not_begin(runs: Path, p: Plan, is_seeded: bool, words: str) -> None:

@@ -245,7 +245,8 @@ def test_nothing_comes_from_another_generator(monkeypatch):
     monkeypatch.setattr(os, "urandom", lambda count: given_out.append(count) or urandom(count))
     for other in ("numpy_generator", "torch_generator", "_entropy"):
         monkeypatch.setattr(Randomness, other, None)
-    release(a_sum(grads={"w": torch.zeros(1000)}), "flat", step=Step(noise_multiplier=1.0, clipping_norm=0.4), batch_size=4,
+    release(a_sum(grads={"w": torch.zeros(1000)}), "flat", step=Step(noise_multiplier=1.0, clipping_norm=0.4),
+            batch_size=4,
             randomness=os_randomness(), secure_noise=True)  # fmt: skip
     assert given_out[0] == 8000
 

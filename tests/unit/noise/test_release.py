@@ -27,10 +27,12 @@ def sum_for(rule, *, clip=1.0, grads=None, norms=(), statistics=None):
     norms = torch.as_tensor(norms, dtype=torch.float64)
     adaptive = getattr(rule, "adaptive", False)
     clip = rule.current_clip(clip) if adaptive else clip
+    if adaptive and statistics is None:
+        statistics = rule.statistics(norms, clip).sum(0)
     return ClippedSum(
         grads=grads, l2_bound=rule.l2_bound(clip, len(rule.groups(list(grads)))), raw_norms=norms,
         raw_batch_size=len(norms),
-        raw_statistics=(rule.statistics(norms, clip).sum(0) if statistics is None else statistics) if adaptive else None,
+        raw_statistics=statistics if adaptive else None,
     )  # fmt: skip
 
 
@@ -159,8 +161,8 @@ def test_the_clip_settles_at_the_quantile(target):
     clips = []
     for t in range(300):
         norms = np.exp(draw.normal(1.0, 0.5, size=draw.binomial(10_000, 0.01)))
-        got = release(sum_for(rule, clip=0.1, norms=norms), rule, step=Step(noise_multiplier=1.0, sample_rate=0.01, clipping_norm=0.1), batch_size=100,
-                      randomness=seeded(t))  # fmt: skip
+        step = Step(noise_multiplier=1.0, sample_rate=0.01, clipping_norm=0.1)
+        got = release(sum_for(rule, clip=0.1, norms=norms), rule, step=step, batch_size=100, randomness=seeded(t))
         clips.append(math.log(got.clipping_norm))
     assert clips[0] == pytest.approx(math.log(0.1))
     assert np.mean(clips[100:]) == pytest.approx(1.0 + 0.5 * stats.norm.ppf(target), abs=0.03)
@@ -228,9 +230,9 @@ def test_a_count_noise_below_the_steps_is_refused_and_nothing_is_learnt():
 
 def test_bits_that_were_lost_are_missed():
     rule = clipping_rule("quantile")
+    bare = dataclasses.replace(sum_for(rule), raw_statistics=None)
     with pytest.raises(InvalidValue, match="raw_statistics=None"):
-        release(dataclasses.replace(sum_for(rule), raw_statistics=None), rule, step=Step(noise_multiplier=1.0), batch_size=8,
-                randomness=seeded(0))  # fmt: skip
+        release(bare, rule, step=Step(noise_multiplier=1.0), batch_size=8, randomness=seeded(0))
     assert rule.state_dict() == {"moved": 0.0}
 
 
@@ -268,8 +270,8 @@ def test_large_numbers_that_are_finite_are_released():
 
 def test_replacing_a_record_below_rate_one_has_no_theorem():
     with pytest.raises(Unsupported, match="adjacency='replace-one'"):
-        release(sum_for(clipping_rule("flat")), "flat", step=Step(noise_multiplier=1.0, sample_rate=0.1), batch_size=8, adjacency="replace-one",
-                randomness=seeded(0))  # fmt: skip
+        release(sum_for(clipping_rule("flat")), "flat", step=Step(noise_multiplier=1.0, sample_rate=0.1), batch_size=8,
+                adjacency="replace-one", randomness=seeded(0))  # fmt: skip
 
 
 def test_a_rule_that_bounds_nothing_gets_no_noise_that_would_hide_it():
@@ -321,5 +323,5 @@ def test_one_buffer_that_is_not_finite_is_refused_by_the_name_of_its_part(bad):
     grads = {"a": pieces[0], "b": pieces[1]}
     grads["b"][2] = bad
     with pytest.raises(InvalidValue, match=r"grads\['b'\] is not finite"):
-        release(sum_for(clipping_rule("flat"), grads=grads), "flat", step=Step(noise_multiplier=1.0), batch_size=4, randomness=seeded(0),
-                in_place=True)  # fmt: skip
+        release(sum_for(clipping_rule("flat"), grads=grads), "flat", step=Step(noise_multiplier=1.0), batch_size=4,
+                randomness=seeded(0), in_place=True)  # fmt: skip

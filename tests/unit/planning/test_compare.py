@@ -138,7 +138,7 @@ def test_the_numbers_of_every_line(quick: Comparison, tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "c.csv").read_text(encoding="utf-8").splitlines()))
     for row in quick.rows:
         mine = [r for r in rows if r["plan"] == row.name]
-        assert {r["quantity"] for r in mine} == {"noise", "clip", "noise_std", "epsilon"}
+        assert {r["quantity"] for r in mine} == {"noise_multiplier", "clipping_norm", "noise_std", "epsilon"}
         at = {r["quantity"]: r for r in mine if r["step"] == "700"}
         assert float(at["noise_std"]["value"]) == pytest.approx(row.noise_std[1])
         last = {r["method"]: r for r in mine if r["quantity"] == "epsilon" and r["step"] == "700"}

@@ -146,7 +146,7 @@ def test_progress_is_told():
 
 
 def test_a_large_delta_draws_a_warning():
-    with pytest.warns(UserWarning, match="at least 1/size"):
+    with pytest.warns(UserWarning, match="at least 1/dataset_size"):
         ahead(epsilon=1.0, delta=0.01, dataset_size=100, batches=[100], steps=[1])
 
 

@@ -94,7 +94,8 @@ def test_a_swapped_plan_is_a_plan(tight, tmp_path):
 
 
 def test_a_method_as_published_can_be_made_sound():
-    before = plan(epsilon=1.2, delta=1e-5, dataset_size=60000, batch_size=600, steps=3000, method="growing-mu", rho_noise=3.3,
+    before = plan(epsilon=1.2, delta=1e-5, dataset_size=60000, batch_size=600, steps=3000, method="growing-mu",
+                  rho_noise=3.3,
                   uncertified=True)  # fmt: skip
     found = swap(before, accountant="pld")
     assert found.ratio > 1

@@ -88,7 +88,7 @@ def test_trials_are_ranked_and_say_what_is_a_guess() -> None:
         assert scores == sorted(scores, reverse=True)
     assert [trial.certified for trial in best.trials[:3]] == [True, True, False]
     assert best.trials[0].values == best.values
-    assert set(best.trials[0].as_dict()) == {"values", "noise", "utility_estimate", "certified", "refused"}
+    assert set(best.trials[0].as_dict()) == {"values", "noise_multiplier", "utility_estimate", "certified", "refused"}
 
 
 def test_refused_candidates_are_kept_with_the_reason() -> None:

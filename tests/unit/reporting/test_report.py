@@ -232,7 +232,8 @@ def test_a_report_claims_no_more_noise_and_no_smaller_clip_than_there_was(facts:
     found = facts["complete"]
     steps = found.run.plan.steps
     text = compose([found]).markdown()
-    for name, true, sign in (("noise multiplier", steps.noise_multipliers, 1), ("clip", steps.clipping_norms, -1)):
+    rows = (("noise multiplier", steps.noise_multipliers, 1), ("clipping norm", steps.clipping_norms, -1))
+    for name, true, sign in rows:
         said = re.search(rf"\| {name} \| ([\d.]+) to ([\d.]+) \|", text)
         assert sign * float(said.group(1)) <= sign * true[0]
         assert sign * float(said.group(2)) <= sign * true[-1]
@@ -316,7 +317,7 @@ def test_raw_metrics_are_not_shown_unless_asked_for(facts: dict[str, RunFacts]) 
     for name, value in one.raw.items():
         assert name not in hidden.html() + hidden.markdown() + json.dumps(hidden.as_dict())
         assert f"{name}: {value:.4g} not private" in Page(shown.html()).text
-        assert shown.as_dict()["runs"][0]["non_private_preprocessing"]["raw"][name] == value
+        assert shown.as_dict()["runs"][0]["not_private"]["raw"][name] == value
     assert "raw figures from training records are in its metrics and not shown" in hidden.html()
 
 

@@ -156,7 +156,7 @@ def test_users_are_not_called_records(tmp_path: Path) -> None:
     text = text_of(facts)
     assert "all training records of one user together, one of 100 users" in text
     assert "The number of users is public" in text
-    assert "10 of 100 users expected" in text
+    assert "expected batch size 10, 100 users, sampled" in text
     assert "100 records" not in text
     assert "number of records is public" not in text
     assert checks(facts)["Does each person have one unit?"] == "yes"

@@ -242,7 +242,7 @@ def test_extra_rule_state_and_average_come_back_as_they_were(tmp_path: Path) -> 
     optimizer = optim.SGD(model.parameters(), lr=1)
     rule = {"moved": 0.25, "mean.0.weight": torch.randn(4, 3), "unit": None}
     average = {name: value + 1 for name, value in model.named_parameters()}
-    given = {"rule_state": rule, "ema_decay": average, "extra": EXTRA}
+    given = {"rule_state": rule, "average": average, "extra": EXTRA}
     digest = save(tmp_path, model=model, optimizer=optimizer, **given)
     for found in (load(tmp_path, model=model, optimizer=optimizer), peek(tmp_path)):
         assert bits(found.extra) == bits(EXTRA)
@@ -350,7 +350,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(
     average = good | {"3.bias": model[3].bias.detach().clone()}
     model.load_state_dict(good, strict=False)
     with pytest.raises(InvalidValue, match=r"average\.3\.bias has values"):
-        save(tmp_path, model=model, optimizer=optimizer, ema_decay=good | {"3.bias": model[3].bias}, extra={})
+        save(tmp_path, model=model, optimizer=optimizer, average=average, extra={})
 
 
 # --- what does not fit ------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ USERS = [f"user {i % 30}" for i in range(SIZE)]
 
 def a_plan(**given):
     amount = {} if "sample_rate" in given else {"batch_size": 12}
-    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "steps": 6, "noise_multiplier": 0.7, "clipping_norm": 0.5, "solve": "epsilon",
+    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "steps": 6, "noise_multiplier": 0.7, "clipping_norm": 0.5,
+                "solve": "epsilon",
                    **amount, **given})  # fmt: skip
 
 

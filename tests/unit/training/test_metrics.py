@@ -37,7 +37,7 @@ def test_raw_figures_are_never_called_private(tmp_path):
     line = {"step": 1, "held_out_loss": 0.5, "private": True}
     written(tmp_path, line | {"raw_train_loss": 0.1}, line)
     raw, public = read(tmp_path)
-    assert (raw["private"], raw["non_private_preprocessing"]) == (False, ["raw_train_loss"])
+    assert (raw["private"], raw["not_private"]) == (False, ["raw_train_loss"])
     assert public == line
     assert metrics.scores_of_weights(raw) == {"step": 1, "held_out_loss": 0.5}  # what is left was not raw
     assert metrics.scores_of_weights(line | {"raw_train_loss": 0.1}) == line  # as older files have it

@@ -137,9 +137,7 @@ def test_the_speed_is_of_planned_examples(tmp_path, monkeypatch):
 def test_what_comes_from_training_records_is_asked_for_and_named_raw(tmp_path):
     run = train(private(), "tiny_task:task", out=tmp_path / "a", show_private=True)
     lines = evaluations(run)
-    assert all(
-        set(line) - PUBLIC == {"raw_train_loss", "raw_train_accuracy", "non_private_preprocessing"} for line in lines
-    )
+    assert all(set(line) - PUBLIC == {"raw_train_loss", "raw_train_accuracy", "not_private"} for line in lines)
     assert not any(line["private"] for line in lines)
     assert all(0 <= line["raw_train_accuracy"] <= 1 for line in lines)
 

@@ -29,7 +29,8 @@ SIZE = 60
 
 
 def a_plan(**given):
-    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": 12, "steps": 6, "noise_multiplier": 0.7, "clipping_norm": 0.5,
+    return plan(**{"delta": 1e-3, "dataset_size": SIZE, "batch_size": 12, "steps": 6, "noise_multiplier": 0.7,
+                "clipping_norm": 0.5,
                    "solve": "epsilon", **given})  # fmt: skip
 
 

@@ -173,6 +173,6 @@ def _tried(row: Row, candidate: dict[str, Any], size: int) -> Row:
 
 def apart(task: Task) -> Task:
     """The training records of a task alone: nine tenths to train on, a tenth to judge by, by a fixed shuffle."""
-    rest, validation_fraction = train_validation_split(task)
-    said = f"{count_records(validation_fraction):,} of the training records, by a fixed shuffle: to choose settings by"
-    return replace(rest, held_out=validation_fraction, evaluation=said)
+    rest, validation = train_validation_split(task)
+    said = f"{count_records(validation):,} of the training records, by a fixed shuffle: to choose settings by"
+    return replace(rest, held_out=validation, evaluation=said)

@@ -27,8 +27,8 @@ _SAID = """### Which schedule helps
 Gain in points of accuracy over constant noise at the same certified epsilon, with the 95 % interval of the paired
 t-test over the seeds: runs of one seed begin with the same weights and, by one version of the code, draw the same
 records. What the choice of the learning rate adds is not in it: one run for each rate, on a split. rho is 2 throughout,
-where the paper swept it. Where one learning rate serves all, a clip that decays lowers it too, and may gain by that
-alone.
+where the paper swept it. Where one learning rate serves all, a decaying clipping norm lowers it too, and
+may gain by that alone.
 """
 _OF_MEANS = """\
 The mean over three or more budgets of a dataset, the learning rate chosen for each schedule. It has the wider one of

@@ -238,7 +238,8 @@ def _result(job: Job, row: Row, run: Run) -> Result:
         claimed_label="claimed" if claimed is None else str(claimed.label), delta=plan.recipe.budget.delta,
         figures={name: Figure(value=_shown(name, scores[f"held_out_{name}"]))} | accounted(job.original)
         | _reached(row, curve), steps=run.steps, planned=len(plan.steps), seconds=round(_seconds(lines), 1),
-        about=_about(row, run.evaluation) | {"noise": [plan.steps[0].noise_multiplier, plan.steps[-1].noise_multiplier], "stopped": run.end},
+        about=_about(row, run.evaluation)
+        | {"noise": [plan.steps[at].noise_multiplier for at in (0, -1)], "stopped": run.end},
     )  # fmt: skip
 
 

@@ -69,7 +69,8 @@ class Row:
 
     >>> row = Row(paper="bu2019", table="table1", name="sigma-1.3", place="Table 1, row 1", kind="trains", task="mnist",
     ...           published={"accuracy": 95.0}, label="approximate",
-    ...           recipe={"dataset_size": 60000, "batch_size": 256, "epochs": 15, "noise_multiplier": 1.3, "delta": 1e-5})
+    ...           recipe={"dataset_size": 60000, "batch_size": 256, "epochs": 15, "noise_multiplier": 1.3,
+    ...                   "delta": 1e-5})
     >>> row.key, row.steps, quick(row).task, quick(row).steps
     ('bu2019:table1:sigma-1.3', 3516, 'digits', 100)
     """

@@ -193,7 +193,8 @@ def _table2() -> list[Row]:
         epsilon, place = BUDGETS[NOISES["mnist"].index(noise)], f"Table 2, sigma {noise:g}"
         clip = {"clipping_norm": CLIPS["mnist"]}
         found += [
-            trains("table2", f"dp-{noise:g}", f"{place}, DP", "mnist", {"method": "noisy-sgd", "noise_multiplier": noise, **clip},
+            trains("table2", f"dp-{noise:g}", f"{place}, DP", "mnist",
+                    {"method": "noisy-sgd", "noise_multiplier": noise, **clip},
                     label="certified", published={"accuracy": dp, "rdp epsilon": epsilon}),
             trains("table2", f"dynamic-{noise:g}", f"{place}, Dynamic DP", "mnist", label="approximate", notes=(_RHO,),
                     recipe={"method": "dynamic", "rho_noise": _growth(noise, epsilon), "rho_clip": RHO,

@@ -67,7 +67,8 @@ def _table2() -> list[Row]:
         _trains(
             "table2", "private", "Table 2, private networks", task="adult", model="mlp",
             published={"accuracy": 84.0} | _privacy(2.03, 10.20, 14.70),
-            recipe={**adult, "noise_multiplier": 0.55, "clipping_norm": 1.0, "epochs": 18, "delta": DELTA, "method": "noisy-sgd"},
+            recipe={**adult, "noise_multiplier": 0.55, "clipping_norm": 1.0, "epochs": 18, "delta": DELTA,
+                    "method": "noisy-sgd"},
             training={**PLAIN_SGD, "lr": 0.15}, notes=("numbers are cut at round values, not at quantiles",),
         ),
         _baseline("table2", "adult", "mlp", 84.5, adult, {**PLAIN_SGD, "lr": 0.15}),
@@ -112,7 +113,8 @@ def _table4() -> list[Row]:
         _trains(
             "table4", "private", "Table 4, private networks", task="movielens-1m", model="ncf",
             published={"rmse": 0.915} | _privacy(1.94, 10.61, 15.39),
-            recipe={**ratings, "noise_multiplier": 0.6, "clipping_norm": 5.0, "epochs": 20, "delta": 1e-6, "method": "noisy-adam"},
+            recipe={**ratings, "noise_multiplier": 0.6, "clipping_norm": 5.0, "epochs": 20, "delta": 1e-6,
+                    "method": "noisy-adam"},
             training={"optimizer": "adam", "lr": 0.01, "max_physical_batch_size": 2048},
             notes=("epsilon is for one rating: a user has 132 of those trained on in the mean",),
         ),

@@ -160,7 +160,8 @@ def _table4() -> list[Row]:
             paper=NAME, table="table4", name=f"{images // 1000}k-{epsilon:g}-{name}", kind="federates",
             label="approximate", place=f"Table 4, MNIST-{images // 1000}K, epsilon {epsilon:g}, {name}",
             published={"accuracy": accuracy}, task=f"mnist:enlarged={images}", model="tanh-cnn", training=training,
-            recipe={**FEDERATED, **METHODS[name], "dataset_size": images // 10, "delta": 1 / images, "epsilon": epsilon},
+            recipe={**FEDERATED, **METHODS[name], "dataset_size": images // 10, "delta": 1 / images,
+                    "epsilon": epsilon},
             notes=(_FEDERATED_NOTE, _FEDERATED_RATE, *filter(None, (_RHO_NOTE if name != "constant" else "",))),
         )
         for images, budgets in _FEDERATED.items()

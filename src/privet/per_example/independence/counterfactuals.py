@@ -25,7 +25,7 @@ FAR = {BELOW: -50.0, ABOVE: 50.0}  # what records of the extreme batches are mul
 
 
 class Counterfactuals:
-    """Which rows are exchanged, and in which order all of them are; the rows of a record (`augmentations`) stay together."""
+    """Which rows are exchanged, and in which order all of them are; the rows of one example stay together."""
 
     def __init__(self, *, rows: int, augmentations: int, generator: torch.Generator) -> None:
         self.rows = rows
