@@ -380,7 +380,8 @@ def membership_inference(
         all_ = train_shadow_models(
             plan, loaded, sampled=plans[0], settings=settings, records=records, models=models, seed=seed, progress=tell
         )
-        curve = _certified_curve(plan)
+        covered = None if plan is None or plan.is_unsound else to_add_remove(plan).ledger()
+        curve = None if covered is None else tradeoff(covered, adjacency="add-remove")  # certified
         learnt, aimed = all_.part(slice(0, shadows)), all_.part(slice(shadows, None))
         judgements = tuple(score_attack(word, learnt, aimed, curve, ALARM / len(ATTACKS)) for word in ATTACKS)
         found.append(
@@ -388,10 +389,3 @@ def membership_inference(
         )
     told = {"records": records, "shadows": shadows, "targets": targets, "model": model, "seed": seed}
     return Memberships(task=loaded.name, settings=told, methods=tuple(found))
-
-
-def _certified_curve(plan: Plan | None) -> Curve | None:
-    """The certified trade-off curve of a plan, None where there is no guarantee."""
-    if plan is None or plan.is_unsound:
-        return None
-    return tradeoff(to_add_remove(plan).ledger(), adjacency="add-remove")

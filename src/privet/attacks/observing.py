@@ -206,7 +206,11 @@ def observe(
     state = {name: t.detach() for name, t in (*moment.model.named_parameters(), *moment.model.named_buffers())}
     if moment.rule is None:
         std: float | None = 0.0
-        update = _sum_gradients(moment.model, state, parameters, victims)
+        x, y = victims.inputs.flatten(0, 1), victims.labels.flatten()
+        one_hot = nn.functional.one_hot(y, victims.classes).to(x)
+        grads = example_gradients(moment.model, state, x, one_hot, names=parameters)
+        shape = (victims.size, victims.batch)
+        update = {n: g.detach().view(*shape, *g.shape[1:]).sum(1) for n, g in grads.items()}
         update = {name: torch.zeros_like(u) for name, u in update.items()} if is_control else update
     else:
         update, std = _private_updates(moment, task, victims, parameters, randomness, is_control=is_control)
@@ -215,12 +219,6 @@ def observe(
         batch=victims.batch, step=moment.number, rule=moment.rule, std=std, candidates=victims.candidates,
         clipping_norm=torch.inf if moment.step is None else moment.step.clipping_norm,
     )  # fmt: skip
-
-
-def _sum_gradients(model: nn.Module, state: Grads, names: Grads, victims: TargetRecords) -> dict[str, Tensor]:
-    x, y = victims.inputs.flatten(0, 1), victims.labels.flatten()
-    grads = example_gradients(model, state, x, nn.functional.one_hot(y, victims.classes).to(x), names=names)
-    return {n: g.detach().view(victims.size, victims.batch, *g.shape[1:]).sum(1) for n, g in grads.items()}
 
 
 def _private_updates(

@@ -58,7 +58,7 @@ def estimate(
     >>> model, loss_fn = nn.Linear(20, 3), nn.CrossEntropyLoss(reduction="none")
     >>> rows_of = repeat_rows((torch.randn(4, 20), torch.tensor([0, 1, 2, 0])))
     >>> found = estimate(model, loss_fn, rows_of, batch_size=32, rounds=1)
-    >>> found.batch, found.private_ms > 0, found.physical
+    >>> found.batch_size, found.private_ms > 0, found.physical
     (32, True, None)
     """
     if plan is not None:

@@ -80,7 +80,9 @@ def train(
     flags = {key: value for key, value in settings.items() if value is not None}
     flags |= {} if task is None else {"task": task.name if isinstance(task, Task) else task}
     chosen = Settings.of({**plan.recipe.training, **flags})
-    dataset = _resolve_dataset_name(task, chosen)
+    dataset = chosen.dataset_name  # the user's, or that of a task of Privet's
+    if dataset is None and not isinstance(task, Task):
+        dataset = dataset_name_of(chosen.task)
     if total_epsilon is not None or ledger_dir is not None:
         within = partial(_admit_within_total, plan, folder, total_epsilon, ledger_dir, dataset, seeded=seed is not None)
         group.run_on_first(within if group.is_first else lambda: None)
@@ -222,13 +224,6 @@ def _check_weights(run: Run, parts: TrainingSetup) -> None:
             f"weights={run.settings.weights!r} is another file than the run in {str(run.folder)!r} began with: its "
             f"SHA-256 is {parts.weights}, not {run.about['weights']}. Put that file in its place."
         )
-
-
-def _resolve_dataset_name(task: "str | Task | None", chosen: Settings) -> str | None:
-    """The name of the records: the user's, or that of a task of Privet's."""
-    if chosen.dataset_name is not None or isinstance(task, Task):
-        return chosen.dataset_name
-    return dataset_name_of(chosen.task)
 
 
 def _admit_within_total(
