@@ -94,7 +94,7 @@ class Releaser:
     def release(self, total: ClippedSum, charge: Charge, *, batch_size: float) -> Release:
         """What the optimizer may see of a step that is charged, also of one without records: called once for each.
 
-        `batch_size` is the planned (expected) one, rate * size: a public constant, never the realised one.
+        `batch_size` is the planned (expected) one, rate times dataset size: a public constant, never the realised one.
         """
         sums = self._measure(total, charge, batch_size)
         if sums is None:  # a published rule that takes its sensitivity for zero
@@ -246,8 +246,8 @@ def release(
     the gradient share the step's noise, so that the whole costs what `step` is charged.
 
     Args:
-        step: the planned step; the sum was clipped at `step.clip`.
-        batch_size: the planned (expected) batch, rate * size: a public constant, never the realised one.
+        step: the planned step; the sum was clipped at `step.clipping_norm`.
+        batch_size: the planned (expected) batch, rate times dataset size: a public constant, never the realised one.
         uncertified: let an unsound rule have the noise its paper gives it. Then there is no guarantee.
         secure_noise: release whole cells of a grid, with noise from a cryptographic generator; then `std` is a little
             larger.
@@ -259,7 +259,7 @@ def release(
     >>> c = clipped_sum(model, torch.nn.CrossEntropyLoss(reduction="none"), (x, y), rule="flat", clipping_norm=0.5)
     >>> step = Step(noise_multiplier=2.0, sample_rate=0.01, clipping_norm=0.5)
     >>> r = release(c, "flat", step=step, batch_size=6, randomness=Randomness())
-    >>> round(r.std, 6), r.clip, r.grads["weight"].shape
+    >>> round(r.std, 6), r.clipping_norm, r.grads["weight"].shape
     (1.0, 0.5, torch.Size([2, 3]))
 
     Raises:

@@ -237,12 +237,8 @@ def save_trials(
 def tuned_axes(candidates: Sequence[Candidate]) -> tuple[str, str | None]:
     """(the setting across, the one that has a line for each value): lr and clip where they were tuned.
 
-    <<<<<<< HEAD
-        >>> tuned_axes([{"clipping_norm": 1.0, "lr": 0.1, "steps": 10}, {"clipping_norm": 2.0, "lr": 0.2, "steps": 10}])
-    =======
-        >>> tuned_axes([{"clipping_norm": 1.0, "lr": 0.1}, {"clipping_norm": 2.0, "lr": 0.2}])
-    >>>>>>> main
-        ('lr', 'clipping_norm')
+    >>> tuned_axes([{"clipping_norm": 1.0, "lr": 0.1}, {"clipping_norm": 2.0, "lr": 0.2}])
+    ('lr', 'clipping_norm')
     """
     tuned = {key: len({c[key] for c in candidates}) for key in candidates[0]}
     across = "lr" if tuned.get("lr", 0) > 1 else max(tuned, key=lambda key: tuned[key])

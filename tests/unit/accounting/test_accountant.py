@@ -179,7 +179,7 @@ def test_a_delta_of_one_over_n_draws_a_warning(delta, warns):
         spent(ledger_of(), delta, dataset_size=SIZE)
     assert bool(caught) == warns
     if warns:
-        assert "1/(10 size)=1e-05" in str(caught[0].message)
+        assert "1/(10 dataset_size)=1e-05" in str(caught[0].message)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_empty_ledger_leaks_nothing():
         (lambda: Gaussian(mu=-1.0), "mu=-1.0"),
         (lambda: Tradeoff(epsilon=(1.0,), delta=()), "must pair up"),
         (lambda: Gaussian(mu=1.0)(1.5), "between 0 and 1"),
-        (lambda: group_tradeoff(Gaussian(mu=1.0), 0), "dataset_size=0"),
+        (lambda: group_tradeoff(Gaussian(mu=1.0), 0), "size=0"),
     ],
 )
 def test_bad_input_says_what_is_wrong(call, says):

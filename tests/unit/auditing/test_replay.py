@@ -196,7 +196,7 @@ def test_frozen_randomness_can_be_had_again():
         torch.rand(3, generator=one.torch_generator()).tolist()
         != torch.rand(3, generator=other.torch_generator()).tolist()
     )
-    assert one.draws == ["coins", "noise_multiplier"]
+    assert one.draws == ["coins", "noise"]
     assert not one.noise_is_secret
 
 

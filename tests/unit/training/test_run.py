@@ -66,7 +66,7 @@ def test_tied_weights_are_averaged_together(tmp_path):
     model = Tied()
     average = {"one.weight": torch.full((3, 3), 7.0)}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    checkpoint.save(tmp_path, model=model, optimizer=optimizer, ema_decay=average, extra={})
+    checkpoint.save(tmp_path, model=model, optimizer=optimizer, average=average, extra={})
     again = Tied()
     checkpoint.load_weights(tmp_path, model=again)
     assert torch.equal(again.other.weight, average["one.weight"])

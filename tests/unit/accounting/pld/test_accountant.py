@@ -340,7 +340,7 @@ r = np.random.default_rng(1)
 noises = {"wide": np.geomspace(50, 0.05, 10**4), "million": np.linspace(4, 1, 10**6), "rates": r.uniform(0.5, 9, 10**4),
           "constant": np.full(10**5, noise)}[name]
 ledger = Ledger()
-ledger.extend(noise=noises, rate=r.uniform(1e-6, 0.2, 10**4) if name == "rates" else rate)
+ledger.extend(noise_multiplier=noises, sample_rate=r.uniform(1e-6, 0.2, 10**4) if name == "rates" else rate)
 found = spent(ledger, delta)
 try:  # of this program alone: on Linux ru_maxrss is at least that of the process that started it
     kilobytes = int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])

@@ -23,7 +23,7 @@ def test_equal_steps_meet_whatever_their_order():
     first, second = loss_levels(there), loss_levels(back)
     for name in ("rate", "mu", "count"):
         assert getattr(first, name).tolist() == getattr(second, name).tolist()
-    assert sorted(zip(first.sample_rate, first.mu, first.count, strict=True)) == [
+    assert sorted(zip(first.rate, first.mu, first.count, strict=True)) == [
         (0.1, 0.5, 1), (0.1, 1.0, 2), (0.2, 1 / 3, 1), (0.3, 0.5, 1),
     ]  # fmt: skip
 
