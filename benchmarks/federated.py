@@ -130,8 +130,7 @@ def flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
 
 def privet_on_flower(clients: int, sampled: int, rounds: int) -> Callable[[], None]:
     from flower_grid import LocalGrid
-    from privet.federated import federate, partition
-    from privet.federated import flower as apps
+    from privet.federated import federate, flower as apps, partition
     from privet.sampling.loading import gather
 
     p, task = planned(clients, sampled, rounds), made(clients)

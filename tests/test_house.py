@@ -28,8 +28,8 @@ from privet.training.loop_watch import ALWAYS_CHECKED, LoopGuard
 
 SOURCE = Path(privet.__file__).parent
 SIZES = {  # files and lines of Python, of the product and of the papers; they may only fall, but for a new capability
-    SOURCE: (204, 39_670),
-    Path(privet_papers.__file__).parent: (45, 8_500),
+    SOURCE: (204, 39_950),
+    Path(privet_papers.__file__).parent: (38, 7_400),
 }
 CEILINGS = {"step": (106, 17, 44), "batch_size": (84, 19, 31)}  # calls, files, changes of file
 

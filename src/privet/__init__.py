@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from privet import errors as errors
-    from privet.accounting import Budget as Budget
-    from privet.accounting import Guarantee as Guarantee
-    from privet.accounting import Ledger as Ledger
-    from privet.accounting import Step as Step
-    from privet.accounting import spent as spent
+    from privet.accounting import (
+        Budget as Budget,
+        Guarantee as Guarantee,
+        Ledger as Ledger,
+        Step as Step,
+        spent as spent,
+    )
     from privet.accounting.epsilon_curve import epsilon_curve as epsilon_curve
     from privet.attacks.attack import attack as attack
     from privet.auditing.audit import audit as audit
-    from privet.planning import Plan as Plan
-    from privet.planning import Recipe as Recipe
+    from privet.planning import Plan as Plan, Recipe as Recipe
     from privet.planning.plan import plan as plan
-    from privet.reporting.report import Report as Report
-    from privet.reporting.report import report as report
+    from privet.reporting.report import Report as Report, report as report
     from privet.schedules import schedule as schedule
     from privet.training.run import Run as Run
     from privet.training.train import train as train

@@ -14,8 +14,7 @@ from privet.accounting.sampling import Poisson, registry, sampling
 from privet.errors import InvalidValue, Unsupported
 from privet.noise.randomness import seeded
 from privet.planning.planned_steps import PlannedSteps
-from privet.sampling.samplers import Sampler, register
-from privet.sampling.samplers import _drawings as drawings
+from privet.sampling.samplers import Sampler, _drawings as drawings, register
 
 SIZE, RATE, LENGTH = 200, 0.1, 2000
 CAP = 26  # overflows in about one batch of fifteen

@@ -13,8 +13,7 @@ from scipy import optimize, special
 from privet.accounting.accountant import spent
 from privet.accounting.gdp import clt_mu, epsilon_of_mu
 from privet.accounting.ledger import Ledger, Step
-from privet.accounting.rdp import MOMENTS_ORDERS
-from privet.accounting.rdp import epsilon as renyi
+from privet.accounting.rdp import MOMENTS_ORDERS, epsilon as renyi
 from privet.planning.calibrate import proactive_noise
 from privet.published.accountants import auto_exponential, auto_linear, auto_step, auto_time, epsilon_of_rho
 

@@ -2,8 +2,7 @@
 
 from functools import cache
 
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from privet import plan
 from privet.errors import InvalidValue

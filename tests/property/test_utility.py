@@ -1,7 +1,6 @@
 """The utility estimate on random plans: more noise never scores higher, and it is always a share."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from privet.planning import Profile
 from privet.planning.planned_steps import PlannedSteps

@@ -143,8 +143,7 @@ def _lines(rows: "Sequence[Row]", *, mode: "Mode", steps: int | None, out: Path)
 
 
 def _list(paper: str | None, *, as_json: bool) -> None:
-    from privet_papers.tables import PAPERS
-    from privet_papers.tables import paper as paper_of
+    from privet_papers.tables import PAPERS, paper as paper_of
 
     papers = list(PAPERS.values()) if paper is None else [paper_of(paper.partition(":")[0])]
     if as_json:

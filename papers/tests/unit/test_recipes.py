@@ -13,8 +13,7 @@ from privet.errors import InvalidValue
 from privet.models import model
 from privet.planning import Recipe
 from privet.training.settings import Settings
-from privet_papers import recipes
-from privet_papers import recipes as ablation
+from privet_papers import recipes, recipes as ablation
 from privet_papers.datasets.ngrams import hash_sets, parse_orders, to_columns
 from privet_papers.reproduce.page import write_page
 from privet_papers.reproduce.results import read

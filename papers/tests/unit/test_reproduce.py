@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import t as t_law
-from scipy.stats import ttest_rel
+from scipy.stats import t as t_law, ttest_rel
 
 from privet.accounting import spent
 from privet.data import task as task_of
@@ -20,8 +19,7 @@ from privet.federated import Federated
 from privet.ledger.reading import read_ledger
 from privet.training.progress import Progress
 from privet.training.run import Run
-from privet_papers.reproduce import choice as choosing
-from privet_papers.reproduce import page, results, runner
+from privet_papers.reproduce import choice as choosing, page, results, runner
 from privet_papers.reproduce.gains import paired
 from privet_papers.reproduce.kinds import accounted
 from privet_papers.reproduce.results import Result

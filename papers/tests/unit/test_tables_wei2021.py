@@ -10,8 +10,7 @@ from privet.accounting import Ledger, Step, spent
 from privet.planning.methods import METHODS
 from privet.published.accountants import epsilon_of_rho
 from privet.schedules import schedule_values
-from privet_papers.reproduce import kinds as attacking
-from privet_papers.reproduce import results, runner
+from privet_papers.reproduce import kinds as attacking, results, runner
 from privet_papers.reproduce.kinds import accounted, at_the_stop, noise_of, noise_over_steps, seconds_a_step
 from privet_papers.reproduce.table_row import Row, quick
 from privet_papers.tables import PAPERS

@@ -18,8 +18,7 @@ from privet._registry import Registry
 from privet._text import one_line
 from privet.accounting.guarantee import ADJACENCIES, LABELS, UNITS, Adjacency, Guarantee, Label, Unit, parse_adjacency
 from privet.accounting.ledger import Floats, Ledger, Step
-from privet.accounting.sampling import POISSON, TruncatedPoisson
-from privet.accounting.sampling import registry as samplings
+from privet.accounting.sampling import POISSON, TruncatedPoisson, registry as samplings
 from privet.errors import InvalidValue, PrivetError, Unsupported
 
 LEAST_NOISE = 1e-100  # its square, over any number of steps, is still a number

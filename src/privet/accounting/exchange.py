@@ -422,15 +422,9 @@ class LedgerBuilder:
         self.add(place, **row)
 
     def add(
-        self,
-        place: str,
-        *,
-        noise_multiplier: Any,
-        sample_rate: Any = 1.0,
-        clipping_norm: Any = 1.0,
-        sampling: Any = POISSON,
-        count: Any = 1,
-    ) -> None:
+        self, place: str, *, noise_multiplier: Any, sample_rate: Any = 1.0, clipping_norm: Any = 1.0,
+        sampling: Any = POISSON, count: Any = 1,
+    ) -> None:  # fmt: skip
         with name_errors(place):
             numbers = {
                 k: require_number(k, v)

@@ -4,8 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from privet import _check
-from privet._text import format_bound as format_bound
-from privet._text import format_outward as format_outward
+from privet._text import format_bound as format_bound, format_outward as format_outward
 
 Label = Literal["certified", "approximate", "claimed", "empirical"]
 Adjacency = Literal["zero-out", "add-remove", "replace-one"]

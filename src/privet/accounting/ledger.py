@@ -105,13 +105,9 @@ class Ledger:
         self._count.append(int(count))
 
     def extend(
-        self,
-        *,
-        noise_multiplier: ArrayLike,
-        sample_rate: ArrayLike = 1.0,
-        clipping_norm: ArrayLike = 1.0,
+        self, *, noise_multiplier: ArrayLike, sample_rate: ArrayLike = 1.0, clipping_norm: ArrayLike = 1.0,
         sampling: "str | Sampling" = POISSON,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Charge one release per entry of `noise_multiplier`; the other two are one value or one per step."""
         noises, rates, clips = np.broadcast_arrays(
             *(np.asarray(v, dtype=np.float64) for v in (noise_multiplier, sample_rate, clipping_norm))
@@ -126,10 +122,8 @@ class Ledger:
         starts = np.flatnonzero(np.concatenate(([True], changed)))
         counts = np.diff(np.concatenate((starts, [len(noises)])))
         numbers = {
-            "noise_multiplier": float(noises[0]),
-            "sample_rate": float(rates[0]),
-            "clipping_norm": float(clips[0]),
-        }
+            "noise_multiplier": float(noises[0]), "sample_rate": float(rates[0]), "clipping_norm": float(clips[0]),
+        }  # fmt: skip
         first = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]  # Step turns a name into a Sampling
         self.add(first, int(counts[0]))
         rest = starts[1:]

@@ -19,8 +19,7 @@ from privet.attacks.base import Attack, Reconstruction, resolve_attack
 from privet.attacks.identification import identify_from_run, one_step_ceiling, run_ceiling
 from privet.attacks.outcome import Measures, Outcome, baselines, format_table, measure_reconstruction
 from privet.data.files import DataFolders
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.errors import InvalidValue, PrivetError
 from privet.noise.randomness import seeded
 from privet.planning import Plan, method, plan
@@ -61,15 +60,9 @@ def resolve_sources(
 
 
 def method_plan(
-    name: str,
-    dataset_size: int,
-    *,
-    noise_multiplier: float,
-    clipping_norm: float,
-    sample_rate: float,
-    steps: int,
+    name: str, dataset_size: int, *, noise_multiplier: float, clipping_norm: float, sample_rate: float, steps: int,
     uncertified: bool,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """The plan of a method at a given noise, for a comparison: it says what that costs."""
     _check.whole(steps=steps)
     return plan(
@@ -131,10 +124,8 @@ def attack(
     what: "str | Sequence[str] | Plan | Run | None" = None, task: "str | Task | None" = None, *,
     attacks: Sequence[str] | None = None, examples: int = 100, batch_size: int = 1, candidates: int = 1000,
     at_steps: "Sequence[str | int]" = ("first",), model: str | None = None, noise_multiplier: float = 6.0,
-    clipping_norm: float = 4.0,
-    sample_rate: float = 0.01, steps: int = 100, uncertified: bool = False, seed: int = 0,
-    out: "str | Path | None" = None,
-    where: DataFolders | None = None, progress: Tell | None = None,
+    clipping_norm: float = 4.0, sample_rate: float = 0.01, steps: int = 100, uncertified: bool = False, seed: int = 0,
+    out: "str | Path | None" = None, where: DataFolders | None = None, progress: Tell | None = None,
 ) -> AttackReport:  # fmt: skip
     """What one update gives away: each attack on each method at each step, with controls, baselines and ceilings.
 
@@ -166,15 +157,9 @@ def attack(
         Unsupported: the task is not one of images.
     """
     loaded, sources, plans = resolve_sources(
-        what,
-        task,
-        where,
-        uncertified,
-        noise_multiplier=noise_multiplier,
-        clipping_norm=clipping_norm,
-        sample_rate=sample_rate,
-        steps=steps,
-    )
+        what, task, where, uncertified, noise_multiplier=noise_multiplier, clipping_norm=clipping_norm,
+        sample_rate=sample_rate, steps=steps,
+    )  # fmt: skip
     attacks = (("invert-l2", "prior") if batch_size == 1 else ("invert-l2",)) if attacks is None else attacks
     made = {spelling: resolve_attack(spelling) for spelling in attacks}
     _check_request(made, at_steps)
@@ -322,12 +307,9 @@ class _Shelf:
     def __init__(self, folder: "str | Path | None", settings: dict[str, Any], sampled: Plan) -> None:
         steps = sampled.steps  # without privacy, batches are drawn by these
         self._batches = [
-            steps.sample_rate,
-            str(steps.batch_schedule),
-            len(steps),
-            str(steps.sampling),
+            steps.sample_rate, str(steps.batch_schedule), len(steps), str(steps.sampling),
             repr(sampled.recipe.training),
-        ]
+        ]  # fmt: skip
         self._folder = None if folder is None else Path(folder)
         self._settings = {key: value for key, value in settings.items() if key != "at_steps"}
         if self._folder is not None:

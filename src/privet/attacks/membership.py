@@ -327,10 +327,8 @@ class Memberships:
 def membership_inference(
     what: "str | Sequence[str] | Plan | None" = None, task: "str | Task | None" = None, *, records: int = 200,
     shadows: int = 32, targets: int = 16, model: str | None = None, noise_multiplier: float = 1.0,
-    clipping_norm: float = 1.0,
-    sample_rate: float = 0.1, steps: int = 100, uncertified: bool = False, seed: int = 0,
-    where: DataFolders | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    clipping_norm: float = 1.0, sample_rate: float = 0.1, steps: int = 100, uncertified: bool = False, seed: int = 0,
+    where: DataFolders | None = None, progress: Callable[[str, int, int], None] | None = None,
 ) -> Memberships:  # fmt: skip
     """How well a trained model tells who took part, by method; training without privacy is always beside them.
 
@@ -352,15 +350,9 @@ def membership_inference(
     _check.whole(least=4, shadows=shadows)
     _check.whole(least=2, targets=targets)
     loaded, sources, plans = resolve_sources(
-        what,
-        task,
-        where,
-        uncertified,
-        noise_multiplier=noise_multiplier,
-        clipping_norm=clipping_norm,
-        sample_rate=sample_rate,
-        steps=steps,
-    )
+        what, task, where, uncertified, noise_multiplier=noise_multiplier, clipping_norm=clipping_norm,
+        sample_rate=sample_rate, steps=steps,
+    )  # fmt: skip
     if "classes" not in loaded.facts:
         raise Unsupported(
             f"task={loaded.name!r} does not list its classes. The attack reads the probability of the true class. Use "

@@ -14,8 +14,7 @@ from privet.auditing.bounds import equivalent_mu
 from privet.auditing.distinguishing import distinguish
 from privet.auditing.finding import ALARM, Audit, Finding, Verdict
 from privet.auditing.mechanism import EngineStep, Mechanism, MechanismClaim
-from privet.auditing.neighbours import SIZE, NeighbouringPair
-from privet.auditing.neighbours import neighbouring_pairs as all_scenes
+from privet.auditing.neighbours import SIZE, NeighbouringPair, neighbouring_pairs as all_scenes
 from privet.auditing.one_run import LEAST_CANARIES, one_run
 from privet.auditing.replay import most_unlike_pairs, replay
 from privet.clipping.rule import clipping_rule, is_adaptive

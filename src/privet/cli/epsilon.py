@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privet import _check
-from privet.cli import common
-from privet.cli import epsilon_answer as answer
+from privet.cli import common, epsilon_answer as answer
 from privet.cli.common import PATH, integer, number
 from privet.cli.recipe_options import JSON, option, words_of
 from privet.errors import InvalidValue, Unsupported
@@ -71,13 +70,9 @@ def epsilon_command(
         raise click.UsageError(f"Got an unexpected argument ({more[0]}). Give runs after --from.")
     if same_epsilon_by is not None:
         given = {
-            "delta": delta,
-            "epsilon": at,
-            "adjacency": adjacency,
-            "dataset_size": dataset_size,
-            "curve": curve,
+            "delta": delta, "epsilon": at, "adjacency": adjacency, "dataset_size": dataset_size, "curve": curve,
             **steps,
-        }
+        }  # fmt: skip
         if len(sources) + len(more) != 1:
             raise click.UsageError("--same-epsilon-by needs --from with one plan (JSON) or recipe (TOML).")
         _check_nothing_beside(given | {"tradeoff": tradeoff}, "--same-epsilon-by", "the plan says it")

@@ -313,14 +313,8 @@ def _print_view(found: "Frontier", seconds: float) -> None:
         + (f", {found.method}" if found.method else "")
     )
     names = (
-        "steps",
-        "batch_size",
-        "epochs",
-        "noise_multiplier",
-        "std",
-        "signal",
-        f"closed form {found.closed_noise:.4g}",
-    )
+        "steps", "batch_size", "epochs", "noise_multiplier", "std", "signal", f"closed form {found.closed_noise:.4g}",
+    )  # fmt: skip
     widths = (9, 8, 8, 16 if any(_moves(cell) for cell in found.cells) else 8, 10, 7, 0)
     click.echo("  " + _line(names, widths))
     for cell in sorted(found.cells, key=lambda cell: (cell.steps, cell.batch_size)):

@@ -43,11 +43,9 @@ class ClippedSum:
             grads[name], lost[name] = _two_sum(grad, other.grads[name], left)
         mine, theirs = self.raw_statistics, other.raw_statistics
         return ClippedSum(
-            grads=grads, l2_bound=self.l2_bound,
-            raw_norms=torch.cat([self.raw_norms, other.raw_norms]),
+            grads=grads, l2_bound=self.l2_bound, raw_norms=torch.cat([self.raw_norms, other.raw_norms]),
             raw_batch_size=self.raw_batch_size + other.raw_batch_size,
-            raw_statistics=None if mine is None or theirs is None else mine + theirs,
-            _lost=lost,
+            raw_statistics=None if mine is None or theirs is None else mine + theirs, _lost=lost,
         )  # fmt: skip
 
 
@@ -93,12 +91,9 @@ class Clipper:
                 grads, whole = self._sum_huge_in_float64(shares, sq, whole, clipping_norm, bound)
             norms = whole.sqrt()
             return ClippedSum(
-                grads=grads,
-                l2_bound=bound,
-                raw_norms=norms,
-                raw_batch_size=size,
+                grads=grads, l2_bound=bound, raw_norms=norms, raw_batch_size=size,
                 raw_statistics=self.rule.statistics(norms, clipping_norm),
-            )
+            )  # fmt: skip
 
     def zero(self, clipping_norm: float) -> ClippedSum:
         """No example: nothing is computed, the sum is zero. `clipping_norm` is the one in force."""
@@ -175,14 +170,9 @@ def clipped_sum(
 
 
 def sum_batch(
-    model: nn.Module,
-    losses: "Loss | Tensor",
-    batch: Sequence[Any],
-    clipper: Clipper,
-    clipping_norm: float,
-    *,
+    model: nn.Module, losses: "Loss | Tensor", batch: Sequence[Any], clipper: Clipper, clipping_norm: float, *,
     augmentations: int,
-) -> ClippedSum:
+) -> ClippedSum:  # fmt: skip
     """`clipped_sum` for a rule and parameters that are known, at the clip in force."""
     if isinstance(losses, Tensor):
         shares, size = gradients_of_recorded_losses(model, losses, clipper.named, augmentations=augmentations)

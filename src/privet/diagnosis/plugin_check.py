@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from privet._registry import import_address
 from privet.clipping.clipped_sum import clipped_sum
 from privet.clipping.rule import BoundedRule, bounded, clipping_rule, is_adaptive
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.diagnosis.estimate import random_rows
 from privet.diagnosis.model_check import examine_model
 from privet.diagnosis.plugin_contract import ACCOUNTANT, SCHEDULE, Contract, Outcome, outcome_of

@@ -13,8 +13,7 @@ import numpy as np
 
 from privet import schedules
 from privet._text import one_line, shorten
-from privet.accounting import Ledger, Step, spent
-from privet.accounting import registry as accountants
+from privet.accounting import Ledger, Step, registry as accountants, spent
 from privet.accounting.guarantee import LABELS, Adjacency
 from privet.accounting.sampling import FixedSize, Poisson, Shuffled
 from privet.errors import PrivetError, Unsupported
@@ -254,13 +253,10 @@ def _refusals_have_a_reason(name: str) -> str:
 
 
 ACCOUNTANT = Contract(kind="accountant", needs=("unsupported_reason", "bounds", "label"), checks={
-    "it covers Gaussian steps": _covers_something,
-    "an empty ledger costs nothing": _empty_costs_nothing,
+    "it covers Gaussian steps": _covers_something, "an empty ledger costs nothing": _empty_costs_nothing,
     "ten steps at once cost as much as ten times one": _count_is_repetition,
-    "the order of steps does not matter": _order_does_not_matter,
-    "more noise never costs more": _more_noise_costs_less,
-    "more steps never cost less": _more_steps_cost_more,
-    "a smaller delta never costs less": _larger_delta_costs_less,
+    "the order of steps does not matter": _order_does_not_matter, "more noise never costs more": _more_noise_costs_less,
+    "more steps never cost less": _more_steps_cost_more, "a smaller delta never costs less": _larger_delta_costs_less,
     "the interval and the label are valid": _interval_and_label,
     "epsilon is not below what is proven to be spent": _not_below_what_is_proven,
     "what it has no theorem for is refused with a reason": _refusals_have_a_reason,

@@ -21,8 +21,7 @@ from privet.ledger.account import guarantee_of, mark_uncertified
 from privet.ledger.file import LedgerFile
 from privet.noise.randomness import Randomness
 from privet.per_example.model_facts import trainable_parameters
-from privet.planning import Plan, Recipe
-from privet.planning import plan as make_plan
+from privet.planning import Plan, Recipe, plan as make_plan
 from privet.planning.frontier import Extension, extend_rounds
 from privet.training.run import PLAN, mark_guarantee, write_plan
 from privet.training.training import Training

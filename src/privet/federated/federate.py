@@ -21,8 +21,7 @@ from torch.optim import Optimizer
 from privet._files import make_folder
 from privet.accounting import Guarantee
 from privet.data.files import DataFolders
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.errors import InvalidValue
 from privet.federated import settings as description
 from privet.federated.clients import ClientPool, InProcess, Worker

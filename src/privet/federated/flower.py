@@ -20,8 +20,7 @@ from torch import nn
 from privet import _check
 from privet._text import shorten
 from privet.accounting import Guarantee
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.errors import InvalidValue, MissingExtra
 from privet.federated.clients import ClientReply, Worker, client_folder
 from privet.federated.clipped_updates import log_dropout

@@ -61,10 +61,8 @@ class LedgerFile:
         self._file, self._unlock = file, unlock
         self._pid, self._mutex, self._closed = os.getpid(), threading.Lock(), False
         self._noises, self._rates, self._clips = (
-            plan.steps.noise_multipliers,
-            plan.steps.sample_rates,
-            plan.steps.clipping_norms,
-        )
+            plan.steps.noise_multipliers, plan.steps.sample_rates, plan.steps.clipping_norms,
+        )  # fmt: skip
         self._sampling = plan.steps.sampling
         torn = reading.tail.count if reading.tail else 0
         self._place = _Place(reading.position, reading.ledger.steps - torn, file.size())
@@ -89,13 +87,9 @@ class LedgerFile:
             dataset: the name of the records, which other runs on them share.
         """
         header = make_header(
-            plan,
-            run=secrets.token_hex(16),
-            steps_per_line=steps_per_line,
-            seeded=seeded,
-            preprocessing_is_private=preprocessing_is_private,
-            dataset=dataset,
-        )
+            plan, run=secrets.token_hex(16), steps_per_line=steps_per_line, seeded=seeded,
+            preprocessing_is_private=preprocessing_is_private, dataset=dataset,
+        )  # fmt: skip
         file = Path(folder) / NAME
         make_folder(file.parent)
         lock = lock_folder(file.parent)

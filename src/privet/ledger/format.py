@@ -92,14 +92,9 @@ def check_dataset(name: str | None) -> None:
 
 
 def make_header(
-    plan: Plan,
-    *,
-    run: str,
-    steps_per_line: int,
-    seeded: bool,
-    preprocessing_is_private: bool = True,
+    plan: Plan, *, run: str, steps_per_line: int, seeded: bool, preprocessing_is_private: bool = True,
     dataset: str | None = None,
-) -> Header:
+) -> Header:  # fmt: skip
     """The first line of a run that will spend `plan`."""
     tuned = plan.recipe.tuning is not None
     by_other = plan.guarantee if plan.guarantee.label == "certified" else None  # rdp covers what pld refuses

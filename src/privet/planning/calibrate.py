@@ -196,11 +196,9 @@ def solve(question: PricedRecipe) -> PlannedSteps:
             else MOST_SCHEDULED
         )
         return _solve_whole(
-            question,
-            lambda count: question.steps(peak_noise_multiplier=1.0, count=count, sample_rate=rate),
-            most,
+            question, lambda count: question.steps(peak_noise_multiplier=1.0, count=count, sample_rate=rate), most,
             power=1.0,
-        )
+        )  # fmt: skip
     if recipe.solve == "batch":
         power = 2.0 if recipe.epochs is None else 1.0
         return _solve_whole(question, partial(_steps_of_batch, question), recipe.dataset_size, power=power)

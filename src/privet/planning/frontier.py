@@ -124,12 +124,9 @@ def ahead(
     if progress is not None:
         progress(len(places), len(places))
     return Frontier(
-        budget=base.budget,
-        dataset_size=base.dataset_size,
-        method=base.method,
-        closed_noise=closed_noise,
+        budget=base.budget, dataset_size=base.dataset_size, method=base.method, closed_noise=closed_noise,
         cells=mark_frontier(cells),
-    )
+    )  # fmt: skip
 
 
 def mark_frontier(cells: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:

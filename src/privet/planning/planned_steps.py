@@ -79,11 +79,9 @@ class PlannedSteps(Sequence[Step]):
             ledger.add(self[0], self.length)
         else:
             ledger.extend(
-                noise_multiplier=self.noise_multipliers,
-                sample_rate=self.sample_rates,
-                clipping_norm=self.clipping_norms,
-                sampling=self.sampling,
-            )
+                noise_multiplier=self.noise_multipliers, sample_rate=self.sample_rates,
+                clipping_norm=self.clipping_norms, sampling=self.sampling,
+            )  # fmt: skip
         return ledger
 
     def _shape_values(self, name: str, shape: str, peak: float) -> Floats:

@@ -86,11 +86,9 @@ class PricedRecipe:
             assert row is not None
             assert row.claim is not None
             at = ScheduleContext(
-                recipe=self.recipe,
-                sample_rate=steps.sample_rate,
-                count=steps.length,
+                recipe=self.recipe, sample_rate=steps.sample_rate, count=steps.length,
                 peak_noise_multiplier=steps.peak_noise_multiplier,
-            )
+            )  # fmt: skip
             return Guarantee(
                 epsilon=row.claim(at, budget.delta), epsilon_lower=None, delta=budget.delta, label="claimed",
                 method=f"{row.name} closed form", adjacency=budget.adjacency, sampling=self.recipe.sampling,

@@ -31,8 +31,7 @@ from privet._registry import parse_value
 from privet._text import one_line, shorten
 from privet.accounting import Budget
 from privet.accounting.accountant import registry as accountants
-from privet.accounting.sampling import TruncatedPoisson
-from privet.accounting.sampling import sampling as sampling_of
+from privet.accounting.sampling import TruncatedPoisson, sampling as sampling_of
 from privet.errors import InvalidValue, PrivetError, name_errors
 from privet.planning.clipping_rules import check_rule
 from privet.planning.methods import method

@@ -48,10 +48,8 @@ class SearchTrial:
 
     def as_dict(self) -> dict[str, Any]:
         said = {
-            "values": dict(self.values),
-            "noise_multiplier": self.noise_multiplier,
-            "utility_estimate": self.utility,
-        }
+            "values": dict(self.values), "noise_multiplier": self.noise_multiplier, "utility_estimate": self.utility,
+        }  # fmt: skip
         return said | {"certified": self.certified, "refused": self.refused}
 
 
@@ -156,12 +154,9 @@ class GridThenRefine:
             steps = question.own_steps(peak)
             twice = 2.0 if question.recipe.budget.adjacency == "replace-one" else 1.0
             found = estimate(
-                steps,
-                dataset_size=self.recipe.dataset_size,
-                sensitivity=twice,
-                rule=question.rule,
+                steps, dataset_size=self.recipe.dataset_size, sensitivity=twice, rule=question.rule,
                 profile=self.profile,
-            )
+            )  # fmt: skip
             self.tried[key] = SearchTrial(values=values, noise_multiplier=peak, utility=found.utility)
         except PrivetError as error:
             self.tried[key] = SearchTrial(values=values, refused=str(error))

@@ -111,22 +111,15 @@ def utility(plan: Plan, profile: Profile | None = None) -> Utility:
     if plan.is_unsound:
         raise Unsupported(f"rule={plan.rule!r} does not clip to C. The estimate needs it. Plan without uncertified.")
     return estimate(
-        plan.steps,
-        dataset_size=plan.recipe.dataset_size,
-        sensitivity=sensitivity(plan),
-        rule=plan.rule,
+        plan.steps, dataset_size=plan.recipe.dataset_size, sensitivity=sensitivity(plan), rule=plan.rule,
         profile=profile,
-    )
+    )  # fmt: skip
 
 
 def estimate(
-    steps: PlannedSteps,
-    *,
-    dataset_size: int,
-    sensitivity: float = 1.0,
-    rule: str = "flat",
+    steps: PlannedSteps, *, dataset_size: int, sensitivity: float = 1.0, rule: str = "flat",
     profile: Profile | None = None,
-) -> Utility:
+) -> Utility:  # fmt: skip
     """The same for steps that are no plan yet. `sensitivity` is over the clip: 2 for replace-one neighbours."""
     given = Profile() if profile is None else profile
     at = _Blocks(steps)

@@ -187,14 +187,9 @@ def auto_time(
 
 
 def auto_step(
-    *,
-    noise_multiplier: float,
-    sample_rate: float,
-    epochs: int,
-    decay: float = 0.5,
-    every: int = 10,
+    *, noise_multiplier: float, sample_rate: float, epochs: int, decay: float = 0.5, every: int = 10,
     clipping_norm: float = 1.0,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """Step decay, noise_e^2 = noise^2 R^floor(e / D), as published, D = `every`, P = E / D.
 
         rho = 13 rate^2 clip^2 (1 - R^P) / (2 noise^2 D (R^(P-1) - R^P))

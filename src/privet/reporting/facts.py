@@ -23,8 +23,7 @@ from privet.errors import InvalidValue, PrivetError
 from privet.ledger import reading as ledger_reading
 from privet.reporting import evidence
 from privet.training import metrics
-from privet.training.checkpoint_format import NAME as WEIGHTS
-from privet.training.checkpoint_format import OTHER
+from privet.training.checkpoint_format import NAME as WEIGHTS, OTHER
 from privet.training.run import BEST, NAME, PLAN, Run
 
 READ = (NAME, PLAN, ledger_reading.NAME, ledger_reading.COUNT_NAME, metrics.NAME)

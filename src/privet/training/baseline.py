@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from privet.data.files import DataFolders
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.planning import Plan
 from privet.sampling.loading import gather
 from privet.training import setup

@@ -37,11 +37,8 @@ class TrainingLoop:
     ) -> None:  # fmt: skip
         self._training, self._parts, self._folder, self._group = training, parts, folder, group
         self._first, self._reserve, self._watcher, self._interrupt = (
-            training.steps_done,
-            steps_per_line,
-            watcher,
-            interrupt,
-        )
+            training.steps_done, steps_per_line, watcher, interrupt,
+        )  # fmt: skip
         self._raw = _Raw(parts.task.measure.name) if show_private else None
         self._meter = Meter(parts.plan, mark=lambda g: mark_guarantee(
             g, parts.plan, seeded=not training.noise_is_secret,

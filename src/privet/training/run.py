@@ -20,8 +20,7 @@ from privet._files import write_new
 from privet._text import shorten
 from privet.accounting import Guarantee, Ledger
 from privet.data.files import DataFolders
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.errors import InvalidValue, PrivetError, name_errors
 from privet.ledger import reading as ledger_reading
 from privet.ledger.account import guarantee_of, mark_uncertified, preprocessing_reason, qualify, uncertified_reason

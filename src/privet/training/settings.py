@@ -71,15 +71,10 @@ class Settings:
             object.__setattr__(self, name, _check_patterns(name, getattr(self, name), self.weights))
         _check.whole(
             **drop_none(
-                self,
-                "augmentations",
-                "max_physical_batch_size",
-                "evaluate_every",
-                "save_every",
-                "patience",
+                self, "augmentations", "max_physical_batch_size", "evaluate_every", "save_every", "patience",
                 "steps_per_line",
             )
-        )
+        )  # fmt: skip
         _check.whole(least=0, workers=self.workers)
         _check.positive(**drop_none(self, "lr"))
         _check.fraction(**drop_none(self, "momentum"))

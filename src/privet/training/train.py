@@ -14,8 +14,7 @@ from typing import Any
 
 from privet import _check
 from privet.data.files import DataFolders
-from privet.data.task import Task, dataset_name_of
-from privet.data.task import task as task_of
+from privet.data.task import Task, dataset_name_of, task as task_of
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger import reading as ledger_reading
 from privet.ledger.reading import is_federation, resume_command

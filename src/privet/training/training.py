@@ -89,11 +89,9 @@ class Training:
         self.model, self.optimizer, self.dataset, self.plan = model, optimizer, dataset, plan
         self._inner, named, self.group = check_start(model, optimizer, plan, randomness, group)
         rule = resolve_rule(
-            plan,
-            secure_noise=secure_noise,
-            uncertified=uncertified,
+            plan, secure_noise=secure_noise, uncertified=uncertified,
             non_private_preprocessing=non_private_preprocessing,
-        )
+        )  # fmt: skip
         self.rule: Any = rule.rule  # one object: it may learn from releases
         self._not_private, self._views = non_private_preprocessing, augmentations
         rows = max_physical_batch_size
@@ -102,13 +100,8 @@ class Training:
         )
         self._batches.make_sampler(randomness, start=0 if ledger is None else ledger.next_step)  # it checks the dataset
         settings = (
-            augmentations,
-            self._batches.rows,
-            secure_noise,
-            ema_decay,
-            steps_per_line,
-            non_private_preprocessing,
-        )
+            augmentations, self._batches.rows, secure_noise, ema_decay, steps_per_line, non_private_preprocessing,
+        )  # fmt: skip
         self._generator = join_run(self.group, self._inner, optimizer, plan, dataset, randomness, users, settings)
         self._clipper = Clipper(rule, named)
         self._releaser = releaser_for(

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privet._files import LOCK_NAME as LOCK
-from privet._files import make_folder, sync_folder, write_new
+from privet._files import LOCK_NAME as LOCK, make_folder, sync_folder, write_new
 from privet._text import shorten
 from privet.accounting import Guarantee
 from privet.errors import InvalidValue
@@ -32,8 +31,7 @@ from privet.planning.plan import content_digest
 from privet.training import checkpoint, checkpoint_format
 from privet.training.checks import count_records
 from privet.training.progress import NOT_PRIVATE
-from privet.training.run import NAME as ABOUT
-from privet.training.run import PLAN, Run, mark_guarantee
+from privet.training.run import NAME as ABOUT, PLAN, Run, mark_guarantee
 from privet.tuning.choice import noisy_accuracy_std
 from privet.tuning.job import TuningJob
 from privet.tuning.space import Candidate

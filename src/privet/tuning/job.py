@@ -14,8 +14,7 @@ from torch.utils.data import Subset
 
 from privet import _check
 from privet.accounting import Budget
-from privet.accounting.sampling import Poisson
-from privet.accounting.sampling import sampling as sampling_of
+from privet.accounting.sampling import Poisson, sampling as sampling_of
 from privet.accounting.selection import LAWS, RANDOM
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported

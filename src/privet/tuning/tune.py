@@ -19,8 +19,7 @@ from privet import _check
 from privet._files import lock_folder, make_folder, sync_folder
 from privet._text import one_line, shorten
 from privet.data.files import DataFolders
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.errors import InvalidValue, Unsupported
 from privet.ledger.total import refuse_within
 from privet.planning import Plan

@@ -20,8 +20,7 @@ from privet._text import one_line, shorten
 from privet.accounting.guarantee import format_outward
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger.runs import OneRun, compose_runs, find_run_folders, read, select_dataset
-from privet.ledger.total import NAME as BUDGET
-from privet.ledger.total import read as budget_of
+from privet.ledger.total import NAME as BUDGET, read as budget_of
 from privet.planning import METHODS, Plan, Recipe, plan
 from privet.planning.plan import plan_text
 from privet.web import answers, work

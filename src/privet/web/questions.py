@@ -16,16 +16,8 @@ from privet.errors import InvalidValue
 from privet.planning import METHODS, Recipe, method
 
 NUMBERS = (
-    "epsilon",
-    "delta",
-    "dataset_size",
-    "batch_size",
-    "epochs",
-    "steps",
-    "rho_noise",
-    "rho_clip",
-    "clipping_norm",
-)
+    "epsilon", "delta", "dataset_size", "batch_size", "epochs", "steps", "rho_noise", "rho_clip", "clipping_norm",
+)  # fmt: skip
 WHOLE = ("dataset_size", "steps")
 WORDS: dict[str, tuple[str, ...]] = {"method": tuple(METHODS), "adjacency": ADJACENCIES}
 CONTROLS = (*NUMBERS, *WORDS, "uncertified")

@@ -4,8 +4,7 @@ import json
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from privet.accounting.guarantee import LABELS, MEANING, Budget, Guarantee
 from privet.errors import InvalidValue

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from privet import plan
 from privet.accounting import Step
 from privet.accounting.tradeoff import tradeoff
-from privet.attacks import contract as attack_scenes
-from privet.attacks import identification, observing
+from privet.attacks import contract as attack_scenes, identification, observing
 from privet.attacks.identification import run_ceiling
 from privet.attacks.observing import choose_targets
 from privet.attacks.outcome import measure_reconstruction, rate_interval

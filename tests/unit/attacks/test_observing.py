@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from privet.accounting import Step
-from privet.attacks import Observation, resolve_attack
-from privet.attacks import contract as attack_scenes
+from privet.attacks import Observation, contract as attack_scenes, resolve_attack
 from privet.attacks.base import clip_gradients, example_gradients
 from privet.attacks.identification import one_step_ceiling, run_ceiling
 from privet.attacks.inversion import label_from_bias

@@ -16,8 +16,16 @@ from privet.accounting.sampling import sampling
 from privet.errors import BudgetExceeded, InvalidValue
 from privet.ledger.file import LedgerFile
 from privet.ledger.format import LedgerPosition
-from privet.ledger.reading import COUNT_NAME as COUNT
-from privet.ledger.reading import NAME, Count, Reading, is_run, parse, read_high_water_mark, read_ledger
+from privet.ledger.reading import (
+    COUNT_NAME as COUNT,
+    NAME,
+    Count,
+    Reading,
+    is_run,
+    parse,
+    read_high_water_mark,
+    read_ledger,
+)
 from privet.planning import Plan
 
 PLAN = plan(

@@ -25,8 +25,7 @@ from privet.noise.randomness import seeded
 from privet.planning import Plan
 from privet.training.train import train
 from privet.tuning.tune import tune
-from tiny_task import SIZE
-from tiny_task import task as tiny
+from tiny_task import SIZE, task as tiny
 
 pytestmark = pytest.mark.usefixtures("few_checks")
 

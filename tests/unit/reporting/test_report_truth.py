@@ -12,8 +12,7 @@ import report_runs
 from privet.attacks.attack import attack
 from privet.cli.demo import _clear
 from privet.errors import InvalidValue
-from privet.ledger import format
-from privet.ledger import reading as ledger_reading
+from privet.ledger import format, reading as ledger_reading
 from privet.reporting import evidence
 from privet.reporting.evidence import NonPrivateBaseline, read_attack
 from privet.reporting.facts import RunFacts, gather

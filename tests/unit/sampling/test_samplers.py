@@ -7,11 +7,9 @@ from itertools import cycle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from privet.accounting import Ledger, Step
-from privet.accounting import sampling as accounting
+from privet.accounting import Ledger, Step, sampling as accounting
 from privet.accounting.accountant import epoch_noises
 from privet.accounting.sampling import FixedSize, Poisson, Sampling, Shuffled, TruncatedPoisson
 from privet.errors import InvalidValue, Unsupported

@@ -15,8 +15,7 @@ from privet.clipping.rule import bounded, clipping_rule
 from privet.errors import BudgetExceeded, InvalidValue, Unsupported
 from privet.ledger.account import issue_uncharged
 from privet.ledger.reading import NAME, read_ledger
-from privet.noise import gaussian
-from privet.noise import release as engine_release
+from privet.noise import gaussian, release as engine_release
 from privet.noise.gaussian import std_per_rank
 from privet.noise.randomness import seeded
 from privet.training import distributed

@@ -1,8 +1,7 @@
 """The [training] table: every key is known or refused with help, every value is what it must be."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from privet.errors import InvalidValue
 from privet.training.settings import Settings, changed_keys, parse_target

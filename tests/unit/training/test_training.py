@@ -16,9 +16,7 @@ from privet import Training, _files, plan
 from privet.errors import BudgetExceeded, InvalidValue, Unsupported
 from privet.ledger.file import LedgerFile
 from privet.ledger.reading import read_ledger
-from privet.noise import discrete
-from privet.noise import gaussian as engine_noise
-from privet.noise import release as engine_release
+from privet.noise import discrete, gaussian as engine_noise, release as engine_release
 from privet.noise.gaussian import add_noise, noise_std
 from privet.noise.randomness import seeded
 from privet.per_example.interception import TrackedParameter

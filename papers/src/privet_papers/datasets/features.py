@@ -22,8 +22,7 @@ from privet.data.files import DataFolders
 from privet.data.task import Task
 from privet.errors import InvalidValue, Unsupported
 from privet_papers.datasets.scattering import GROUP, VERSION, Scattering, normalise_channels
-from privet_papers.datasets.synthetic_pictures import VERSION as MADE_UP
-from privet_papers.datasets.synthetic_pictures import draw_pictures
+from privet_papers.datasets.synthetic_pictures import VERSION as MADE_UP, draw_pictures
 
 KINDS = ("pixels", "scattering", "mirrored", "whitened")
 FOLDER = "features"

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from privet._files import write_new
 from privet.data.files import DataFolders
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.errors import InvalidValue
 from privet.training.checks import count_records
 from privet.tuning.job import train_validation_split

@@ -13,8 +13,7 @@ from privet.accounting import Ledger, gdp, spent
 from privet.attacks.attack import REFERENCE, attack
 from privet.attacks.outcome import Outcome
 from privet.data.files import DataFolders
-from privet.data.task import Task
-from privet.data.task import task as task_of
+from privet.data.task import Task, task as task_of
 from privet.federated import federate, resume_federation
 from privet.federated.federate import Federated
 from privet.federated.settings import NAME as ABOUT

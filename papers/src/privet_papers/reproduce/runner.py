@@ -23,11 +23,9 @@ from privet.planning import Plan
 from privet.training import metrics
 from privet.training.baseline import train_plainly
 from privet.training.progress import Progress
-from privet.training.run import NAME as ABOUT
-from privet.training.run import Run, versions
+from privet.training.run import NAME as ABOUT, Run, versions
 from privet.training.train import resume_run, train
-from privet_papers.reproduce import choice as choosing
-from privet_papers.reproduce import kinds, results
+from privet_papers.reproduce import choice as choosing, kinds, results
 from privet_papers.reproduce.kinds import accounted
 from privet_papers.reproduce.results import EXACT, Result
 from privet_papers.reproduce.table_row import IN_PERCENT, Curve, Figure, Row, capped, quick

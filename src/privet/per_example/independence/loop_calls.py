@@ -174,14 +174,9 @@ class FollowedBatch(Mode):
     """
 
     def __init__(
-        self,
-        data: Any,
-        *,
-        rows: int,
-        augmentations: int = 1,
-        memory: LoopMemory | None = None,
+        self, data: Any, *, rows: int, augmentations: int = 1, memory: LoopMemory | None = None,
         model: nn.Module | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = LoopMemory() if memory is None else memory
         self.seen = Seen(rows=rows)
