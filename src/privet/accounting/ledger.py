@@ -1,14 +1,17 @@
 """Steps and ledgers: what was released, and nothing else. A ledger is all an accountant sees."""
 
-from collections.abc import Iterator, Sequence
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privet import _check
 from privet.accounting.sampling import POISSON, Sampling, sampling
-from privet.errors import InvalidValue, Unsupported
+from privet.errors import InvalidValue, Unsupported, name_errors
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -196,3 +199,68 @@ def _refuse_bad(name: str, values: Floats, good: Bools, rule: str) -> None:
     if not good.all():
         step = int(np.argmin(good))
         raise InvalidValue(f"{name}={float(values[step])!r} at step {step} {rule}.")
+
+
+# --- rows: every complaint names their place --------------------------------------------------------
+MOST_STEPS = 10**12
+KEYS = ("noise_multiplier", "sample_rate", "clipping_norm", "sampling", "count")
+SHORT = {"noise": "noise_multiplier", "rate": "sample_rate", "clip": "clipping_norm"}  # also the names of format 1
+
+
+class LedgerBuilder:
+    """Adds rows to its ledger."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._steps = 0
+
+    def add_row(self, row: Any, place: str) -> None:
+        if not isinstance(row, Mapping):
+            raise InvalidValue(f"{place}: must be an object with noise_multiplier and sample_rate.")
+        row = {SHORT.get(key, key): value for key, value in row.items()}
+        for key in row:
+            if key not in KEYS:
+                raise InvalidValue(f"{place}: {key!r} is not known.{_check.suggestion(key, (*KEYS, *SHORT))}")
+        for key in ("noise_multiplier", "sample_rate"):
+            if key not in row:
+                raise InvalidValue(f"{place}: {key} is missing.")
+        self.add(place, **row)
+
+    def add(
+        self, place: str, *, noise_multiplier: Any, sample_rate: Any = 1.0, clipping_norm: Any = 1.0,
+        sampling: Any = POISSON, count: Any = 1,
+    ) -> None:  # fmt: skip
+        with name_errors(place):
+            numbers = {
+                k: require_number(k, v)
+                for k, v in zip(KEYS, (noise_multiplier, sample_rate, clipping_norm), strict=False)
+            }
+            step = Step(sampling=sampling, **numbers)  # type: ignore[arg-type]
+            self.ledger.add(step, require_integer("count", count))
+        self._steps += int(count)
+        if self._steps > MOST_STEPS:
+            raise InvalidValue(f"{place}: more than {MOST_STEPS:.0e} steps in all.")
+
+
+def require_number(name: str, value: Any) -> float:
+    """`value` as a float, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidValue(f"{name}={reprlib.repr(value)} must be a number.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidValue(f"{name} has too many digits for a number.") from None
+
+
+def require_integer(name: str, value: Any, *, least: int = 1) -> int:
+    """`value` as an int between `least` and MOST_STEPS, or an error that names it."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= MOST_STEPS:
+        raise InvalidValue(f"{name}={reprlib.repr(value)} must be a whole number from {least} to {MOST_STEPS:.0e}.")
+    return int(value)
+
+
+def require_list(value: Any, place: str) -> Sequence[Any]:
+    """`value` if it is a list, or an error that names its place."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidValue(f"{place} must be a list.")
+    return value

@@ -16,9 +16,8 @@ import numpy as np
 from privet import _check
 from privet._text import format_count, shorten
 from privet.accounting import Guarantee, Ledger
-from privet.accounting.exchange import SHORT
 from privet.accounting.guarantee import ADJACENCIES, UNITS, Adjacency, Unit
-from privet.accounting.ledger import Floats
+from privet.accounting.ledger import SHORT, Floats
 from privet.accounting.sampling import sampling
 from privet.errors import InvalidValue, PrivetError
 from privet.ledger.assumptions import LoopFacts
