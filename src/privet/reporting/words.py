@@ -55,7 +55,7 @@ def schedule_charts(facts: RunFacts) -> list[Chart]:
     noises, clips = steps.noise_multipliers[places], steps.clipping_norms[places]
     x = tuple((places + 1.0).tolist())
     noise = Line(name="noise multiplier", x=x, y=tuple(noises.tolist()), side="down")
-    clip = Line(name="clip", x=x, y=tuple(clips.tolist()), colour=1, side="up")
+    clip = Line(name="clipping norm", x=x, y=tuple(clips.tolist()), colour=1, side="up")
     added = Line(name="noise × clip: what is added", x=x, y=tuple((noises * clips).tolist()), colour=2, side="down")
     return [
         Chart(title="Noise multiplier", x_name="step", y_name="noise multiplier", lines=(noise,),
