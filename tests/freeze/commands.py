@@ -81,7 +81,7 @@ def write_inputs() -> None:
     )
     Path("opacus.json").write_text(json.dumps([[1.1, 0.01, 500], [0.9, 0.01, 100]]))
     Path("steps.csv").write_text("noise,rate,count\n1.5,0.1,20\n2.5,0.2,5\n")
-    ledger = keyed({"steps": [{"noise": 1.1, "rate": 0.01, "count": 500}, {"noise": 2.0, "rate": 0.02, "count": 9}]})
+    ledger = {"steps": [{"noise": 1.1, "rate": 0.01, "count": 500}, {"noise": 2.0, "rate": 0.02, "count": 9}]}
     Path("ledger.json").write_text(json.dumps({"format": "privet-ledger", "version": 1} | ledger))
     gaussian = {"class_name": "GaussianDpEvent", "noise_multiplier": 1.1}
     event = {"class_name": "PoissonSampledDpEvent", "sampling_probability": 0.01, "event": gaussian}

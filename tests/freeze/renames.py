@@ -100,7 +100,7 @@ def _reworded(tree: Any, words: dict[str, str], *, is_page: bool = False) -> Any
     if not words:
         return tree
     if isinstance(tree, dict):
-        return {key: _reworded(value, words, is_page=key.endswith(".md")) for key, value in tree.items()}
+        return {key: _reworded(value, words, is_page=key.endswith((".md", ".csv"))) for key, value in tree.items()}
     if isinstance(tree, list):
         return [_reworded(value, words, is_page=is_page) for value in tree]
     if isinstance(tree, str) and is_page:
@@ -109,13 +109,15 @@ def _reworded(tree: Any, words: dict[str, str], *, is_page: bool = False) -> Any
     return tree
 
 
-AS_THEY_WERE = ("ledger.jsonl", "checkpoint.safetensors")  # files whose format, keys and all, is that of the base
+AS_THEY_WERE = ("ledger.jsonl", "ledger.json", "metrics.jsonl", "checkpoint.safetensors")  # files whose format, keys and all, is that of the base
 
 
 def _keyed(tree: Any, path: tuple[str, ...], rows: dict[str, str], values: dict[str, str]) -> Any:
     if path and path[-1].endswith(AS_THEY_WERE):
         return tree
     if isinstance(tree, dict):
+        if {"paper", "needs"} <= tree.keys():  # a row of the methods says in words what its noise and clip do
+            rows = {key: rows[key] for key in ("wrong", "sibling")}
         named = ((_key((*path, key), rows), key, value) for key, value in tree.items())
         return {new: _keyed(value, (*path, key), rows, values) for new, key, value in named if new}
     if isinstance(tree, list):

@@ -118,4 +118,4 @@ def _numbers(said: str | list[str]) -> list[str]:
     """The numbers in a text, and how many lines it has: a text that is reworded says the same ones."""
     lines = [said] if isinstance(said, str) else said
     text = re.sub(r"(?<=\d),(?=\d{3})", "", " ".join(lines))
-    return [str(len(lines)), *sorted(re.findall(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", text))]
+    return [str(len(lines)), *sorted(re.findall(r"\b\d+(?:\.\d+)?(?:e[-+]?\d+)?", text))]

@@ -112,11 +112,19 @@ def tune_command(
         _plot(found, plot)
 
 
+# The short forms of --clip and its kin may be tried, too.
+SHORT = {
+    "noise": "noise_multiplier", "clip": "clipping_norm", "batch": "batch_size", "rate": "sample_rate",
+    "average": "ema_decay", "views": "augmentations",
+}  # fmt: skip
+
+
 def _space(tried: tuple[str, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in tried:
         key, equals, values = text.partition("=")
         key = key.strip().replace("-", "_")
+        key = SHORT.get(key, key)
         if not (key and equals and values.strip()):
             raise InvalidValue(f"--try {text!r} must be a key and its values. Write --try lr=0.05,0.1.")
         if key in found:
@@ -186,14 +194,14 @@ def _plot(found: "Tuned", path: Path) -> None:
     assert found.trials is not None
     save_trials(
         found.trials, path, measure=found.measure, higher_is_better=found.higher_is_better,
-        title=f"{found.runs} runs, each on {found.size:,} of {found.records:,} examples", note=found.scored,
+        title=f"{found.runs} runs, each on {found.dataset_size:,} of {found.records:,} examples", note=found.scored,
     )  # fmt: skip
 
 
 def _print(found: "Tuned", task: str) -> None:
     from privet.tuning.space import format_candidate
 
-    click.echo(f"tuned {task}: {found.law}, each on {found.size:,} of {found.records:,} examples")
+    click.echo(f"tuned {task}: {found.law}, each on {found.dataset_size:,} of {found.records:,} examples")
     scored = [(trial.score, trial.candidate) for trial in found.trials or () if trial.score is not None]
     for score, candidate in sorted(scored, key=lambda row: -row[0] if found.higher_is_better else row[0])[:MOST_SHOWN]:
         click.echo(f"  {found.measure} {score:.4f}  {format_candidate(candidate)}")

@@ -196,7 +196,7 @@ class Tuned:
     measure: str
     higher_is_better: bool
     scored: str  # what a score is
-    size: int  # the records that a trial trains on
+    dataset_size: int  # the examples that a trial trains on
     records: int  # that the task has
     guarantee: Guarantee | None
     one_run: Guarantee | None
@@ -229,7 +229,7 @@ class Tuned:
         return {
             "folder": str(self.folder), "charge": self.charge, "runs": self.runs, "law": self.law, "best": self.best,
             "measure": self.measure, "score": self.score, "spread": self.spread, "scored": self.scored,
-            "size": self.size, "records": self.records, "says": self.says,
+            "dataset_size": self.dataset_size, "records": self.records, "says": self.says,
             "guarantee": None if self.guarantee is None else self.guarantee.as_dict(),
             "one_run": None if self.one_run is None else self.one_run.as_dict(),
             "run": None if self.run is None else str(self.run.folder), "trials": trials,
@@ -248,7 +248,7 @@ def summarize(job: TuningJob, result: Mapping[str, Any]) -> Tuned:
         law=f"{runs} run{'s' if runs != 1 else ''}" if tuning is None else tuning.name,
         spread=noisy_accuracy_std(count_records(job.judging), run.plan.steps) if noisy and run is not None else None,
         measure=job.task.measure.name, higher_is_better=job.task.measure.higher_is_better, scored=describe_scores(job),
-        size=job.size, records=count_records(job.task.train), guarantee=_overall_guarantee(job, run),
+        dataset_size=job.size, records=count_records(job.task.train), guarantee=_overall_guarantee(job, run),
         one_run=None if run is None else run.guarantee, run=run, trials=_read_trials(job), seed=job.seed,
     )  # fmt: skip
 

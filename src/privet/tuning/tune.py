@@ -68,7 +68,7 @@ def tune(
     >>> given = {"epsilon": 2.0, "delta": 1e-3, "batch_size": 10, "steps": 5}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = tune({"lr": [0.1, 0.5]}, out=folder + "/a", task=own, charge="fixed", **given)
-    >>> found.runs, found.size, found.guarantee.label, found.guarantee.epsilon <= 2.0
+    >>> found.runs, found.dataset_size, found.guarantee.label, found.guarantee.epsilon <= 2.0
     (2, 90, 'certified', True)
 
     Raises:

@@ -81,7 +81,7 @@ class Unseen:
 def test_settings_are_chosen_on_training_records_alone_and_the_look_is_told(tmp_path):
     task = replace(tiny_task.task(), held_out=Unseen())
     found = tune({"lr": [0.5, 1e-6], "clipping_norm": [1.0]}, out=tmp_path / "a", seed=0, **{**WHOLE, "task": task})
-    assert (found.runs, found.size, found.records) == (2, 180, 200)
+    assert (found.runs, found.dataset_size, found.records) == (2, 180, 200)
     assert found.best == {"lr": 0.5, "clipping_norm": 1.0}
     assert found.guarantee is None
     assert "chosen by looking at 2 runs on these records, which is not charged" in found.says
@@ -142,7 +142,7 @@ def test_a_random_number_is_charged_by_the_theorem(tmp_path, monkeypatch, law):
 @pytest.mark.slow
 def test_disjoint_parts_cost_the_dearest_and_their_choice_no_more(tmp_path):
     found = tune({"lr": [0.5], "batch_size": [10, 20]}, out=tmp_path / "a", charge="disjoint", **GIVEN)
-    assert found.size == 200 // 3
+    assert found.dataset_size == 200 // 3
     others = [PLDAccountant(value_discretization_interval=1e-3) for _ in found.trials]
     events = [event_of(read_ledger(t.folder).ledger) for t in found.trials]
     epsilons = [other.compose(event).get_epsilon(1e-3) for other, event in zip(others, events, strict=True)]
@@ -342,7 +342,7 @@ def other_points() -> Task:
 
 def test_public_records_judge_for_nothing_and_all_records_train(tmp_path):
     found = tune(RATES, out=tmp_path / "a", charge="fixed", public=other_points(), **{**GIVEN, "batch_size": 200})
-    assert (found.size, found.spread) == (200, None)
+    assert (found.dataset_size, found.spread) == (200, None)
     assert found.scored == "60 public records of others"
     assert (found.score * 60) == pytest.approx(round(found.score * 60))  # exact
     assert found.guarantee.label == "certified"
