@@ -117,7 +117,7 @@ def _keyed(tree: Any, path: tuple[str, ...], rows: dict[str, str], values: dict[
         return tree
     if isinstance(tree, dict):
         if {"paper", "needs"} <= tree.keys():  # a row of the methods says in words what its noise and clip do
-            rows = {key: rows[key] for key in ("wrong", "sibling")}
+            rows = {key: rows[key] for key in ("wrong", "sibling") if key in rows}
         named = ((_key((*path, key), rows), key, value) for key, value in tree.items())
         return {new: _keyed(value, (*path, key), rows, values) for new, key, value in named if new}
     if isinstance(tree, list):
