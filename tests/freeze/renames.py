@@ -109,7 +109,8 @@ def _reworded(tree: Any, words: dict[str, str], *, is_page: bool = False) -> Any
     return tree
 
 
-AS_THEY_WERE = ("ledger.jsonl", "ledger.json", "metrics.jsonl", "checkpoint.safetensors")  # files whose format, keys and all, is that of the base
+# Files whose format, keys and all, is that of the base.
+AS_THEY_WERE = ("ledger.jsonl", "ledger.json", "metrics.jsonl", "checkpoint.safetensors")
 
 
 def _keyed(tree: Any, path: tuple[str, ...], rows: dict[str, str], values: dict[str, str]) -> Any:
