@@ -28,7 +28,7 @@ from privet.training.loop_watch import ALWAYS_CHECKED, LoopGuard
 
 SOURCE = Path(privet.__file__).parent
 SIZES = {  # files and lines of Python, of the product and of the papers; they may only fall, but for a new capability
-    SOURCE: (204, 39_954),
+    SOURCE: (204, 39_962),
     Path(privet_papers.__file__).parent: (38, 7_400),
 }
 CEILINGS = {"step": (106, 17, 44), "batch": (84, 19, 31)}  # calls, files, changes of file
